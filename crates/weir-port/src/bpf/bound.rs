@@ -1,5 +1,5 @@
-//! The XDP program of an interface that a stack shares with the kernel: what is for the stack goes to the AF_XDP socket of the queue it arrived
-//! on, all else to the kernel's own stack.
+//! The XDP program of an interface that a stack shares with the kernel: packets for the stack go to the AF_XDP socket of the queue they
+//! arrived on, all others to the kernel's own stack.
 //!
 //! | packet | goes to |
 //! |---|---|
@@ -13,18 +13,18 @@
 //!        [ 65,536 bits of UDP ports ][ 65,536 of TCP ] for each address
 //! ```
 //!
-//! Rule: a port is bound from the moment its bit is set, which is one store to memory that the program reads; no packet waits for that. A packet
-//! passed on is untouched, its checksum and its offloads included. How many were passed on is counted for each queue, since the queue's poller sees
-//! nothing of them otherwise and would take a ring full of them for an empty one.
+//! Rule: a port is bound from the moment its bit is set, which is one store to memory that the program reads; no packet waits for that. A
+//! packet passed on is untouched, its checksum and its offloads included. The packets passed on are counted for each queue, since the
+//! queue's poller does not see them otherwise and would take a ring full of them for an empty one.
 //!
-//! Of several workers each asks for its neighbours, and what comes by one queue is one worker's. So what all of them must hear goes the other way,
-//! where each has a copy of it ([`crate::tap`]); the kernel has no use for it.
+//! Of several workers each asks for its neighbours, and packets of one queue go to one worker. So packets that all workers must hear go to
+//! the kernel's interface, where each has a copy of them ([`crate::tap`]); the kernel has no use for them.
 //!
-//! While a queue has no socket, as when it is taken again after the interface was down, what is for the stack is dropped: the kernel would reset
-//! the stack's connections.
+//! While a queue has no socket, as when it is taken again after the interface was down, packets for the stack are dropped: the kernel would
+//! reset the stack's connections.
 //!
-//! Owner: whoever binds ports sets the bits; the program counts; the queue's worker reads that. Source: `include/uapi/linux/bpf.h`, `struct
-//! xdp_md`; RFC 791, 8200, 826, 4861 section 4.3 for the offsets.
+//! Owner: the stack that binds ports sets the bits; the program counts; the queue's worker reads the counts. Source:
+//! `include/uapi/linux/bpf.h`, `struct xdp_md`; RFC 791, 8200, 826, 4861 section 4.3 for the offsets.
 
 use std::io;
 use std::net::IpAddr;
@@ -85,17 +85,17 @@ pub struct OwnAddress {
     pub is_shared: bool,
 }
 
-/// See the head of the file.
+/// The bound ports of a stack and the program that reads them; see the head of the file.
 pub struct BoundPorts {
     words: SharedWords,
     addresses: Vec<OwnAddress>,
     queues: usize,
-    /// How flows come to its workers, if those are several.
+    /// The steering of flows to several workers; `None` for one worker.
     steering: Option<BucketSteering>,
 }
 
 impl BoundPorts {
-    /// Of a stack with these addresses, on an interface of so many queues; nothing is bound.
+    /// The ports of a stack with these addresses, on an interface of `queues` queues; no port is bound.
     ///
     /// # Panics
     /// If there are more than [`ADDRESSES_MAX`].
@@ -114,12 +114,12 @@ impl BoundPorts {
         &self.addresses
     }
 
-    /// How flows come to several workers.
+    /// The steering of flows to several workers; `None` for one worker.
     pub fn steering(&self) -> Option<&BucketSteering> {
         self.steering.as_ref()
     }
 
-    /// Has a port of the address with this number be the stack's, or the kernel's again.
+    /// Binds a port of the address with this number to the stack, or gives it back to the kernel.
     ///
     /// # Panics
     /// If there is no such address.
@@ -134,7 +134,7 @@ impl BoundPorts {
         };
     }
 
-    /// How many packets, of how many bytes in all, a queue has passed on to the kernel; both go round at 2^32.
+    /// The packets, and their bytes, that a queue has passed on to the kernel; both counters wrap at 2^32.
     pub fn passed(&self, queue: usize) -> [u32; 2] {
         assert!(queue < self.queues, "a queue of this interface");
         let word = |word: usize| self.words.words()[QUEUE_WORDS * queue + word].load(Ordering::Relaxed);
@@ -150,7 +150,7 @@ impl BoundPorts {
         QUEUE_WORDS * self.queues + ADDRESS_WORDS * address
     }
 
-    /// `R6` is the context, `R7` and `R8` where the frame begins and ends, `R9` the words.
+    /// The program. `R6` is the context, `R7` and `R8` the beginning and the end of the frame, `R9` the words.
     fn code(&self, sockets: &Map) -> Vec<super::asm::Slot> {
         let mut asm = Asm::new();
         let to = Ways { stack: asm.label(), kernel: asm.label(), port: asm.label() };
@@ -171,7 +171,7 @@ impl BoundPorts {
         self.of_ipv6(&mut asm, &to);
         asm.place(arp);
         self.of_arp(&mut asm, &to);
-        // The verifier wants no code that nothing leads to.
+        // The verifier refuses unreachable code.
         if self.addresses.iter().any(|own| own.is_shared) {
             asm.place(to.port);
             of_port(&mut asm, &to);
@@ -200,9 +200,9 @@ impl BoundPorts {
         asm.finish()
     }
 
-    /// Leaves the transport in `R4`, the port as it stands in the frame in `R3`, and where the address's ports are among the words in `R5`.
+    /// The branch for IPv4. Leaves the transport in `R4`, the port as in the frame in `R3`, and the offset of the address's ports in `R5`.
     fn of_ipv4(&self, asm: &mut Asm, to: &Ways) {
-        /// Without the bit "don't fragment".
+        /// The fragment flags and offset, without the bit "don't fragment".
         const FRAGMENT: u16 = 0x3fff;
         let shared = asm.label();
         let alone = if self.steering.is_some() { asm.label() } else { to.stack };
@@ -238,7 +238,7 @@ impl BoundPorts {
         asm.jump(to.port);
     }
 
-    /// As of IPv4.
+    /// The branch for IPv6, which leaves the same in the same registers.
     fn of_ipv6(&self, asm: &mut Asm, to: &Ways) {
         let shared = asm.label();
         let alone = if self.steering.is_some() { asm.label() } else { to.stack };
@@ -252,7 +252,7 @@ impl BoundPorts {
             asm.op_imm(Op::Mov, Reg::R5, self.offset(number));
             asm.jump(if own.is_shared { shared } else { alone });
         });
-        // It may be to a group, and ask for an address that is the stack's alone.
+        // A packet to a group may be a solicitation for an address that is the stack's alone.
         require_bytes(asm, 78, to.kernel);
         asm.load(Width::Byte, Reg::R1, Reg::R7, 20);
         asm.jump_if(Cond::Ne, Reg::R1, ICMPV6, to.kernel);
@@ -282,7 +282,7 @@ impl BoundPorts {
         asm.jump(to.port);
     }
 
-    /// By the address that is asked for, or that an answer is for.
+    /// The branch for ARP, by the address that is asked for or that an answer is for.
     fn of_arp(&self, asm: &mut Asm, to: &Ways) {
         require_bytes(asm, 42, to.kernel);
         asm.load(Width::Word, Reg::R4, Reg::R7, 38);
@@ -296,7 +296,7 @@ impl BoundPorts {
         asm.jump(to.kernel);
     }
 
-    /// What follows where a word of the frame is one of the IPv4 addresses.
+    /// Emits the code of `found` for each IPv4 address, taken where `word` is that address.
     fn each_v4(&self, asm: &mut Asm, word: Reg, mut found: impl FnMut(&mut Asm, usize, OwnAddress)) {
         for (number, own) in self.addresses.iter().enumerate() {
             let IpAddr::V4(address) = own.address else { continue };
@@ -308,7 +308,7 @@ impl BoundPorts {
         }
     }
 
-    /// What follows where `R3` and `R4` are one of the IPv6 addresses.
+    /// Emits the code of `found` for each IPv6 address, taken where `R3` and `R4` are that address.
     fn each_v6(&self, asm: &mut Asm, mut found: impl FnMut(&mut Asm, usize, OwnAddress)) {
         for (number, own) in self.addresses.iter().enumerate() {
             let IpAddr::V6(address) = own.address else { continue };
@@ -323,29 +323,29 @@ impl BoundPorts {
         }
     }
 
-    /// Where an address's ports are among the words, in bytes.
+    /// The offset of an address's ports among the words, in bytes.
     fn offset(&self, address: usize) -> i32 {
         (4 * self.address_word(address)) as i32
     }
 }
 
-/// Where a packet may go on.
+/// The labels of a packet's further ways.
 struct Ways {
     stack: Label,
     kernel: Label,
     port: Label,
 }
 
-/// Goes to `short` unless the frame has so many bytes.
+/// Emits a jump to `short` unless the frame has `bytes` bytes.
 fn require_bytes(asm: &mut Asm, bytes: i32, short: Label) {
     asm.op(Op::Mov, Reg::R2, Reg::R7);
     asm.op_imm(Op::Add, Reg::R2, bytes);
     asm.jump_if_reg(Cond::Gt, Reg::R2, Reg::R8, short);
 }
 
-/// Of an IPv4 packet to an address that the stack alone has: an ICMP error is for all its workers.
+/// The branch for an IPv4 packet to an address that the stack alone has: an ICMP error is for all its workers.
 fn of_error_v4(asm: &mut Asm, to: &Ways) {
-    /// Of a later fragment.
+    /// The fragment offset; not 0 in a later fragment.
     const OFFSET: u16 = 0x1fff;
     asm.load(Width::Byte, Reg::R1, Reg::R7, 23);
     asm.jump_if(Cond::Ne, Reg::R1, ICMP, to.stack);
@@ -364,7 +364,7 @@ fn of_error_v4(asm: &mut Asm, to: &Ways) {
     asm.jump(to.stack);
 }
 
-/// By the transport in `R4`, the port in `R3` and the address's words at `R5`.
+/// Decides by the transport in `R4`, the port in `R3` and the offset of the address's ports in `R5`.
 fn of_port(asm: &mut Asm, to: &Ways) {
     let udp = asm.label();
     asm.jump_if(Cond::Eq, Reg::R4, UDP, udp);
@@ -372,7 +372,7 @@ fn of_port(asm: &mut Asm, to: &Ways) {
     asm.op_imm(Op::Add, Reg::R5, (4 * PORT_WORDS) as i32);
     asm.place(udp);
     asm.network_order(Reg::R3, 16);
-    // The verifier of an older kernel does not know that this is so.
+    // The verifier of an older kernel does not know that the port has 16 bits.
     asm.op_imm(Op::And, Reg::R3, 0xffff);
     asm.op(Op::Mov, Reg::R1, Reg::R3);
     asm.op_imm(Op::Rsh, Reg::R1, 5);
@@ -387,7 +387,7 @@ fn of_port(asm: &mut Asm, to: &Ways) {
     asm.jump(to.kernel);
 }
 
-/// A half word of a frame, as it is loaded.
+/// A half word of a frame in the byte order in which the program loads it.
 fn wire(value: u16) -> i32 {
     i32::from(value.to_be())
 }

@@ -17,9 +17,9 @@
 //! kick per park): only the exchange that finds PARKED kicks. A queue that is already known to be pending rings
 //! nothing, so senders held by a backlog cost no wake-ups.
 //!
-//! What waits without a socket is bounded in bytes (`crate::waiting` has the rule), because nobody is charged for it: with room for
-//! some ten thousand packets in each of 64 queues it could take gigabytes of the kernel's memory. A packet with a socket
-//! is never dropped here: the socket's buffer bounds it.
+//! Packets that wait without a socket are bounded in bytes (`crate::waiting` has the rule), because no socket buffer is charged for them:
+//! with room for some ten thousand packets in each of 64 queues they could take gigabytes of the kernel's memory. A packet with a socket is
+//! never dropped here: the socket's buffer bounds it.
 //!
 //! Limits. The program runs *before* the packet is in the device's ring, so a sender preempted in between can leave a
 //! packet behind a worker that has looked and gone; the worker therefore looks again at growing intervals. A socket
@@ -51,14 +51,14 @@ const BPF_RB_FORCE_WAKEUP: i32 = 2;
 
 /// The worker is awake and will look at every pending queue before it parks.
 const RUNNING: u32 = 0;
-/// The worker sleeps; whoever finds this owes it one kick.
+/// The worker sleeps; the sender that finds this owes it one kick.
 const PARKED: u32 = 1;
 /// The worker sleeps and has been kicked.
 const NOTIFIED: u32 = 2;
 
-/// How many flows the program remembers a queue for before it forgets the least recently used.
+/// The flows whose queue the program remembers before it forgets the least recently used.
 const FLOWS_MAX: u32 = 65_536;
-/// How many queues a new flow looks at for one without a backlog.
+/// The queues in which a new flow looks for one without a backlog.
 const QUEUE_TRIES: i32 = 8;
 
 /// One worker's doorbell: a state word that senders look at and a ring buffer that wakes it.
@@ -73,8 +73,8 @@ impl Bell {
         Ok(Bell { state: SharedWords::new(1)?, kicks: WakeRing::new()? })
     }
 
-    /// Says that the worker is about to sleep. Everything pending must be looked at once more after this returns and
-    /// before sleeping: what was rung before it is not announced again.
+    /// Says that the worker is about to sleep. After this returns and before it sleeps, the worker must look at every pending queue once
+    /// more: a queue that was rung before is not announced again.
     pub fn park(&self) {
         // Store, then fence, then the caller's look at `pending`: against the program's exchange of `pending`, then its
         // look at the state. One of the two sees the other (Dekker).
@@ -99,29 +99,29 @@ impl Bell {
 const WORD_PRIMING: usize = 0;
 const WORD_NEXT: usize = 16;
 const WORD_PENDING: usize = 32;
-/// Each queue has an account of so many words, a cache line, behind the words of all.
+/// The words of a queue's account, a cache line; the accounts stand behind the words of all queues.
 const ACCOUNT_WORDS: usize = 16;
 const ACCOUNT_SHIFT: i32 = 6;
-/// In an account: all that was let in, and of that what is forwarded, in bytes; what is forwarded and no longer waits, by the queue's
-/// worker; and packets that were dropped.
+/// The words of an account: the bytes let in, and of those the bytes forwarded without a socket; the forwarded bytes that no longer wait,
+/// written by the queue's worker; and the packets that were dropped.
 const ACCOUNT_ALL: usize = 0;
 const ACCOUNT_FORWARDED: usize = 1;
 const ACCOUNT_GONE: usize = 2;
 const ACCOUNT_DROPPED: usize = 3;
 
-/// Where the accounts begin.
+/// The word at which the accounts begin.
 fn accounts(queues: usize) -> usize {
     (WORD_PENDING + 2 * queues).next_multiple_of(ACCOUNT_WORDS)
 }
 
-/// What one sending end's program and the worker share.
+/// The words that one sending end's program and the worker share.
 pub struct Announcements {
     words: SharedWords,
     queues: usize,
 }
 
 impl Announcements {
-    /// For a device with `queues` transmit queues, none pending.
+    /// The words for a device with `queues` transmit queues, none pending.
     pub fn new(queues: usize) -> io::Result<Announcements> {
         Ok(Announcements { words: SharedWords::new(accounts(queues) + ACCOUNT_WORDS * queues)?, queues })
     }
@@ -154,27 +154,27 @@ impl Announcements {
         self.words.words()[WORD_PENDING + self.queues + queue].store(u32::from(backlog), Ordering::Relaxed);
     }
 
-    /// What was let into `queue` so far.
+    /// The bytes let into `queue` so far.
     pub(crate) fn let_in(&self, queue: usize) -> LetIn {
         let word = |word| self.account(queue, word).load(Ordering::Acquire);
-        // First, as what comes between the two would be forwarded and not among all.
+        // `forwarded` is read first: bytes that came between the two reads would be in it and not in `all`.
         let forwarded = word(ACCOUNT_FORWARDED);
         LetIn { all: word(ACCOUNT_ALL), forwarded }
     }
 
-    /// Tells the program how much of what is forwarded no longer waits in `queue`.
+    /// Tells the program how many forwarded bytes no longer wait in `queue`.
     pub(crate) fn set_gone(&self, queue: usize, bytes: u32) {
         self.account(queue, ACCOUNT_GONE).store(bytes, Ordering::Release);
     }
 
-    /// Packets that were dropped because too much waited without a socket, `before` of them at the last look.
+    /// The packets that were dropped because too many bytes waited without a socket; `before` is the count of the last look.
     pub(crate) fn dropped(&self, before: u64) -> u64 {
         let sum = (0..self.queues).map(|queue| self.account(queue, ACCOUNT_DROPPED).load(Ordering::Relaxed));
-        // Each goes round at 2^32, and so does their sum.
+        // The counters wrap at 2^32, and so does their sum.
         before + u64::from(sum.fold(0, u32::wrapping_add).wrapping_sub(before as u32))
     }
 
-    /// What waits without a socket in all queues, in bytes, or a little less.
+    /// The bytes that wait without a socket in all queues, or a little less.
     pub fn forwarded_waiting_bytes(&self) -> u64 {
         let waits = |queue| {
             let gone = self.account(queue, ACCOUNT_GONE).load(Ordering::Acquire);
@@ -194,13 +194,13 @@ impl Announcements {
     }
 }
 
-/// The program of one sending end, which must run before those of others: one of theirs that gives a verdict would silence it.
+/// The program of one sending end, which must run before the programs of others: a verdict of one of those would silence it.
 ///
-/// Rule: it is there twice, and one of both is attached. So it is put first again by attaching the other before all programs and then
-/// letting go of the one, and no packet passes without it; the kernel attaches no program twice. What passes both meanwhile is
-/// counted twice as let in, which is put right as a loss is (`waiting.rs`).
+/// Rule: the program is loaded twice, and one copy is attached. It is put first again by attaching the other copy before all programs and
+/// then detaching the one; so no packet passes without it. The kernel attaches no program twice. A packet that passes both copies meanwhile
+/// is counted twice as let in, which is put right as a loss is (`waiting.rs`).
 ///
-/// Owner: the port, which takes it off; the watcher, which alone puts it first again.
+/// Owner: the port, which takes the program off; the watcher, which alone puts it first again.
 #[derive(Debug)]
 pub struct DoorbellProgram {
     copies: [Program; 2],
@@ -208,20 +208,20 @@ pub struct DoorbellProgram {
     place: Mutex<Place>,
 }
 
-/// Where a doorbell is.
+/// The attachment of a doorbell program.
 #[derive(Debug)]
 enum Place {
-    /// Nowhere yet.
+    /// Not attached yet.
     New,
-    /// This copy, as long as its link is there.
+    /// This copy is attached, as long as its link is held.
     Attached { copy: usize, _link: BpfLink },
     /// Taken off for good.
     Gone,
 }
 
 impl DoorbellProgram {
-    /// Loads it. The bells are of the owners of the receiving queues ([`crate::port::owner_of`]); flows come by the queues that `steering` says, if
-    /// it does.
+    /// Loads the program. The bells are of the owners of the receiving queues ([`crate::port::owner_of`]); `steering`, if any, gives flows
+    /// their queues.
     pub fn load(
         bells: &[&Bell],
         announcements: &Announcements,
@@ -243,8 +243,8 @@ impl DoorbellProgram {
         Ok(DoorbellProgram { copies, ids, place: Mutex::new(Place::New) })
     }
 
-    /// Attaches it to an interface of this thread's namespace before all other programs, also if it is there already; not once it has been
-    /// taken off.
+    /// Attaches the program to an interface of this thread's namespace before all other programs, also if it is attached already; not once
+    /// it has been taken off.
     pub fn put_first(&self, ifindex: u32) -> io::Result<()> {
         let mut place = self.place();
         let next = match *place {
@@ -252,17 +252,17 @@ impl DoorbellProgram {
             Place::New => 0,
             Place::Attached { copy, .. } => 1 - copy,
         };
-        // The one before goes after it, when this one is there.
+        // The link of the copy before is closed only when this copy is attached.
         *place = Place::Attached { copy: next, _link: self.copies[next].attach(ifindex)? };
         Ok(())
     }
 
-    /// Runs it on a frame as if that was being sent, and sends nothing; what it says.
+    /// Runs the program on a frame as if that was being sent, and sends nothing; returns the program's verdict.
     pub fn run(&self, frame: &[u8]) -> io::Result<u32> {
         self.copies[0].run(frame)
     }
 
-    /// Whether it comes first in a row of programs, or has been taken off and is in none.
+    /// Whether the program comes first in a row of programs, or is not attached.
     pub fn is_first(&self, programs: &[u32]) -> bool {
         match *self.place() {
             Place::Attached { copy, .. } => programs.first() == Some(&self.ids[copy]),
@@ -270,7 +270,7 @@ impl DoorbellProgram {
         }
     }
 
-    /// Takes it off for good.
+    /// Takes the program off for good.
     pub fn take_off(&self) {
         *self.place() = Place::Gone;
     }
@@ -280,13 +280,13 @@ impl DoorbellProgram {
     }
 }
 
-/// How a flow has its queue.
+/// The rule by which a flow gets its queue.
 enum Choice<'a> {
-    /// There is one.
+    /// There is one queue.
     One,
-    /// A new flow has the next, which is remembered.
+    /// A new flow gets the next queue, which is remembered.
     InTurn(BorrowedFd<'a>),
-    /// By its bucket.
+    /// A flow gets the queue of its bucket.
     Steered(&'a BucketSteering),
 }
 
@@ -330,7 +330,7 @@ fn choose_queue(asm: &mut Asm, choice: &Choice<'_>, queues: usize, drop: Label) 
         Choice::Steered(steering) => steering.choose_queue(asm, set),
     }
 
-    // As a receive queue is recorded: `skb_tx_hash` takes one off again.
+    // The queue is set as a recorded receive queue, from which `skb_tx_hash` subtracts one again.
     asm.place(set);
     asm.op(Op::Mov, Reg::R1, Reg::R7);
     asm.op_imm(Op::Add, Reg::R1, 1);
@@ -389,7 +389,7 @@ fn account(asm: &mut Asm, queues: usize, beyond: Label, drop: Label) {
     asm.jump_if(Cond::Ge, Reg::R1, queues as i32, beyond);
     asm.op_imm(Op::Lsh, Reg::R1, ACCOUNT_SHIFT);
     asm.op(Op::Add, Reg::R1, Reg::R8);
-    // What it costs, as `waiting.rs` counts what it becomes: a frame for each segment.
+    // The cost of the packet, as `waiting.rs` counts the frames that it becomes: one for each segment.
     asm.load(Width::Word, Reg::R2, Reg::R6, SKB_GSO_SEGS);
     asm.jump_if(Cond::Ne, Reg::R2, 0, is_whole);
     asm.op_imm(Op::Mov, Reg::R2, 1);
@@ -403,7 +403,7 @@ fn account(asm: &mut Asm, queues: usize, beyond: Label, drop: Label) {
     asm.load(Width::Word, Reg::R4, Reg::R1, word(ACCOUNT_FORWARDED));
     asm.load(Width::Word, Reg::R5, Reg::R1, word(ACCOUNT_GONE));
     asm.op(Op::Sub, Reg::R4, Reg::R5);
-    // Both go round at 2^32.
+    // Both counters wrap at 2^32.
     asm.op_imm(Op::Lsh, Reg::R4, 32);
     asm.op_imm(Op::Rsh, Reg::R4, 32);
     asm.op(Op::Add, Reg::R4, Reg::R2);
@@ -414,7 +414,7 @@ fn account(asm: &mut Asm, queues: usize, beyond: Label, drop: Label) {
     asm.place(long);
     asm.jump_if(Cond::Ge, Reg::R4, bytes_max as i32 + 1, full);
     asm.place(fits);
-    // It leaves in its register what was there before.
+    // The atomic addition leaves the old value in its source register, so that is a copy.
     asm.op(Op::Mov, Reg::R4, Reg::R2);
     asm.fetch_add(Reg::R1, word(ACCOUNT_FORWARDED), Reg::R4);
     asm.place(held);

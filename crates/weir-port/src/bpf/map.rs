@@ -80,7 +80,7 @@ impl Map {
         };
         attributes.map_name[..4].copy_from_slice(b"weir");
         let fd = sys::with_memory_to_lock(|| {
-            // SAFETY: there is no address in them.
+            // SAFETY: `attributes` holds no address.
             unsafe { sys::bpf(BPF_MAP_CREATE, &mut attributes) }.and_then(sys::check_fd)
         })?;
         Ok(Map { fd, key_size, value_size })
@@ -91,9 +91,9 @@ impl Map {
         Map::create(MapType::Array, 4, value_bytes, 1, BPF_F_MMAPABLE)
     }
 
-    /// The map that the kernel knows by a number.
+    /// The map with number `id` in the kernel.
     pub fn by_id(id: u32) -> io::Result<Map> {
-        // Of what size its keys and values are is not asked: it is only mapped.
+        // The sizes of its keys and values are not asked for: this map is only mapped.
         Ok(Map { fd: object::open(ObjectKind::Map, id)?, key_size: 0, value_size: 0 })
     }
 
@@ -120,7 +120,7 @@ impl Map {
         unsafe { sys::bpf(BPF_MAP_UPDATE_ELEM, &mut attributes) }.map(drop)
     }
 
-    /// Removes a 32-bit key; content with it being gone.
+    /// Removes a 32-bit key; an absent key is no error.
     pub fn delete(&self, key: u32) -> io::Result<()> {
         assert_eq!(self.key_size, 4, "a map of 32-bit keys");
         let mut attributes = UpdateAttributes {
@@ -165,7 +165,7 @@ impl AsFd for SharedWords {
     }
 }
 
-/// A ring of records from programs to this process, used only for being readable: what a record says does not matter.
+/// A ring of records from programs to this process, used only for being readable: the content of a record does not matter.
 ///
 /// Layout: a page with the consumer's position, a page with the producer's, then the data (kernel
 /// `kernel/bpf/ringbuf.c`). Positions count bytes and never wrap. See `RingPages`.
@@ -203,21 +203,21 @@ impl AsFd for WakeRing {
     }
 }
 
-/// The sizes of a ring's parts, which the kernel wants in whole pages of the machine's: 4, 16 or 64 KiB.
+/// The sizes of a ring's parts, which the kernel wants in whole pages of the machine: 4, 16 or 64 KiB.
 ///
 /// Source: kernel `kernel/bpf/ringbuf.c:ringbuf_map_alloc` for the data, `ringbuf_map_mmap_kern` for the positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct RingPages {
-    /// Of the data: whole pages, and a power of two.
+    /// The bytes of the data: whole pages, and a power of two.
     data_bytes: u32,
-    /// Of the mapping of one position: one page exactly, or it may not be written.
+    /// The bytes of the mapping of one position: one page exactly, or it may not be written.
     position_bytes: usize,
-    /// Where the producer's position is mapped from; the consumer's comes first.
+    /// The offset from which the producer's position is mapped; the consumer's comes first.
     producer_offset: i64,
 }
 
 impl RingPages {
-    /// On a machine with pages of so many bytes.
+    /// The sizes on a machine with pages of `page_bytes` bytes.
     fn of(page_bytes: usize) -> RingPages {
         let data_bytes = u32::try_from(page_bytes).expect("a page of less than 4 GiB");
         RingPages { data_bytes, position_bytes: page_bytes, producer_offset: i64::from(data_bytes) }

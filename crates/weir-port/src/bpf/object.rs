@@ -1,4 +1,4 @@
-//! Programs and maps that the kernel holds for somebody, found by their numbers.
+//! Programs and maps that the kernel holds for some process, found by their numbers.
 //!
 //! Source: `include/uapi/linux/bpf.h`, `union bpf_attr`, `struct bpf_prog_info`, `struct bpf_map_info`; needs CAP_SYS_ADMIN.
 
@@ -11,7 +11,7 @@ const BPF_PROG_GET_FD_BY_ID: u32 = 13;
 const BPF_MAP_GET_FD_BY_ID: u32 = 14;
 const BPF_OBJ_GET_INFO_BY_FD: u32 = 15;
 
-/// What a number names.
+/// The kind of object that a number names.
 #[derive(Clone, Copy, Debug)]
 pub enum ObjectKind {
     /// A program.
@@ -33,13 +33,13 @@ pub fn open(kind: ObjectKind, id: u32) -> io::Result<OwnedFd> {
         ObjectKind::Map => BPF_MAP_GET_FD_BY_ID,
     };
     let mut attributes = Attributes { id, next_id: 0, open_flags: 0 };
-    // SAFETY: there is no address in them.
+    // SAFETY: `attributes` holds no address.
     unsafe { sys::bpf(command, &mut attributes) }.and_then(sys::check_fd)
 }
 
 /// The numbers of the maps that program `id` uses.
 pub fn maps_of_program(id: u32) -> io::Result<Vec<u32>> {
-    /// The kernel allows a program no more (`MAX_USED_MAPS`).
+    /// The most maps that the kernel allows a program (`MAX_USED_MAPS`).
     const MAPS_MAX: usize = 64;
     let mut maps = [0u32; MAPS_MAX];
     let mut info = ProgramInfo {
@@ -48,7 +48,7 @@ pub fn maps_of_program(id: u32) -> io::Result<Vec<u32>> {
         ..Default::default()
     };
     let program = open(ObjectKind::Program, id)?;
-    // SAFETY: its one address is of a live array of as many numbers as the count says.
+    // SAFETY: the one address in `info` is of a live array of as many numbers as the count says.
     unsafe { read_info(&program, &mut info)? };
     Ok(maps[..maps.len().min(info.map_ids_count as usize)].to_vec())
 }
@@ -56,7 +56,7 @@ pub fn maps_of_program(id: u32) -> io::Result<Vec<u32>> {
 /// The number of a loaded program.
 pub fn id_of_program(program: &impl AsRawFd) -> io::Result<u32> {
     let mut info = ProgramInfo::default();
-    // SAFETY: no address is in it, so nothing is written beyond it.
+    // SAFETY: `info` holds no address, so the kernel writes nothing beyond it.
     unsafe { read_info(program, &mut info)? };
     Ok(info.id)
 }
@@ -64,7 +64,7 @@ pub fn id_of_program(program: &impl AsRawFd) -> io::Result<u32> {
 /// How many bytes each value of a map has.
 pub fn value_bytes(map: &impl AsRawFd) -> io::Result<u32> {
     let mut info = MapInfo::default();
-    // SAFETY: there is no address in it.
+    // SAFETY: `info` holds no address.
     unsafe { read_info(map, &mut info)? };
     Ok(info.value_bytes)
 }
@@ -98,7 +98,7 @@ struct MapInfo {
     flags: u32,
 }
 
-/// Has the kernel fill in what it knows of a program or a map.
+/// Has the kernel fill in its record of a program or a map.
 ///
 /// # Safety
 /// Any bytes are a valid `T`, and the addresses in `info` are of live memory of the lengths that stand beside them.
@@ -114,6 +114,6 @@ unsafe fn read_info<T>(object: &impl AsRawFd, info: &mut T) -> io::Result<()> {
         info_bytes: size_of::<T>() as u32,
         info: std::ptr::from_mut(info).addr() as u64,
     };
-    // SAFETY: the address is of `info`, with its size; the caller answers for those in it.
+    // SAFETY: the address is of `info`, with its size; the caller answers for the addresses in `info`.
     unsafe { sys::bpf(BPF_OBJ_GET_INFO_BY_FD, &mut attributes) }.map(drop)
 }

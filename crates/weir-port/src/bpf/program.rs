@@ -14,15 +14,15 @@ const BPF_PROG_TEST_RUN: u32 = 10;
 const BPF_LINK_CREATE: u32 = 28;
 const BPF_F_TEST_XDP_LIVE_FRAMES: u32 = 1 << 1;
 const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
-/// With no program named: before all of them.
+/// Places a program before all others where no other is named.
 const BPF_F_BEFORE: u32 = 1 << 3;
-/// The verifier gives up with `EAGAIN` while a signal waits for this thread, as one does for a moment where another thread takes it
-/// (kernel `kernel/bpf/verifier.c`, `do_check`); libbpf tries as often.
+/// The tries to load a program. The verifier gives up with `EAGAIN` while a signal waits for this thread, as one does for a moment where
+/// another thread takes it (kernel `kernel/bpf/verifier.c`, `do_check`); libbpf tries as often.
 const LOAD_TRIES: u32 = 5;
-/// The licence the programs are under; none of the helpers they call asks for the GPL.
+/// The licence of the programs; none of the helpers they call asks for the GPL.
 const LICENSE: &[u8] = b"Apache-2.0\0";
 
-/// Where a program runs.
+/// The place where a program runs.
 #[derive(Clone, Copy, Debug)]
 pub enum Hook {
     /// On every packet a device receives, in its driver (`BPF_XDP`).
@@ -45,7 +45,7 @@ impl Hook {
         match self {
             Hook::Xdp => 37,
             Hook::TcxEgress => 47,
-            // Kernels before 6.6 know of no other.
+            // Kernels before 6.6 have no other attach type for it.
             Hook::Filter => 0,
         }
     }
@@ -138,17 +138,17 @@ impl Program {
         };
         match result {
             Ok(fd) => Ok(Program { fd, hook }),
-            // Of these its log has nothing to say; of one that is too large it would only be the last of a million steps.
+            // The verifier's log has nothing on `EPERM`; on `E2BIG` it ends with the last of a million steps.
             Err(error) if matches!(error.raw_os_error(), Some(libc::EPERM | libc::E2BIG)) => Err(error),
             Err(error) => {
-                // SAFETY: they are those of the load that failed, whose slots are alive.
+                // SAFETY: the addresses are those of the load that failed, whose slots are alive.
                 let said = unsafe { verdict(&mut attributes) };
                 Err(io::Error::new(error.kind(), format!("{error}; the verifier said: {said}")))
             }
         }
     }
 
-    /// The number by which the kernel knows it, as `bpftool` shows it.
+    /// The kernel's number of the program, as `bpftool` shows it.
     pub fn id(&self) -> io::Result<u32> {
         object::id_of_program(&self.fd)
     }
@@ -158,8 +158,8 @@ impl Program {
         self.fd.as_raw_fd()
     }
 
-    /// Attaches the program to an interface of this thread's namespace; where there can be several, before the others, one of which
-    /// might give a verdict that ends the row.
+    /// Attaches the program to an interface of this thread's namespace; at a hook for several programs, before the others, whose verdict
+    /// might end the row.
     pub fn attach(&self, ifindex: u32) -> io::Result<BpfLink> {
         let mut attributes = LinkAttributes {
             prog_fd: self.fd.as_raw_fd() as u32,
@@ -172,19 +172,19 @@ impl Program {
             },
             ..Default::default()
         };
-        // SAFETY: there is no address in them.
+        // SAFETY: `attributes` holds no address.
         let fd = unsafe { sys::bpf(BPF_LINK_CREATE, &mut attributes) }.and_then(sys::check_fd)?;
         Ok(BpfLink { _fd: fd })
     }
 }
 
 impl Program {
-    /// Runs an XDP program on a frame as if it had come in by this thread's loopback interface, and does with it what it says (Linux 5.18).
+    /// Runs an XDP program on a frame as if it had come in by this thread's loopback interface, and carries out its verdict (Linux 5.18).
     pub fn run_live(&self, frame: &[u8]) -> io::Result<()> {
         self.run_with(frame, BPF_F_TEST_XDP_LIVE_FRAMES, 1).map(drop)
     }
 
-    /// Runs it so and does nothing; what it says.
+    /// Runs the program on a frame without carrying out its verdict, which is returned.
     pub fn run(&self, frame: &[u8]) -> io::Result<u32> {
         self.run_with(frame, 0, 0)
     }
@@ -214,7 +214,7 @@ unsafe fn verdict(attributes: &mut LoadAttributes) -> String {
     attributes.log_level = 1;
     attributes.log_size = log.len() as u32;
     attributes.log_buf = log.as_mut_ptr().addr() as u64;
-    // The outcome is known; only the log matters.
+    // The load fails as before; only the log matters.
     // SAFETY: the log is a live buffer of the length given, and the caller answers for the rest.
     let _ = unsafe { sys::bpf(BPF_PROG_LOAD, attributes) };
     let text = String::from_utf8_lossy(&log);

@@ -4,8 +4,8 @@
 //! return bpf_redirect_map(&sockets, ctx->rx_queue_index, XDP_PASS)
 //! ```
 //!
-//! A queue without a socket passes its packets to the kernel's own stack, which is what priming a NAPI instance needs
-//! (`crate::napi`) and what happens before the port is ready.
+//! A queue without a socket passes its packets to the kernel's own stack. Priming a NAPI instance needs that (`crate::napi`), and it
+//! happens before the port is ready.
 //!
 //! Source: `include/uapi/linux/bpf.h`, `struct xdp_md`.
 

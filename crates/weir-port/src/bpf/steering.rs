@@ -2,15 +2,16 @@
 //! table has it, so that the worker whose bucket that is receives it.
 //!
 //! ```text
-//! words: [ the queue of each bucket, a byte ][ for each byte of a tuple 256 bytes: what each value adds to the bucket ]
+//! words: [ the queue of each bucket, a byte ][ for each byte of a tuple 256 bytes: the share of each value in the bucket ]
 //! bucket = XOR over the tuple of share[at][byte]          queue = queues[bucket & (buckets - 1)]
 //! ```
 //!
-//! Rule: the same hash as [`Rss`] has, of which a bucket is the low bits, at most 7: a byte of each share is enough. TCP and UDP over IPv4 and
-//! IPv6 are steered by addresses and ports; all else, fragments and what has IPv6 extension headers included, comes by the first queue.
+//! Rule: the same hash as [`Rss`] has, of which a bucket is the low bits, at most 7: a byte of each share is enough. TCP and UDP over IPv4
+//! and IPv6 are steered by addresses and ports; all other packets, fragments and those with IPv6 extension headers included, come by the
+//! first queue.
 //!
-//! Owner: nobody writes it once it is made. Source: `weir_core::steer`; RFC 791, 8200 for the offsets. Limits: what passes the sending end without
-//! its program (AF_XDP, XDP redirect, `PACKET_QDISC_BYPASS`) comes by a queue of the sender's choice.
+//! Owner: written when it is made, and never again. Source: `weir_core::steer`; RFC 791, 8200 for the offsets. Limits: packets that pass
+//! the sending end without its program (AF_XDP, XDP redirect, `PACKET_QDISC_BYPASS`) come by a queue of the sender's choice.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -32,19 +33,19 @@ const UDP: i32 = 17;
 const TCP: i32 = 6;
 
 const BUCKETS_MAX: usize = 1 << BUCKET_BITS_MAX;
-/// Where the shares begin, in bytes.
+/// The offset at which the shares begin, in bytes.
 const SHARES_AT: usize = BUCKETS_MAX;
 const V4_TUPLE_BYTES: usize = 12;
 const V6_TUPLE_BYTES: usize = 36;
 
-/// See the head of the file.
+/// The table from buckets to queues, with the shares of a hash; see the head of the file.
 pub struct BucketSteering {
     words: SharedWords,
     buckets: usize,
 }
 
 impl BucketSteering {
-    /// To so many queues, as [`Rss::queues`] deals buckets to them.
+    /// Steers to `queues` queues, as [`Rss::queues`] deals buckets to them.
     ///
     /// # Errors
     /// If the kernel does not give the memory.
@@ -79,7 +80,7 @@ impl BucketSteering {
         asm.place(ipv4);
         load(asm, Place::Immediate(0), -24, 20, first);
         let transport = asm.label();
-        /// Without the bit "don't fragment".
+        /// The fragment flags and offset, without the bit "don't fragment".
         const FRAGMENT: u16 = 0x3fff;
         asm.load(Width::Half, Reg::R1, Reg::R10, -24 + 6);
         asm.op_imm(Op::And, Reg::R1, wire(FRAGMENT));
@@ -102,7 +103,7 @@ impl BucketSteering {
         self.look_up(asm, V6_TUPLE_BYTES);
     }
 
-    /// Leaves the queue of a tuple that ends with the stack in `R7`.
+    /// Leaves the queue of the tuple at the end of the stack in `R7`.
     fn look_up(&self, asm: &mut Asm, tuple_bytes: usize) {
         asm.op_imm(Op::Mov, Reg::R7, 0);
         for at in 0..tuple_bytes {
@@ -117,13 +118,13 @@ impl BucketSteering {
     }
 }
 
-/// From where a header is read.
+/// The register or the offset from which a header is read.
 enum Place {
     Immediate(i32),
     R1,
 }
 
-/// Reads so many bytes, from so far into the network header, to a place of the stack; goes to `short` if there are fewer.
+/// Emits the load of `bytes` bytes of the network header, beginning at `from`, to a place of the stack; goes to `short` if there are fewer.
 fn load(asm: &mut Asm, from: Place, to: i32, bytes: i32, short: Label) {
     match from {
         Place::Immediate(at) => asm.op_imm(Op::Mov, Reg::R2, at),
@@ -145,7 +146,7 @@ fn require_transport(asm: &mut Asm, transport: Label, other: Label) {
     asm.place(transport);
 }
 
-/// A half word of a frame, as it is loaded.
+/// A half word of a frame in the byte order in which the program loads it.
 fn wire(value: u16) -> i32 {
     i32::from(value.to_be())
 }
