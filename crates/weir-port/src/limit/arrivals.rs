@@ -1,4 +1,4 @@
-//! The other end of a pair, where a program sees what a limit has let pass: how long it waited, and what came past the queue.
+//! The other end of a pair, where a program sees the packets that a limit has let pass: how long they waited, and which bypassed the queue.
 //!
 //! ```text
 //! stamp    = the time, never 0                        the limit's own program writes it into each packet (`tc_index`)
@@ -6,13 +6,12 @@
 //! delay    = time - stamp                             in units of 0.13 ms, by `weir_core::limit::stamp`
 //! held     = the time covered by [stamp, time] of packets whose delay is two units of the stamp (0.26 ms) or more
 //! ```
-//!
-//! Rule: it takes the stamp away again, passes every packet on to whoever is asked next, and drops none. It works on the limit's own memory
+//! Rule: it takes the stamp away again, passes every packet on to the next program, and drops none. It works on the limit's own memory and
+//! lives with this end, so it outlives a queue that somebody took away, and says what limit that was.
 //! and lives with this end, so it outlives a queue that somebody took away, and tells of what.
-//!
-//! Owner: the kernel: a filter under clsact at ingress; processors that receive at once add by atomic operations. Limits: of what programs that are asked
-//! before it take, it knows nothing. A wait of 8.6 s or more goes round. Where it cannot be (Linux before 5.12, an end that is not
-//! to be seen) delays are not known.
+//! Owner: the kernel: a filter under clsact at ingress; processors that receive at once add by atomic operations. Limits: packets that an
+//! earlier program takes are not seen. A wait of 8.6 s or more wraps. Where it cannot be attached (Linux before 5.12, an end that cannot be
+//! seen) delays are not known.
 //!
 //! Source: kernel `net/core/dev.c:sch_handle_ingress`, `include/linux/skbuff.h` for what a pair keeps of a packet
 //! (`skb_scrub_packet`), `struct __sk_buff`.
@@ -30,19 +29,19 @@ use crate::bpf::map::Map;
 use crate::bpf::program::{Hook, Program};
 use crate::error::{Doing, Result};
 
-/// `skb->tc_index` of `struct __sk_buff`, which outside of this file and [`super::program`] nothing but the qdiscs gred and dsmark reads.
+/// `skb->tc_index` of `struct __sk_buff`; beside this file and [`super::program`] only the qdiscs gred and dsmark read it.
 pub const SKB_TC_INDEX: i16 = 44;
-/// Fewer units are a packet's way, and the stamp's own error.
+/// The least delay that counts as waiting; shorter ones are a packet's way and the stamp's own error.
 const STANDING_UNITS: i32 = 2;
 
 const SKB_LEN: i16 = 0;
 const SKB_GSO_SEGS: i16 = 164;
 
-/// Before those to which tc gives a number itself, behind those to which people give a small one.
+/// The priority is before those that tc numbers itself, and behind the small ones that people give.
 pub const SPOT: Spot =
     Spot { parent: clsact::INGRESS, priority: 0x7769, name: c"weir-arrivals", chain: 0, class: None };
 
-/// Attaches the program to the end where packets arrive; whether clsact was made for that.
+/// Attaches the program to the end where packets arrive; returns whether clsact was made for that.
 pub fn watch(place: &NetnsInterface, memory: &Memory) -> Result<bool> {
     let program =
         load(memory.map()).doing(|| "loading the program that sees what arrives (Linux 5.12)".into())?;
@@ -81,7 +80,7 @@ fn load(memory: &Map) -> io::Result<Program> {
     asm.jump_if(Cond::Ge, Reg::R7, STANDING_UNITS, late);
     asm.jump(counted);
 
-    // R0 is now, R2 when the packet came; what is counted already ends at R3.
+    // R0 is the time now, R2 the time when the packet came, R3 the end of the time counted already.
     asm.place(late);
     asm.op(Op::Mov, Reg::R2, Reg::R0);
     asm.op(Op::Sub, Reg::R2, Reg::R1);

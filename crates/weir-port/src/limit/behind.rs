@@ -1,4 +1,4 @@
-//! The pairs behind a limited device that is none itself: the ports of a bridge, the members of a bond, what a VLAN or a macvlan stands on.
+//! The pairs behind a limited device that is no pair itself: ports of a bridge, members of a bond, the device below a VLAN or a macvlan.
 //!
 //! ```text
 //! br0 (limited) -- port veth-a -- eth0 in a container      of each such pair the other end is steered, as of a pair
@@ -7,16 +7,16 @@
 //!               -- port eth1                               a card: nothing to steer
 //! ```
 //!
-//! Rule: each is steered whose steering is off; the record has those. What somebody has set stays. A pair that joins later is said by
-//! `weir stat`, and steered by the same command again, which switches off those that have left. Several limits
-//! may need one end: who comes second finds it in the other's record, who goes first leaves it.
+//! Rule: each end is steered whose steering is off; the record lists those. A steering that somebody has set stays. `weir stat` reports a
+//! pair that joins later, and the same command again steers it and switches off those that have left. Several limits may need one end: the
+//! second finds it in the other's record, and the first to go leaves it.
 //!
-//! Owner of state: the limit's record. A container that is gone has taken its end along, which is no error.
+//! Owner: the limit's record. A container that is gone has taken its end along, which is no error.
 //!
-//! Limits: only within the namespace of the device are pairs found, and only if somebody is in the namespace of the other end or it is
-//! mounted. VLANs and bonds are followed by the kernel's source alone: no machine here had them. Where a tunnel leads is a matter of routes.
-//! Macvlans on one device reach each other by that device's own list, whose steering is not ours to change, so a few packets of a flow
-//! may overtake each other there. A bond that deals packets out in turn keeps no order with or without a limit, and a card with several
+//! Limits: pairs are found only within the namespace of the device, and only if a process is in the namespace of the other end or it is
+//! mounted. VLANs and bonds are followed by the kernel's source alone: no machine here had them. The end of a tunnel is a matter of routes.
+//! Macvlans on one device reach each other by that device's own list, whose steering is not ours to change, so a few packets of a flow may
+//! overtake each other there. A bond that deals packets out in turn keeps no order with or without a limit, and a card with several
 //! transmit queues has its own.
 //!
 //! Source: kernel `net/core/dev.c:netif_rx_internal`, `net/bridge/br_forward.c`, `drivers/net/macvlan.c:macvlan_queue_xmit`.
@@ -38,9 +38,9 @@ use crate::netns::NetNs;
 /// The pairs behind a device.
 #[derive(Debug, Default)]
 pub struct Behind {
-    /// Those whose other end can be seen.
+    /// The pairs whose other end can be seen.
     pub pairs: Vec<PairBehind>,
-    /// The names of the near ends of those whose other end cannot.
+    /// The names of the near ends of pairs whose other end cannot be seen.
     pub unseen: Vec<String>,
 }
 
@@ -49,12 +49,12 @@ pub struct Behind {
 pub struct PairBehind {
     /// The number of its near end, in the namespace of the device.
     pub ifindex: u32,
-    /// The name of that.
+    /// The name of its near end.
     pub name: String,
     far_end: NetnsInterface,
 }
 
-/// The pairs behind a device; none if it is one itself.
+/// The pairs behind a device; none if the device is an end of a pair.
 pub fn find(place: &NetnsInterface) -> Result<Behind> {
     let mut behind = Behind::default();
     if place.link.kind == "veth" {
@@ -85,7 +85,7 @@ fn leading_from(joints: &[Joint], from: u32) -> Vec<&Joint> {
             if !seen.insert(joint.ifindex) {
                 continue;
             }
-            // What passes a pair is steered at its other end, and needs no more behind that.
+            // Packets that pass a pair are steered at its other end, and need no steering behind that.
             if joint.is_veth { ends.push(joint) } else { to_look_at.push(joint.ifindex) }
         }
     }
@@ -112,14 +112,15 @@ impl Behind {
         self.pairs.iter().filter(is_off).map(|pair| pair.name.clone()).collect()
     }
 
-    /// The names of those that are among `steered`, and are still as they were set.
+    /// The names of the pairs among `steered` whose steering is still as a limit sets it.
     pub fn names(&self, steered: &[u32]) -> Vec<String> {
         let is_ours = |pair: &&PairBehind| matches!(pair.look(ReceiveSteering::is_ours), Ok(Some(true)));
         let pairs = self.pairs.iter().filter(|pair| steered.contains(&pair.ifindex)).filter(is_ours);
         pairs.map(|pair| pair.name.clone()).collect()
     }
 
-    /// The answers of `ask` for the other ends that neither a limit at `place`, which steered those of `known`, nor another has steered.
+    /// The answers of `ask` for the other ends that no limit has steered: neither one at `place`, which steered those of `known`, nor
+    /// another.
     pub(super) fn ask_of_unknown<T>(
         &self,
         place: &NetnsInterface,
@@ -136,7 +137,7 @@ impl Behind {
         Ok(said)
     }
 
-    /// Those that a limit at `place` steers, or shares with another that does; it steered those of `before`.
+    /// The pairs that a limit at `place` steers, or shares with another that does; it steered those of `before`.
     pub(super) fn to_steer(&self, place: &NetnsInterface, before: &[u32]) -> Result<Vec<u32>> {
         let others = steered_by_others(place)?;
         let mut ours = Vec::new();
@@ -150,7 +151,7 @@ impl Behind {
         Ok(ours)
     }
 
-    /// Steers those that nobody has set, to all processors: behind a device there are many, each with a part of the rate.
+    /// Steers the ends whose steering is off to all processors: behind a device there are many, each with a part of the rate.
     pub(super) fn steer(&self) -> Result<()> {
         let to_all = |end: &ReceiveSteering| end.steer(Processors::All);
         self.pairs.iter().try_for_each(|pair| pair.look(to_all).map(drop))
@@ -158,7 +159,7 @@ impl Behind {
 }
 
 impl PairBehind {
-    /// Asks or changes the steering of the other end; `None` if that is gone.
+    /// Asks or changes the steering of the other end; `None` if the end is gone.
     fn look<T>(&self, work: impl Fn(&ReceiveSteering) -> Result<T>) -> Result<Option<T>> {
         let far_end = &self.far_end;
         let done = far_end.steering().and_then(|steering| work(&steering));
@@ -169,7 +170,7 @@ impl PairBehind {
     }
 }
 
-/// Brings what a limit has steered to what is behind its device now. The record says so before anything is changed.
+/// Brings the steering of a limit to the pairs behind its device now. The record is written before anything is changed.
 pub(super) fn update(place: &NetnsInterface, memory: &Memory, before: &Record) -> Result<Vec<u32>> {
     let behind = find(place)?;
     let steered = behind.to_steer(place, &before.steered_behind)?;
@@ -186,22 +187,22 @@ pub(super) fn update(place: &NetnsInterface, memory: &Memory, before: &Record) -
     Ok(steered)
 }
 
-/// Switches steering off that a limit has switched on, where no other limit needs it.
+/// Switches off the steering that a limit has switched on, where no other limit needs it.
 pub(super) fn put_back(place: &NetnsInterface, steered: &[u32]) -> Result<()> {
     if steered.is_empty() {
         return Ok(());
     }
     let others = steered_by_others(place)?;
     for &ifindex in steered.iter().filter(|ifindex| !others.contains(ifindex)) {
-        // One that cannot be seen any more has moved to where it is nobody's here.
+        // An end that cannot be seen any more has moved out of this machine's reach.
         let Some(far_end) = far_end(&place.netns, ifindex).ok().flatten() else { continue };
         PairBehind { ifindex, name: String::new(), far_end }.look(ReceiveSteering::switch_off)?;
     }
     Ok(())
 }
 
-/// The pairs, by the numbers of their near ends, at whose other ends limits of other interfaces of the namespace have steered, those
-/// among them that somebody took away.
+/// The pairs, by the numbers of their near ends, at whose other ends limits of other interfaces of the namespace have steered, limits whose
+/// queue somebody took away included.
 fn steered_by_others(place: &NetnsInterface) -> Result<HashSet<u32>> {
     let mut others: Vec<_> = clsact::memories(note::SPOT, &place.netns)?
         .into_iter()
@@ -211,7 +212,7 @@ fn steered_by_others(place: &NetnsInterface) -> Result<HashSet<u32>> {
         if root != RootKind::Limit {
             continue;
         }
-        // One that goes meanwhile needs nothing.
+        // An interface that goes meanwhile needs nothing.
         let Ok(link) = place.netns.run(|| Link::by_index(ifindex)) else { continue };
         let found = find::below_root(&NetnsInterface { netns: place.netns.try_clone()?, link }).ok();
         others.push((ifindex, found.and_then(|found| found.record)));
@@ -227,7 +228,7 @@ fn steered_by_others(place: &NetnsInterface) -> Result<HashSet<u32>> {
     Ok(steered)
 }
 
-/// Whether a limit of another interface has steered the other end of a pair whose end this is.
+/// Whether a limit of another interface has steered the other end of the pair of this interface.
 pub(super) fn is_needed_by_others(place: &NetnsInterface) -> Result<bool> {
     Ok(steered_by_others(place)?.contains(&place.link.ifindex))
 }

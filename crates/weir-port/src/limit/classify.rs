@@ -1,13 +1,13 @@
-//! Which class of a limit in place a packet belongs to, in its program; and the filters as the record keeps them.
+//! The class of a packet, found by the program of a limit in place; and the filters as the record keeps them.
 //!
 //! ```text
 //! class = filters of now(packet)
-//! for filters before, newest first: the class they say, if it is another and something of the flow still waits there
+//! for filters before, newest first: the class they say, if it is another and packets of the flow still wait there
 //! ```
 //!
-//! Rule: a flow that another file sends elsewhere changes its class only when nothing of it waits in the old one, so it is never
-//! reordered. What waits is told as in [`super::program`], by time, or by a leaf that was found empty since.
-//! A class's leaves, flows and clocks are in memory of its own, so a flow is one of a socket within a class.
+//! Rule: a flow that another file sends to another class changes its class only when none of its packets wait in the old one, so it is
+//! never reordered. Waiting is known as in [`super::program`], by time, or by a leaf that was found empty since. A class's leaves, flows
+//! and clocks are in memory of its own, so a flow is one of a socket within a class.
 //!
 //! Owner: as for [`super::program`]. Limits: flows that meet in one slot of memory may keep each other in the old class.
 
@@ -23,23 +23,23 @@ use super::memory::{self, LeafMemory, Memory};
 use super::program::{advance_clock, jump_if_over, leaf_of, slot_of};
 use crate::bpf::asm::{Asm, Cond, Label, Op, Reg, Width};
 
-/// How many filters of earlier files a program asks at most.
+/// The most files before the present one whose filters a program asks.
 pub const EARLIER_MAX: usize = 3;
-/// The base that a class had which is gone.
+/// The base in place of a class that is gone.
 pub const NOWHERE: u16 = u16::MAX;
 
 const SKB_LEN: i16 = 0;
 const KEY: i16 = STACK_END - 8;
 const TIME: i16 = STACK_END - 16;
-/// The class that each of the filters says.
+/// The stack offset of the class that each of the filters says.
 const CLASSES: i16 = STACK_END - 24;
 
-/// Filters in order, and the class of what none matches. Classes are named by their bases.
+/// Filters in order, and the class of packets that none matches. Classes are named by their bases.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Filters {
-    /// `from to protocol from_ports to_ports dscp class`, `-` for what is not asked.
+    /// The rules, each `from to protocol from_ports to_ports dscp class`, with `-` for a field that is not asked.
     pub rules: Vec<String>,
-    /// The class of the rest.
+    /// The class of packets that no rule matches.
     pub otherwise: u16,
 }
 
@@ -94,7 +94,7 @@ impl Filters {
             && (self.otherwise == others.otherwise || self.otherwise == NOWHERE)
     }
 
-    /// Has nothing lead to classes that are gone.
+    /// Leads the rules of classes that are gone to [`NOWHERE`].
     pub fn forget(&mut self, gone: &[u16]) {
         for rule in &mut self.rules {
             if let Some((conditions, base)) = rule.rsplit_once(' ')
@@ -144,7 +144,7 @@ fn read(rule: &str) -> Option<Rule> {
 /// Asks the filters, those of now first. Keeps `R6`, the packet.
 ///
 /// # Errors
-/// One sentence, if they are too many.
+/// One sentence, if there are too many filters.
 pub fn ask(asm: &mut Asm, all: &[Filters], link_header_bytes: i32) -> Result<(), String> {
     filter::parse(asm, link_header_bytes);
     for (index, filters) in all.iter().enumerate() {
@@ -159,7 +159,7 @@ pub fn ask(asm: &mut Asm, all: &[Filters], link_header_bytes: i32) -> Result<(),
     Ok(())
 }
 
-/// Leaves `R7` as it is, but what the kernel's verifier knows of it: it would check all that follows once for each class.
+/// Keeps the value of `R7`, but has the kernel's verifier forget it: the verifier would check the rest once for each class.
 fn forget_to_the_verifier(asm: &mut Asm) {
     asm.load(Width::Word, Reg::R1, Reg::R6, SKB_LEN);
     asm.op(Op::Xor, Reg::R7, Reg::R1);
@@ -191,7 +191,7 @@ pub fn memory_of_class(asm: &mut Asm, memories: &[Memory], count: usize, group: 
         asm.place(next);
     }
     asm.load(Width::Double, Reg::R1, Reg::R10, CLASSES);
-    // A class without memory is none of these filters'.
+    // A class without memory is no class of these filters.
     let own = asm.label();
     choose_memory(asm, memories, own);
     asm.jump(found);
@@ -202,7 +202,7 @@ pub fn memory_of_class(asm: &mut Asm, memories: &[Memory], count: usize, group: 
     asm.load(Width::Double, Reg::R9, Reg::R10, TIME);
 }
 
-/// `R8` = the memory of class `R1`, leaving to `none` if it has none.
+/// `R8` = the memory of class `R1`, leaving to `none` if the class has none.
 fn choose_memory(asm: &mut Asm, memories: &[Memory], none: Label) {
     let chosen = asm.label();
     for memory in memories {

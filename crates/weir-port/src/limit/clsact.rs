@@ -1,9 +1,9 @@
 //! Programs of ours beside the queue of an interface, which stay when the queue goes: filters under clsact.
 //!
 //! Rule: clsact is made where there is none, and removed with the last filter if a limit has made it: each limit that uses it has that in
-//! its record, so whoever goes last removes it.
+//! its record, so the last to go removes it.
 //!
-//! Owner: the kernel, with the interface. Limits: a move to another network namespace takes them off; so does who removes clsact.
+//! Owner: the kernel, with the interface. Limits: a move to another network namespace takes the filters off; so does removing clsact.
 //!
 //! Source: tc-bpf(8); kernel `net/sched/sch_ingress.c`.
 
@@ -18,30 +18,30 @@ use crate::error::{Doing, PortError, Result};
 use crate::netlink::{acknowledged, explained, is_code};
 use crate::netns::NetNs;
 
-/// The parent of filters that what arrives passes.
+/// The parent of filters on packets that arrive.
 pub const INGRESS: u32 = 0xffff_fff2;
-/// The same of what leaves, before it comes to the queue.
+/// The parent of filters on packets that leave, before they come to the queue.
 pub const EGRESS: u32 = 0xffff_fff3;
-/// `TC_ACT_UNSPEC`: whoever is asked next decides.
+/// `TC_ACT_UNSPEC`: the next program decides.
 pub const ACT_NEXT: i32 = -1;
 const CLSACT: u32 = 0xffff_fff1;
 const HANDLE: u32 = 0xffff_0000;
 
-/// Attaches a program to an interface; whether clsact was made for that.
+/// Attaches a program to an interface; returns whether clsact was made for that.
 pub fn attach(spot: Spot, place: &NetnsInterface, program: &Program) -> Result<bool> {
     let ifindex = place.link.ifindex;
     place.netns.run(|| {
         let is_made = make(ifindex)?;
         let attached = spot.detach(ifindex).and_then(|()| spot.attach(ifindex, program));
         if attached.is_err() && is_made {
-            // The first error says it all.
+            // The first error is reported; an error of the removal is not.
             let _ = remove(ifindex);
         }
         attached.map(|()| is_made)
     })
 }
 
-/// Takes our program off; clsact too if that `is_made` by us and nobody uses it.
+/// Takes our program off; clsact too if it `is_made` by us and no filter is left in it.
 pub fn detach(spot: Spot, place: &NetnsInterface, is_made: bool) -> Result<()> {
     let ifindex = place.link.ifindex;
     place.netns.run(|| {
@@ -59,7 +59,7 @@ pub fn memory_at(spot: Spot, place: &NetnsInterface) -> Result<Option<Memory>> {
     place.netns.run(|| memory_here(spot, place.link.ifindex))
 }
 
-/// The interfaces of a namespace where our program is, each with the memory that it works on.
+/// The interfaces of a namespace that have our program, each with the memory that it works on.
 pub fn memories(spot: Spot, netns: &NetNs) -> Result<Vec<(u32, Memory)>> {
     netns.run(|| {
         let mut found = Vec::new();
@@ -79,7 +79,7 @@ fn memory_here(spot: Spot, ifindex: u32) -> Result<Option<Memory>> {
     }
 }
 
-/// True if there was none.
+/// Makes clsact at an interface; true if there was none.
 fn make(ifindex: u32) -> Result<bool> {
     let mut request = tc::Request::new().set_create().set_excl().op_newqdisc_do(&message(ifindex));
     drop(request.encode().nested_options_clsact());

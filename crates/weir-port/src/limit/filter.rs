@@ -1,4 +1,5 @@
-//! Programs that a queue, or one way of an interface, asks about its packets: attached by netlink, so that they stay until what they are attached to goes.
+//! Programs that a queue, or one direction of an interface, runs on its packets. They are attached by netlink and stay as long as that is
+//! there.
 //!
 //! Source: tc-bpf(8); kernel `net/sched/cls_bpf.c`, `net/sched/cls_api.c`.
 
@@ -13,21 +14,21 @@ use crate::netlink::{acknowledged, explained, is_code};
 
 const ACT_DIRECT: u32 = 1;
 const ETH_P_ALL: u32 = 0x0003;
-/// The number of ours among those of its priority.
+/// The number of our filter among those of its priority.
 const FILTER: u32 = 1;
 
-/// Where programs are asked, and as what ours is known there.
+/// The place where programs are attached, and the key of ours there.
 #[derive(Clone, Copy, Debug)]
 pub struct Spot {
-    /// The qdisc, or the way of an interface.
+    /// The qdisc, or the direction of an interface.
     pub parent: u32,
-    /// Programs of lower numbers are asked first.
+    /// The priority; programs of lower numbers run first.
     pub priority: u32,
-    /// What it is called.
+    /// The name of the program.
     pub name: &'static CStr,
-    /// The chain it stands in: packets pass 0, and any other only where a filter sends them there.
+    /// The chain of the program: packets pass chain 0, and any other only where a filter sends them there.
     pub chain: u32,
-    /// The class it leads to unless it says another.
+    /// The class of packets unless the program says another.
     pub class: Option<u32>,
 }
 
@@ -56,7 +57,7 @@ impl Spot {
         acknowledged(&mut NetlinkSocket::new(), &request, doing)
     }
 
-    /// The number of our program there.
+    /// The kernel's number of our program there.
     pub fn program_id(&self, ifindex: u32) -> Result<Option<u32>> {
         Ok(self.all(ifindex)?.into_iter().flatten().last())
     }
@@ -66,7 +67,7 @@ impl Spot {
         Ok(self.all(ifindex)?.is_empty())
     }
 
-    /// Takes our program off; content with it being gone.
+    /// Takes our program off; an absent one is no error.
     pub fn detach(&self, ifindex: u32) -> Result<()> {
         let mut request = tc::Request::new().op_deltfilter_do(&self.message_with_priority(ifindex));
         request.encode().push_chain(self.chain);
@@ -74,7 +75,7 @@ impl Spot {
         content_if_gone(acknowledged(&mut NetlinkSocket::new(), &request, doing))
     }
 
-    /// All filters there: of ours the number of the program.
+    /// All filters at this parent: the program's number for ours, `None` for another's.
     fn all(&self, ifindex: u32) -> Result<Vec<Option<u32>>> {
         let doing = || format!("reading the filters of interface number {ifindex}");
         let request = tc::Request::new().op_gettfilter_dump(&self.message(ifindex));
@@ -85,7 +86,7 @@ impl Spot {
         while let Some(item) = reply.recv() {
             let (_, attributes) = match item {
                 Ok(item) => item,
-                // A queue that is gone meanwhile has none.
+                // A queue that is gone meanwhile has no filters.
                 Err(error) if error.as_io_error().raw_os_error() == Some(libc::EINVAL) => {
                     return Ok(Vec::new());
                 }
@@ -106,7 +107,7 @@ impl Spot {
     }
 }
 
-/// Of a removal: nothing there, no such interface, or another's there.
+/// Ignores the errors of a removal that say: no such filter, no such interface, or another's filter.
 pub(super) fn content_if_gone(removed: Result<()>) -> Result<()> {
     let is_gone = |error: &PortError| {
         [libc::ENOENT, libc::ENODEV, libc::EINVAL].iter().any(|&code| is_code(error, code))

@@ -1,4 +1,4 @@
-//! The limits in place that there are, found from their interfaces: queue, filter, program, memory.
+//! The limits in place of a machine, found from their interfaces: queue, filter, program, memory.
 
 use std::collections::HashMap;
 
@@ -17,19 +17,19 @@ use crate::netns::NetNs;
 
 /// A queue under the handle of limits.
 pub struct Found {
-    /// What its program works on, the limit's own first; none if there is no such program.
+    /// The memories that its program works on, the limit's own first; none if there is no such program.
     pub memories: Vec<Memory>,
-    /// What it is, out of the first of them; `None` if that cannot be read.
+    /// The record in the first memory; `None` if it cannot be read.
     pub record: Option<Record>,
-    /// Whether its program is not one that this version makes, so that nothing is known of what waits.
+    /// Whether its program is not one that this version makes, so that it is not known what waits.
     pub is_strange: bool,
 }
 
-/// Dropped because the leaf of a packet with a socket was full.
+/// The reason of drops in a full leaf of packets with a socket.
 pub const HELD_FULL: &str = "held-full";
-/// Dropped because too much waited of what has no socket.
+/// The reason of drops because too many packets without a socket waited.
 pub const PASSING_FULL: &str = "passing-full";
-/// Why a limit whose program is not known is left alone.
+/// The reason why a limit with an unknown program is left alone.
 pub const STRANGE: &str = "has a limit whose program this version of weir does not know: remove it with the weir that set it, or with \
      `weir limit --off --now`, which loses what waits";
 
@@ -41,8 +41,8 @@ pub fn at(place: &NetnsInterface) -> Result<Option<Found>> {
     }
 }
 
-/// The same of an interface whose root is known to be a limit's: the kernel lists all queues of a namespace to tell one root, so who looks at
-/// many does that once.
+/// The limit of an interface whose root is known to be a limit's. The kernel lists all queues of a namespace to tell one root, so a caller
+/// that looks at many interfaces lists once.
 pub fn below_root(place: &NetnsInterface) -> Result<Found> {
     let ifindex = place.link.ifindex;
     place.netns.run(|| {
@@ -57,7 +57,7 @@ pub fn below_root(place: &NetnsInterface) -> Result<Found> {
     })
 }
 
-/// What holds packets that wait, by its name.
+/// The name of the class or limit that holds waiting packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeldBy<'a> {
     /// The limit.
@@ -66,38 +66,38 @@ pub enum HeldBy<'a> {
     Class(&'a str),
 }
 
-/// A limit with what it did.
+/// A limit with its counters.
 #[derive(Debug)]
 pub struct LimitInPlace {
     /// The interface that sends.
     pub place: NetnsInterface,
-    /// What it is.
+    /// The record of the limit; `None` if it cannot be read.
     pub record: Option<Record>,
-    /// What the queue did and holds.
+    /// The counters and the backlog of the queue.
     pub traffic: QueueTraffic,
-    /// The same of each class.
+    /// The counters and the backlog of each class.
     pub classes: Vec<ClassTraffic>,
-    /// What the program counted.
+    /// The counters of the program.
     pub counts: LimitCounts,
-    /// The same of each class of a file, by its base.
+    /// The counters of the program for each class of a file, by its base.
     pub counts_of_classes: Vec<(u16, LimitCounts)>,
-    /// What was seen at the other end; `None` where nobody looks.
+    /// The counters at the other end; `None` where no program looks.
     pub arrivals: Option<Arrivals>,
-    /// Whether the queue is not there any more, and it is known from what it left beside it.
+    /// Whether the queue is gone, and the limit is known from what it left beside it.
     pub is_gone: bool,
-    /// Where packets are seen that pass since it is gone.
+    /// The place where packets are seen that pass since the queue is gone.
     pub seen_from: Option<String>,
-    /// Whether its program is not known.
+    /// Whether its program is not one that this version knows.
     pub is_strange: bool,
 }
 
 impl LimitInPlace {
-    /// Packets that leaves had no room for: of those with a socket, and of those without.
+    /// The packets that leaves had no room for: those with a socket, and those without.
     pub fn overflowed(&self) -> [u64; 2] {
         [HtbClassKind::Held, HtbClassKind::Passing].map(|kind| self.leaves(None, kind).0.dropped)
     }
 
-    /// What leaves of a kind did and hold, and how many have something waiting: those of one base, or all.
+    /// The counters and the backlog of the leaves of a kind, and how many leaves have packets waiting: those of one base, or all.
     pub fn leaves(&self, base: Option<u16>, kind: HtbClassKind) -> (QueueTraffic, usize) {
         let mut sum = QueueTraffic::default();
         let mut waiting = 0;
@@ -116,7 +116,7 @@ impl LimitInPlace {
         (sum, waiting)
     }
 
-    /// What a class of a file did and holds, with all below it, and what was dropped there, by reason.
+    /// The counters and the backlog of a class of a file, with all below it, and its drops by reason.
     pub fn class(&self, class: &ClassRecord) -> (QueueTraffic, [(&'static str, u64); 2]) {
         let number = class.base + ROOT_CLASS;
         let own = self.classes.iter().find(|class| class.number == number).map(|class| class.traffic);
@@ -143,8 +143,8 @@ impl LimitInPlace {
         (sum, [(HELD_FULL, dropped[0]), (PASSING_FULL, dropped[1])])
     }
 
-    /// The name of what holds most of what waits in a class of a file and below it, or in the whole limit: one of the classes, by its
-    /// ceiling, or the limit; `None` if nothing waits, or all of it is being sent.
+    /// The name of that which holds most of the waiting bytes of a class of a file and below it, or of the whole limit: one of the classes,
+    /// by its ceiling, or the limit; `None` if nothing waits, or all of it is being sent.
     pub fn gate(&self, class: Option<&ClassRecord>) -> Option<HeldBy<'_>> {
         let record = self.record.as_ref()?;
         let mut waiting: HashMap<u16, u64> = HashMap::new();
@@ -175,14 +175,14 @@ impl LimitInPlace {
         self.classes.iter().find(|class| class.number == number).map(|class| class.tokens).unwrap_or_default()
     }
 
-    /// Packets that asked by their priority to pass the queue by.
+    /// The packets that were dropped because their priority asked to pass the queue by.
     pub fn misdirected(&self) -> u64 {
         let [held, passing] = self.overflowed();
         let when_set = self.record.as_ref().map_or(0, |record| record.refused_when_set);
         self.traffic.dropped.saturating_sub(held + passing + self.counts.passing_full + when_set)
     }
 
-    /// What was dropped, by reason.
+    /// The drops, by reason.
     pub fn dropped(&self) -> [(&'static str, u64); 4] {
         let [held_full, passing_overflowed] = self.overflowed();
         [
@@ -193,7 +193,7 @@ impl LimitInPlace {
         ]
     }
 
-    /// Steering at the other end, if it is other than it was before and can be seen.
+    /// The steering at the other end, if it can be seen and differs from that before the limit.
     pub fn changed_steering(&self) -> Option<ChangedSteering> {
         let before = self.record.as_ref().filter(|record| record.has_steered())?.steering_before.clone();
         let now = || -> Result<Option<ChangedSteering>> {
@@ -204,18 +204,18 @@ impl LimitInPlace {
         now().ok().flatten().filter(|changed| changed.now != changed.before)
     }
 
-    /// The pairs behind a device that is none itself, as far as they can be found.
+    /// The pairs behind a device that is no pair itself, as far as they can be found.
     pub fn behind(&self) -> Behind {
         behind::find(&self.place).unwrap_or_default()
     }
 
-    /// The near ends of those at whose other end it switched steering on.
+    /// The near ends of the pairs behind the device at whose other end this limit switched steering on.
     pub fn steered_behind(&self) -> Vec<String> {
         let steered = self.record.as_ref().map_or(&[][..], |record| &record.steered_behind);
         if steered.is_empty() { Vec::new() } else { self.behind().names(steered) }
     }
 
-    /// What is wrong with it, a sentence each.
+    /// The faults of the limit, a sentence each.
     pub fn faults(&self) -> Vec<String> {
         let place = self.place.describe();
         let bypassed = self.arrivals.map_or(0, |arrivals| arrivals.bypassed);
@@ -267,7 +267,7 @@ impl LimitInPlace {
                 self.classes.len()
             ));
         }
-        // One that is half made is steered when it is finished.
+        // A half-made limit is steered when it is finished.
         let is_made = record.stage != LimitStage::Making;
         if let Some(far_end) = order::unsteered(&self.place).filter(|_| is_made) {
             faults.push(format!(
@@ -316,9 +316,9 @@ impl LimitInPlace {
 pub struct ChangedSteering {
     /// The mask of each receive queue before.
     pub before: Vec<String>,
-    /// The mask of each now.
+    /// The mask of each receive queue now.
     pub now: Vec<String>,
-    /// Whether that is as a limit sets it, and so put back; what somebody has set since is not.
+    /// Whether the masks are as a limit sets them, and so put back; masks that somebody has set since are not.
     pub is_ours: bool,
 }
 
@@ -326,7 +326,7 @@ pub struct ChangedSteering {
 pub fn all() -> Result<Vec<LimitInPlace>> {
     let mut seen = Vec::new();
     for (_, netns) in NetNs::all()? {
-        // One that cannot be entered or asked hides the others no more than one that is gone.
+        // A namespace that cannot be entered or asked hides the others no more than one that is gone.
         let Ok(roots) = netns.run(htb::roots) else { continue };
         let limits = roots.iter().filter(|(_, root, _)| *root == RootKind::Limit);
         for (ifindex, _, traffic) in limits {
@@ -341,8 +341,8 @@ pub fn all() -> Result<Vec<LimitInPlace>> {
     Ok(seen)
 }
 
-/// Where there are limits, or were until somebody took the queue away, and what they are called, as far as the machine's namespaces can be
-/// found.
+/// The interfaces with limits and the names of those, limits whose queue somebody took away included, as far as the machine's namespaces
+/// can be found.
 pub fn names() -> Vec<(NetnsInterface, String)> {
     let mut names = Vec::new();
     for (_, netns) in NetNs::all().unwrap_or_default() {
@@ -365,12 +365,12 @@ fn at_number(netns: &NetNs, ifindex: u32) -> Result<NetnsInterface> {
     Ok(NetnsInterface { netns: netns.try_clone()?, link: netns.run(|| Link::by_index(ifindex))? })
 }
 
-/// The limits whose queues are not there any more, by what they left in a namespace with these roots.
+/// The limits whose queues are gone, by what they left in a namespace with these roots.
 fn gone(netns: &NetNs, roots: &[(u32, RootKind, QueueTraffic)]) -> Vec<LimitInPlace> {
     let is_limited =
         |ifindex: u32| roots.iter().any(|(of, root, _)| *of == ifindex && *root == RootKind::Limit);
     let mut seen = Vec::new();
-    // An end that goes meanwhile, or whose other end nobody can see, says nothing.
+    // An end that goes meanwhile, or whose other end cannot be seen, is left out.
     for (ifindex, memory) in clsact::memories(arrivals::SPOT, netns).unwrap_or_default() {
         let look = || -> Result<Option<LimitInPlace>> {
             let end = at_number(netns, ifindex)?;
@@ -403,13 +403,13 @@ fn left(place: NetnsInterface, memory: &Memory, seen_from: Option<String>) -> Li
     }
 }
 
-/// The limit of what one interface sends, with what it did.
+/// The limit of what one interface sends, with its counters.
 pub fn seen_at(place: NetnsInterface) -> Result<Option<LimitInPlace>> {
     let traffic = super::traffic(&place)?;
     traffic.map(|traffic| look(place.netns, place.link.ifindex, traffic)).transpose()
 }
 
-/// Whether what an interface sends is looked at where it arrives; `None` where the other end cannot be seen.
+/// Whether a program looks at the other end at what an interface sends; `None` where the other end cannot be seen.
 pub fn is_watched(place: &NetnsInterface) -> Option<bool> {
     let far_end = place.far_end().ok()??;
     Some(clsact::memory_at(arrivals::SPOT, &far_end).ok()?.is_some())
@@ -419,7 +419,7 @@ fn look(netns: NetNs, ifindex: u32, traffic: QueueTraffic) -> Result<LimitInPlac
     let link = netns.run(|| Link::by_index(ifindex))?;
     let place = NetnsInterface { netns, link };
     let found = match below_root(&place)? {
-        // Half made, or gone since its root was listed.
+        // The limit is half made, or gone since its root was listed.
         found if found.memories.is_empty() => {
             at(&place)?.ok_or(PortError::NoInterface { name: place.link.name.clone() })?
         }

@@ -1,9 +1,9 @@
 //! The kernel's objects of a limit in place: the HTB qdisc under a handle of ours, its classes with a queue each, and the filter.
 //!
-//! Rule: everything can be asked for again with the same result, so what somebody left half made is finished by doing it over.
-//! The qdisc, the class that takes what no leaf is found for, and its parent go to the kernel in one call: in between packets
-//! have nowhere to wait, because none may pass past the classes (`direct_qlen` 0: a priority of `7769:0`, which a container may
-//! set, would otherwise be the way round the limit).
+//! Rule: every request can be repeated with the same result, so repeating them finishes a limit that was left half made. The qdisc, the
+//! class of packets for which no leaf is found, and its parent go to the kernel in one call: in between packets have nowhere to wait,
+//! because none may pass past the classes (`direct_qlen` 0: a priority of `7769:0`, which a container may set, would otherwise be the way
+//! round the limit).
 //!
 //! Source: `include/uapi/linux/pkt_sched.h`, `pkt_cls.h`; kernel `net/sched/sch_htb.c`, `sch_api.c:tc_modify_qdisc`.
 
@@ -18,7 +18,7 @@ use super::filter::{Spot, content_if_gone};
 use crate::error::{Doing, Result};
 use crate::netlink::{RequestBatch, acknowledged, explained};
 
-/// The handle by which a limit is known again: `7769:`, "wi" in ASCII.
+/// The handle by which a limit is recognised: `7769:`, "wi" in ASCII.
 pub const HANDLE: u32 = 0x7769_0000;
 const ROOT: u32 = 0xffff_ffff;
 /// `NLM_F_DUMP` with `NLM_F_REQUEST`.
@@ -26,23 +26,23 @@ const DUMP: u16 = (libc::NLM_F_DUMP | libc::NLM_F_REQUEST) as u16;
 /// `TC_LINKLAYER_ETHERNET`: the kernel then asks for no table of times.
 const LINK_LAYER_ETHERNET: u8 = 1;
 const HTB_VERSION: u32 = 3;
-/// The kernel takes times in units of 2^6 ns (`PSCHED_SHIFT`).
+/// The unit of times in the kernel's records, 2^6 ns (`PSCHED_SHIFT`).
 const TICK_BITS: u32 = 6;
-/// Their acknowledgements must fit the socket's buffer.
+/// The requests sent at once, whose acknowledgements must fit the socket's buffer.
 const REQUESTS_AT_ONCE: usize = 48;
 
-/// What is the root of an interface.
+/// The root queue of an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RootKind {
-    /// What interfaces are born with.
+    /// The queue that a new interface has.
     Default,
-    /// A limit's.
+    /// The queue of a limit.
     Limit,
-    /// Somebody's: its kind and handle.
+    /// Another queue: its kind and handle.
     Other(String, u32),
 }
 
-/// What a queue has done and holds, as the kernel counts it.
+/// The counters and the backlog of a queue, as the kernel keeps them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueTraffic {
     /// Packets sent, and dropped on the way in.
@@ -62,9 +62,9 @@ pub struct QueueTraffic {
 pub struct ClassTraffic {
     /// Its number.
     pub number: u16,
-    /// What it did and holds.
+    /// Its counters and backlog.
     pub traffic: QueueTraffic,
-    /// What it may still send, as of its last packet.
+    /// The bytes it may still send, as of its last packet.
     pub tokens: Tokens,
 }
 
@@ -100,14 +100,14 @@ pub fn roots() -> Result<Vec<(u32, RootKind, QueueTraffic)>> {
     Ok(roots)
 }
 
-/// Whether a queue is made as [`create`] makes it, which nobody else does by chance: another tool may use the handle.
+/// Whether a queue is made as [`create`] makes it. Another tool may use the handle, but does not make such a queue by chance.
 fn is_as_created(attributes: &tc::IterableAttrs<'_>) -> bool {
     let Ok(tc::OptionsMsg::Htb(options)) = attributes.get_options() else { return false };
     options.get_init().is_ok_and(|glob| glob.defcls == u32::from(HELD.first_class))
         && options.get_direct_qlen().is_ok_and(|packets| packets == 0)
 }
 
-/// Puts the qdisc on an interface, with its first leaf, which takes all there is until the filter knows better.
+/// Puts the qdisc on an interface, with its first leaf, which takes all packets until the filter is attached.
 pub fn create(ifindex: u32, classes: impl Iterator<Item = HtbClass>) -> Result<()> {
     let doing = || format!("giving interface number {ifindex} a queue that limits");
     let mut batch = RequestBatch::new();
@@ -146,7 +146,7 @@ pub fn set(ifindex: u32, classes: impl Iterator<Item = HtbClass>) -> Result<()> 
     batch.send(doing)
 }
 
-/// Where the program is asked that chooses the leaf of each packet. It says the number of the class; whose it is, the filter.
+/// The place of the program that chooses the leaf of each packet. The program sets the class's number, and the filter the qdisc's.
 pub const CHOICE: Spot = Spot {
     parent: HANDLE,
     priority: 1,
@@ -168,7 +168,7 @@ pub fn remove_classes(ifindex: u32, numbers: impl Iterator<Item = u16>) -> Resul
     batch.send(doing)
 }
 
-/// What each class did and holds.
+/// The counters and the backlog of each class.
 pub fn classes(ifindex: u32) -> Result<Vec<ClassTraffic>> {
     let doing = || format!("reading the classes of interface number {ifindex}");
     let request = tc::Request::new().set_flags(DUMP).op_gettclass_do(&message(ifindex, 0, 0));
@@ -188,7 +188,7 @@ pub fn classes(ifindex: u32) -> Result<Vec<ClassTraffic>> {
     Ok(classes)
 }
 
-/// Takes the queue off, with all that waits in it; content with it being gone. The kernel puts back what interfaces are born with.
+/// Takes the queue off, with all packets that wait in it; an absent one is no error. The kernel puts back the default queue.
 pub fn remove(ifindex: u32) -> Result<()> {
     let request = tc::Request::new().op_delqdisc_do(&message(ifindex, HANDLE, ROOT));
     let doing = || format!("removing the queue of interface number {ifindex}");
@@ -218,7 +218,7 @@ fn class_request(ifindex: u32, class: &HtbClass) -> impl NetlinkRequest + use<> 
         ..Default::default()
     };
     let mut options = request.encode().nested_options_htb().push_parms(parameters);
-    // What the parameters have no room for.
+    // The fields for rates of 64 bits, which the parameters have no room for.
     if class.rate_bytes_per_s > u64::from(u32::MAX) {
         options = options.push_rate64(class.rate_bytes_per_s);
     }
@@ -238,7 +238,7 @@ fn tokens(statistics: &[u8]) -> Option<Tokens> {
         if header.r#type != STATS_APP {
             continue;
         }
-        // Behind lends, borrows and giants.
+        // The two counts of tokens stand behind lends, borrows and giants.
         let ticks = |place: usize| -> Option<i64> {
             let bytes = value.get(place..place + 4)?;
             Some(i32::from_ne_bytes(bytes.try_into().ok()?).into())

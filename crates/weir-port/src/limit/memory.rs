@@ -1,17 +1,17 @@
 //! The memory of a limit in place: values of array maps that its program, and so its queue, keeps alive. One is the limit's own; each class
-//! of a file has another, alike, in which the records are not used.
+//! of a file has another with the same layout, in which the records are not used.
 //!
 //! ```text
 //!       0  the words of two groups of leaves, then those of packets without a socket, then which record holds, then what arrived
 //!    4096  the leaves: a word each; 8192  the same when each was found empty; 12288  the flows: a word each
-//!  behind  two records, text: what the limit is and what to put back; the one that does not hold is written, then they change places
+//! behind  two records, text: the limit and what to put back; the one that does not hold is written, then they change places
 //! ```
 //!
-//! A word of a leaf says at which point of the leaf's service, in bytes and 2^20 parts of one, all that is in it will have gone. A
-//! word of a flow says so of the flow, with the leaf's number in its low 12 bits. A leaf that is found empty has gone through all up to
-//! there, however long it should have taken.
+//! A word of a leaf is the point of the leaf's service, in bytes and 2^20 parts of one, at which all its packets will have gone. A word of
+//! a flow is the same of the flow, with the leaf's number in its low 12 bits. A leaf that is found empty has gone through all up to there,
+//! however long it should have taken.
 //!
-//! Rule: who reads it takes nothing for granted: it may be of another version, or half made.
+//! Rule: a reader takes nothing for granted: the memory may be of another version, or half made.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -24,64 +24,64 @@ use crate::bpf::map::Map;
 use crate::bpf::object;
 use crate::mapping::Mapping;
 
-/// A byte is 2^20 parts.
+/// The bits of a part of a byte: a byte is 2^20 parts.
 pub const PART_BITS: i32 = 20;
-/// Nanoseconds times the clock's rate, in bytes for each 2^30 ns, are parts times 2^10.
+/// The shift from nanoseconds times the clock's rate, in bytes for each 2^30 ns, to parts.
 pub const CLOCK_SHIFT: i32 = 10;
-/// The part of a flow's word that is its leaf's number.
+/// The bits of a flow's word that hold its leaf's number.
 pub const LEAF_MASK: i32 = 0xfff;
 const LEAVES: usize = (HELD_LEAVES.count + PASSING_LEAVES.count) as usize;
-/// Nanoseconds are kept for each 2^16 bytes.
+/// The bits of the bytes for which nanoseconds are kept: 2^16.
 pub const EACH_BITS: i32 = 16;
 
-/// What a leaf is taken to be served; the one word that processes write and the program reads.
+/// The rate at which a leaf is taken to be served; the one word of a group that processes write and the program reads.
 pub const CLOCK: i16 = 0;
-/// The same when the last packet came.
+/// The same rate when the last packet came.
 pub const CLOCK_BEFORE: i16 = 8;
-/// What a leaf that always had something would have been served.
+/// The service, in parts, of a leaf that always had packets.
 pub const SERVED: i16 = 16;
-/// When the last packet came.
+/// The time of the last packet.
 pub const LAST_NS: i16 = 24;
-/// Which leaf a new flow was given last.
+/// The leaf that a new flow was given last.
 pub const NEXT: i16 = 32;
-/// New flows that found no leaf empty.
+/// The new flows that found no leaf empty.
 pub const CROWDED: i16 = 40;
 
-/// What each leaf with something waiting has been served of packets without a socket, as a time at the whole rate.
+/// The service of packets without a socket for each leaf with packets waiting, as a time at the whole rate.
 pub const PASSING_SERVED_NS: i16 = 256;
-/// How long 2^16 bytes take at the rate.
+/// The nanoseconds of 2^16 bytes at the rate.
 pub const PASSING_NS_EACH: i16 = 264;
-/// How long it may wait.
+/// The longest wait of a packet without a socket.
 pub const PASSING_NS_MAX: i16 = 272;
-/// Dropped, because too much waited.
+/// The packets without a socket that were dropped because too many waited.
 pub const PASSING_FULL: i16 = 280;
-/// Marked as congested.
+/// The packets that were marked as congested.
 pub const MARKED: i16 = 288;
-/// When the time of [`PASSING_SERVED_NS`] was added last.
+/// The time when [`PASSING_SERVED_NS`] was added to last.
 pub const PASSING_AT_NS: i16 = 296;
-/// Packets and bytes that arrived without a stamp, so past the queue.
+/// The packets that arrived without a stamp, so bypassed the queue.
 pub const BYPASSED: i16 = 384;
-/// Their bytes.
+/// The bytes of those packets.
 pub const BYPASSED_BYTES: i16 = 392;
-/// How long packets waited, times that overlap once.
+/// The time during which packets waited, times that overlap counted once.
 pub const HELD_NS: i16 = 400;
-/// Up to when that is counted.
+/// The end of the time counted in [`HELD_NS`].
 pub const HELD_UNTIL_NS: i16 = 408;
-/// How long the last packet waited.
+/// The wait of the last packet.
 pub const DELAY_NS: i16 = 416;
-/// The longest time.
+/// The longest wait.
 pub const DELAY_NS_MAX: i16 = 424;
 const MAGIC_WORD: usize = 320;
 const HOLDING_WORD: usize = 328;
-/// What the numbers of the leaves begin at, whose memory this is.
+/// The base of the numbers of the leaves whose memory this is.
 pub const BASE: i16 = 336;
-/// "weirlmt2": the layout's name and version.
+/// The layout's name and version, "weirlmt2".
 const MAGIC: u64 = u64::from_le_bytes(*b"weirlmt2");
 
 const LEAVES_AT: u32 = 4096;
-/// Of each leaf without a socket: when it will be empty, in terms of [`PASSING_SERVED_NS`].
+/// The words of the leaves without a socket: when each will be empty, in terms of [`PASSING_SERVED_NS`].
 pub const PASSING_ENDS_AT: u32 = LEAVES_AT + (HELD_LEAVES.count as u32 + PASSING_LEAVES.count as u32) * 8;
-/// How far behind a leaf's word stands the one that was found empty.
+/// The distance from a leaf's word to the word that says up to where it was found empty.
 pub const EMPTY_BEHIND: i16 = 4096;
 const _: () = assert!(PASSING_ENDS_AT + PASSING_LEAVES.count as u32 * 8 <= LEAVES_AT + EMPTY_BEHIND as u32);
 const FLOWS_AT: u32 = 12_288;
@@ -93,18 +93,18 @@ const TOTAL_BYTES: u32 = (RECORDS_AT + 2 * RECORD_BYTES) as u32;
 #[derive(Clone, Copy, Debug)]
 pub struct LeafMemory {
     words_at: i16,
-    /// Where the words of its leaves begin.
+    /// The offset of the words of its leaves.
     pub leaves_at: u32,
-    /// Where the words of its flows begin.
+    /// The offset of the words of its flows.
     pub slots_at: u32,
-    /// How many those are, a power of two.
+    /// The number of those, a power of two.
     pub slots: u32,
 }
 
-/// Of packets that have a socket.
+/// The memory of packets that have a socket.
 pub const HELD: LeafMemory =
     LeafMemory { words_at: 0, leaves_at: LEAVES_AT, slots_at: FLOWS_AT, slots: 32_768 };
-/// Of packets that have none.
+/// The memory of packets that have none.
 pub const PASSING: LeafMemory = LeafMemory {
     words_at: 64,
     leaves_at: LEAVES_AT + HELD_LEAVES.count as u32 * 8,
@@ -113,25 +113,25 @@ pub const PASSING: LeafMemory = LeafMemory {
 };
 
 impl LeafMemory {
-    /// Where one of its words is.
+    /// The offset of one of its words.
     pub const fn word(self, word: i16) -> i16 {
         self.words_at + word
     }
 }
 
-/// What the program counted, of all leaves or those of a class.
+/// The counters of the program, of all leaves or those of a class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LimitCounts {
     /// New flows that found no leaf empty and share one.
     pub crowded: u64,
-    /// Packets without a socket that were dropped because too much waited.
+    /// Packets without a socket that were dropped because too many waited.
     pub passing_full: u64,
     /// Packets without a socket that were marked as congested.
     pub marked: u64,
 }
 
 impl LimitCounts {
-    /// Both together.
+    /// The sum of both.
     pub fn and(self, other: LimitCounts) -> LimitCounts {
         LimitCounts {
             crowded: self.crowded + other.crowded,
@@ -141,25 +141,25 @@ impl LimitCounts {
     }
 }
 
-/// What was seen where packets arrive.
+/// The counters of packets where they arrive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Arrivals {
     /// Packets that passed no queue.
     pub bypassed: u64,
     /// Their bytes.
     pub bypassed_bytes: u64,
-    /// How long there was a packet that waited, in all.
+    /// The time during which a packet waited, in all.
     pub held_ns: u64,
-    /// How long the last packet waited.
+    /// The wait of the last packet.
     pub delay_ns: u64,
-    /// How long a packet waited at most.
+    /// The longest wait of a packet.
     pub delay_ns_max: u64,
 }
 
-/// A record as it is kept.
+/// The text of a record.
 ///
 /// # Errors
-/// One sentence, if it is too long.
+/// One sentence, if the text is too long.
 pub fn text_of(record: &Record) -> Result<Vec<u8>, String> {
     let text = serde_json::to_vec(record).map_err(|error| error.to_string())?;
     if text.len() >= RECORD_BYTES {
@@ -188,7 +188,7 @@ impl Memory {
         Ok(memory)
     }
 
-    /// The memory of the limit whose program has a number, the limit's own first; none if that is no such program.
+    /// The memory of the limit of the program with number `id`, the limit's own first; none if the program is no limit's.
     pub fn of_program(id: u32) -> io::Result<Vec<Memory>> {
         let mut all = Vec::new();
         for map in object::maps_of_program(id)? {
@@ -208,12 +208,12 @@ impl Memory {
         Ok(all)
     }
 
-    /// What the numbers of its leaves begin at.
+    /// The base of the numbers of its leaves.
     pub fn base(&self) -> u16 {
         self.word(BASE as usize).load(Ordering::Relaxed) as u16
     }
 
-    /// The words of its leaves, held ones first: when what is in them will have gone, as far as the program knows.
+    /// The words of its leaves, held ones first: when their packets will have gone, as far as the program knows.
     pub fn leaves(&self) -> Vec<u64> {
         (0..LEAVES).map(|leaf| self.word(LEAVES_AT as usize + leaf * 8).load(Ordering::Acquire)).collect()
     }
@@ -245,12 +245,12 @@ impl Memory {
         self.word(PASSING_NS_MAX as usize).store(max_ns, Ordering::Release);
     }
 
-    /// What a leaf is taken to be served.
+    /// The rate at which a leaf is taken to be served.
     pub fn clock(&self) -> u64 {
         self.word(HELD.word(CLOCK) as usize).load(Ordering::Acquire)
     }
 
-    /// What the program counted.
+    /// The counters of the program.
     pub fn counts(&self) -> LimitCounts {
         let read = |at: i16| self.word(at as usize).load(Ordering::Acquire);
         LimitCounts {
@@ -260,7 +260,7 @@ impl Memory {
         }
     }
 
-    /// What was seen where packets arrive; nothing where nobody looks.
+    /// The counters of packets where they arrive; all 0 where no program looks.
     pub fn arrivals(&self) -> Arrivals {
         let read = |at: i16| self.word(at as usize).load(Ordering::Acquire);
         Arrivals {
@@ -272,7 +272,7 @@ impl Memory {
         }
     }
 
-    /// Forgets what passed before there was a limit to pass.
+    /// Forgets the packets that passed before there was a limit to pass.
     pub fn forget_bypassed(&self) {
         for word in [BYPASSED, BYPASSED_BYTES] {
             self.word(word as usize).store(0, Ordering::Release);
@@ -289,7 +289,7 @@ impl Memory {
         serde_json::from_slice(text).ok()
     }
 
-    /// Writes the record anew, so that whoever reads sees the old one or the new.
+    /// Writes the record anew, so that a reader sees the old one or the new.
     pub fn write(&self, record: &Record) -> io::Result<()> {
         let text = text_of(record).map_err(io::Error::other)?;
         let which = match self.word(HOLDING_WORD).load(Ordering::Acquire) {

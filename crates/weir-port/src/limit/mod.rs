@@ -1,19 +1,20 @@
 //! A limit in place: the kernel's own HTB with a leaf for each flow, on an interface as it stands.
 //!
 //! From the outside in: this file sets and changes a limit, [`reshape`] changes the classes below it, [`mod@off`] removes it, [`find`]
-//! finds those there are; [`htb`] and [`filter`] are the kernel's objects, [`program`] gives flows their leaves, of the class that
-//! [`classify`] finds, [`mod@passing`] bounds what waits of those that nobody can hold, [`memory`] is what it works on and where
-//! [`record`] is kept; order is kept (`order.rs`) at the other end of a pair by [`steering`], also of those [`mod@behind`] another device, and
-//! [`arrivals`] sees there what has passed; where nobody does, `note.rs` keeps the memory at the interface itself, both by `clsact.rs`.
+//! finds the limits there are. [`htb`] and [`filter`] are the kernel's objects; [`program`] gives each flow a leaf, of the class that
+//! [`classify`] finds; [`mod@passing`] bounds what waits of packets without a socket; [`memory`] is what the program works on and where
+//! [`record`] is kept. The order of a flow is kept (`order.rs`) at the other end of a pair by [`steering`], also of packets that come from
+//! [`mod@behind`] another device, and [`arrivals`] sees there what has passed; otherwise `note.rs` keeps the memory at the interface
+//! itself, both by `clsact.rs`.
 //!
-//! Rule: all state is with the queue. The qdisc holds its filter, the filter its program, the program its memory; the memory says what
-//! the limit is and what to put back, and outlives a queue that somebody removes. So there is no process, file or pin, and all of it goes
-//! with the interface.
+//! Rule: all state is with the queue. The qdisc holds its filter, the filter its program, the program its memory. The memory says what the
+//! limit is and what to put back, and outlives a queue that somebody removes. So there is no process, file or pin, and all of it goes with
+//! the interface.
 //! A limit is made open: until every leaf is there nothing waits, so no flow has packets where the program does not
 //! know of them.
 //!
-//! Owner: the kernel; commands change it one at a time ([`crate::hold::ends`]). Limits: what leaves by AF_XDP or with
-//! `PACKET_QDISC_BYPASS` passes no queue; of a pair it is counted.
+//! Owner: the kernel; commands change it one at a time ([`crate::hold::ends`]). Limits: packets that leave by AF_XDP or with
+//! `PACKET_QDISC_BYPASS` pass no queue; at a pair they are counted.
 
 pub mod arrivals;
 pub mod behind;
@@ -51,7 +52,7 @@ use crate::error::{Doing, PortError, Result};
 use crate::link::Link;
 use crate::netns::NetNs;
 
-/// An interface, where it is.
+/// An interface and its namespace.
 #[derive(Debug)]
 pub struct NetnsInterface {
     /// Its namespace.
@@ -60,23 +61,23 @@ pub struct NetnsInterface {
     pub link: Link,
 }
 
-/// What is asked for; what is absent stays as it is, or is the default.
+/// The limit asked for; an absent part stays as it is, or is the default.
 #[derive(Clone, Debug)]
 pub struct Asked {
-    /// What the limit is called.
+    /// The name of the limit.
     pub name: String,
-    /// Which way it limits.
+    /// The direction that it limits.
     pub direction: Direction,
-    /// How fast.
+    /// The rate; `None` keeps the rate that the limit has.
     pub rate: Option<Rate>,
-    /// How much may pass at once after a pause.
+    /// The bytes that may pass at once after a pause.
     pub burst_bytes: Option<u64>,
-    /// The classes that share it; [`Classes::none`] takes those away that there are.
+    /// The classes that share the limit; [`Classes::none`] removes the classes there are.
     pub classes: Option<Classes>,
 }
 
 impl Asked {
-    /// What makes a limit what `record` says.
+    /// The request that makes a limit what `record` says.
     pub fn of(record: &Record) -> Asked {
         Asked {
             name: record.name.clone(),
@@ -94,12 +95,12 @@ impl Asked {
     }
 }
 
-/// What became of it.
+/// The outcome of setting a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Done {
-    /// There was none.
+    /// The limit is new.
     Made,
-    /// There was one.
+    /// The limit was there before and was changed.
     Changed,
 }
 
@@ -131,7 +132,7 @@ impl NetnsInterface {
         Ok(NetnsInterface { netns, link })
     }
 
-    /// The other end, where it is a pair's.
+    /// The other end of the pair, if the interface is an end of one.
     pub fn far_end(&self) -> Result<Option<NetnsInterface>> {
         if self.link.kind != "veth" {
             return Ok(None);
@@ -140,9 +141,9 @@ impl NetnsInterface {
         Ok(Some(NetnsInterface { netns, link }))
     }
 
-    /// Whether this is a pair's end inside a container, as seen from there: the other end, `far`, is where the first process is.
+    /// Whether this is a pair's end inside a container, as seen from there: the other end, `far`, is in the namespace of the first process.
     pub fn is_inside_of(&self, far: &NetnsInterface) -> bool {
-        // Who may not look at the first process may look at the kernel's first thread, which is there too.
+        // A user that may not look at the first process may look at the kernel's first thread, which is in the same namespace.
         let first = [1, 2].iter().find_map(|pid| NetNs::open(Path::new(&format!("/proc/{pid}/ns/net"))).ok());
         first.is_some_and(|first| first.is(&far.netns) && !first.is(&self.netns))
     }
@@ -153,7 +154,7 @@ impl NetnsInterface {
         link.is_err_and(|error| error.is_no_interface())
     }
 
-    /// The interface and where it is, for people.
+    /// The name of the interface and the label of its namespace, for people.
     pub fn describe(&self) -> String {
         format!("{} in {}", self.link.name, self.netns.label())
     }
@@ -172,11 +173,10 @@ impl NetnsInterface {
     }
 }
 
-/// Makes the limit of what an interface sends, or changes the one there is. `burst_default` says the burst of a rate where none is
-/// asked for.
+/// Limits what an interface sends, or changes the limit there is. `burst_default` gives the burst of a rate where no burst is asked for.
 ///
 /// # Errors
-/// One sentence; then nothing is left of a limit that was to be made, and one that was to be changed is as it was or as asked for.
+/// One sentence; then nothing is left of a new limit, and a limit that was there is as before or as asked for.
 pub fn set(
     place: &NetnsInterface,
     asked: &Asked,
@@ -193,7 +193,7 @@ pub fn set(
                 note::keep_beside(place, place.far_end()?.as_ref(), &memories[0], &mut record);
             }
             if before.stage == LimitStage::Making {
-                // What passed while it was half made had no queue to pass.
+                // Packets that passed while the limit was half made had no queue to pass.
                 memories[0].forget_bypassed();
             }
             if processors == Processors::All {
@@ -206,7 +206,7 @@ pub fn set(
             }
             Ok((Done::Changed, record))
         }
-        // Nothing that leads to a record: somebody ended before the filter was there, so nothing waits either.
+        // A queue without a record: its command ended before the filter was attached, so no packet waits either.
         half => {
             if half.is_some() {
                 place.netns.run(|| htb::remove(place.link.ifindex))?;
@@ -217,8 +217,8 @@ pub fn set(
     }
 }
 
-/// Whether [`set`] would be refused, as far as that can be known before anything is changed; what the limit is now, if there is one, and
-/// whether it is whole.
+/// Whether [`set`] would be refused, as far as that can be known before anything is changed. Returns the record of the limit there is, if
+/// any, and whether that limit is whole.
 ///
 /// # Errors
 /// The sentence of [`set`].
@@ -240,7 +240,7 @@ pub fn check(
     }))
 }
 
-/// What is there, and what is to be.
+/// The limit that is there, and the record and the tree of the limit asked for.
 struct Prepared {
     found: Option<Found>,
     is_whole: bool,
@@ -248,7 +248,7 @@ struct Prepared {
     plan: HtbTree,
 }
 
-/// Looks and decides, and changes nothing.
+/// Reads the queue that is there and decides on the new limit; changes nothing.
 fn prepare(place: &NetnsInterface, asked: &Asked, burst_default: impl Fn(Rate) -> u64) -> Result<Prepared> {
     let found = match place.netns.run(|| htb::root(place.link.ifindex))? {
         RootKind::Default => None,
@@ -259,7 +259,7 @@ fn prepare(place: &NetnsInterface, asked: &Asked, burst_default: impl Fn(Rate) -
         return Err(unsuitable(place, find::STRANGE));
     }
     let before = found.as_ref().and_then(|found| found.record.as_ref());
-    // Where somebody ended half-way, leaves may be missing, or their queues.
+    // A command that ended half-way may have left out leaves or their queues.
     let is_whole = before.is_some_and(|before| before.stage != LimitStage::Making);
     let is_whole = is_whole && before.is_some_and(|before| lacks_nothing(place, before));
     let mut record = wanted_record(place, asked, before, burst_default)?;
@@ -272,14 +272,14 @@ fn prepare(place: &NetnsInterface, asked: &Asked, burst_default: impl Fn(Rate) -
     Ok(Prepared { found, is_whole, record, plan })
 }
 
-/// Whether all classes of a limit are there. Who is root where the interface is may have removed some.
+/// Whether all classes of a limit are there. A user who is root where the interface is may have removed some.
 fn lacks_nothing(place: &NetnsInterface, record: &Record) -> bool {
     let there = place.netns.run(|| htb::classes(place.link.ifindex)).unwrap_or_default();
     let numbers: HashSet<_> = there.iter().map(|class| class.number).collect();
     record.plan().is_ok_and(|plan| plan.classes().all(|class| numbers.contains(&class.number)))
 }
 
-/// What the limit of an interface did and holds; `None` if there is none.
+/// The counters and the backlog of an interface's limit; `None` if there is no limit.
 pub fn traffic(place: &NetnsInterface) -> Result<Option<QueueTraffic>> {
     let roots = place.netns.run(htb::roots)?;
     let ours =
@@ -296,7 +296,7 @@ fn wanted_record(
     let rate_before = before.and_then(|before| Rate::from_bits_per_s(before.rate_bits_per_s));
     let rate = asked.rate.or(rate_before);
     let rate = rate.ok_or_else(|| unsuitable(place, "has no limit yet: give its rate"))?;
-    // A burst that nobody asked for follows the rate.
+    // A burst that was not asked for follows the rate.
     let burst_kept = before
         .filter(|before| rate_before.is_some_and(|rate| before.burst_bytes != burst_default(rate)))
         .map(|before| before.burst_bytes);
@@ -319,13 +319,13 @@ fn wanted_record(
     })
 }
 
-/// Makes a limit where there is none; the result is the record with what that cost.
+/// Makes a limit where there is none; the result is the record with the packets that this cost.
 fn make(place: &NetnsInterface, plan: &HtbTree, mut record: Record) -> Result<Record> {
     let far_end = place.far_end()?;
     order::check(place, far_end.as_ref())?;
     let steering = far_end.as_ref().map(NetnsInterface::steering).transpose()?;
     let behind = behind::find(place)?;
-    // What was changed for a limit that somebody took away was changed before this one.
+    // Settings changed for a limit that somebody took away were changed before this limit.
     let gone = note::gone_from(place, far_end.as_ref());
     if let Some(steering) = &steering {
         record.steering_before = match &gone {
@@ -352,7 +352,7 @@ fn make(place: &NetnsInterface, plan: &HtbTree, mut record: Record) -> Result<Re
     };
     let dropped_before = tx_dropped(place)?;
     let made = write(own, &record).and_then(|()| make_queue());
-    // What came before the first leaf was there, and what waited in one whose queue took the place of that which the kernel gives it.
+    // Packets that came before the first leaf was there, and packets that waited in a leaf whose queue replaced the kernel's default.
     record.refused_when_set =
         find::seen_at(place.try_clone()?).ok().flatten().map_or(0, |seen| seen.misdirected());
     record.lost_when_set = tx_dropped(place).unwrap_or(dropped_before).saturating_sub(dropped_before);
@@ -362,19 +362,19 @@ fn make(place: &NetnsInterface, plan: &HtbTree, mut record: Record) -> Result<Re
     own.forget_bypassed();
     let made = made.and_then(|()| change(place, &memories, plan, record.clone(), true));
     if made.is_err() {
-        // The first error says it all.
+        // The first error is reported; errors of the removal are not.
         let _ = place.netns.run(|| htb::remove(ifindex));
         let _ = off::put_back(place, &record);
     }
     made.map(|()| record)
 }
 
-/// Packets that a device counts as dropped, among them those that came while the kernel swapped its queue.
+/// The packets that a device counts as dropped, among them those that came while the kernel swapped its queue.
 fn tx_dropped(place: &NetnsInterface) -> Result<u64> {
     Ok(place.netns.run(|| Link::by_index(place.link.ifindex))?.tx_dropped)
 }
 
-/// Brings a limit to a plan; if it `is_whole`, the queues of held leaves are there and stay as they are.
+/// Changes a limit to a plan; if it `is_whole`, the queues of held leaves are there and stay as they are.
 fn change(
     place: &NetnsInterface,
     memories: &[Memory],
@@ -390,7 +390,7 @@ fn change(
     write(&memories[0], &limiting(LimitStage::Limiting))
 }
 
-/// Sets the clocks of all leaves for a plan where `is_due` by the new one and the one before. The program must never take a leaf to be
+/// Sets the clocks of all leaves for a plan where `is_due` by the new clock and the one before. The program must never take a leaf to be
 /// served faster than it is, and uses the lower of both for the time in between.
 fn set_clocks(memories: &[Memory], plan: &HtbTree, is_due: impl Fn(u64, u64) -> bool) {
     for group in plan.groups() {
@@ -403,7 +403,7 @@ fn set_clocks(memories: &[Memory], plan: &HtbTree, is_due: impl Fn(u64, u64) -> 
     }
 }
 
-/// The memory of a plan's leaves, the limit's own first; new where there is none.
+/// The memories of a plan's leaves, the limit's own first; new ones where none is there.
 fn memories(plan: &HtbTree, mut there: Vec<Memory>) -> Result<Vec<Memory>> {
     for base in std::iter::once(0).chain(plan.groups().map(|group| group.base)) {
         if !there.iter().any(|memory| memory.base() == base) {
@@ -427,8 +427,8 @@ fn load(place: &NetnsInterface, memories: &[Memory], record: &Record) -> Result<
     loaded.doing(|| "loading the program that gives flows their leaves".into())
 }
 
-/// The classes for a tree that is there, each before the one it borrows from, whose rate it must not pass by its own; for one that is not
-/// whole, the other way round.
+/// The classes in the order in which the kernel's tree is changed. In a whole tree each comes before the class that it borrows from, whose
+/// rate its own must not exceed; in one that is not whole, after it.
 fn leaves_first(plan: &HtbTree, is_whole: bool) -> impl Iterator<Item = HtbClass> {
     let mut classes: Vec<_> = plan.classes().collect();
     let is_held =
@@ -440,7 +440,7 @@ fn leaves_first(plan: &HtbTree, is_whole: bool) -> impl Iterator<Item = HtbClass
     classes.into_iter()
 }
 
-/// A tree in which nothing waits.
+/// The plan at a rate so high that no packet waits.
 fn open_plan(plan: &HtbTree) -> HtbTree {
     let rate = plan.wanted().rate;
     plan.opened(weir_core::limit::opening(rate).last().unwrap_or(rate))

@@ -1,9 +1,10 @@
 //! The end of a limit in place: opened in steps, removed when it is empty and quiet, and everything put back.
 //!
-//! Rule: opened at once, what waits would pour into the lists of the next interface, which drop. So the rate doubles until nothing waits.
-//! While the kernel swaps the root of an interface, packets are lost; so the queue goes in a moment in which nothing
-//! is sent. A busy machine holds a sender up for tens of milliseconds, which looks the same; so the moment must have lasted longer
-//! than that, and what is lost all the same is counted. Where there is no such moment the open queue stays: it limits nothing.
+//! Rule: if the limit were opened at once, packets that wait would pour into the lists of the next interface, which drop. So the rate
+//! doubles until nothing waits. While the kernel swaps the root of an interface, packets are lost; so the queue goes in a moment in which
+//! no packet is sent. A busy machine holds a sender up for tens of milliseconds, which looks the same; so the moment must have lasted
+//! longer than that, and packets that are lost all the same are counted. Where there is no such moment the open queue stays: it limits
+//! nothing.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -20,36 +21,36 @@ use super::{
 };
 use crate::error::{Doing, Result};
 
-/// How long a step lasts at most.
+/// The longest time of a step.
 const STEP_NS: u64 = 20_000_000;
-/// How long nothing must have been sent: longer than a scheduler lets a sender wait that has something to send.
+/// The time in which no packet must have been sent: longer than a scheduler lets a sender wait that has something to send.
 const QUIET_NS: u64 = 100_000_000;
-/// How long to wait for that.
+/// The longest wait for such a time.
 const PATIENCE_NS: u64 = 3_000_000_000;
 
-/// What became of a limit.
+/// The outcome of removing a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Off {
-    /// There was none.
+    /// There was no limit.
     None,
-    /// It is gone.
+    /// The limit is gone.
     Removed {
         /// Packets that were lost: that waited, or came while the kernel swapped queues.
         lost: u64,
     },
-    /// It is open and limits nothing, and could not be removed without loss.
+    /// The limit is open and limits nothing, and could not be removed without loss.
     Open,
     /// The interface vanished meanwhile, and the limit with it.
     Gone,
 }
 
-/// Removes the limit of what an interface sends; `now` without regard for what waits.
+/// Removes the limit of what an interface sends; `now` without regard for packets that wait.
 pub fn off(place: &NetnsInterface, now: bool, clock_ns: fn() -> u64) -> Result<Off> {
-    // The kernel says in several ways that there is no such interface.
+    // The kernel's errors for an absent interface are several.
     take_off(place, now, clock_ns).or_else(|error| if place.is_gone() { Ok(Off::Gone) } else { Err(error) })
 }
 
-/// Puts back what a limit left whose queue somebody took away; false if there is none such.
+/// Puts back what was changed for a limit whose queue somebody took away; false if there is none such.
 pub fn mend(place: &NetnsInterface) -> Result<bool> {
     Ok(find::at(place)?.is_none() && forget(place)? != Off::None)
 }
@@ -72,13 +73,13 @@ fn take_off(place: &NetnsInterface, now: bool, clock_ns: fn() -> u64) -> Result<
     let lost = waiting + tx_dropped(place)?.saturating_sub(dropped_before);
     match &record {
         Some(record) => put_back(place, record)?,
-        // Half made, or without its filter: what was changed beside it is remembered at the other end.
+        // The limit is half made, or without its filter: the other end remembers what was changed beside it.
         None => drop(forget(place)?),
     }
     Ok(Off::Removed { lost })
 }
 
-/// True in a moment in which nothing waits and nothing is sent.
+/// Opens the limit and waits for a moment in which no packet waits and none is sent; false if there is none.
 fn open_and_empty(
     place: &NetnsInterface,
     memories: &[Memory],
@@ -131,7 +132,7 @@ fn forget(place: &NetnsInterface) -> Result<Off> {
     let (sees_arrivals, keeps_note) = (seen.is_some(), noted.is_some());
     let Some(memory) = seen.or(noted) else { return Ok(Off::None) };
     match memory.record() {
-        // It was found there, whatever the record says.
+        // The memory was found at these places, whatever the record says.
         Some(record) => put_back(place, &Record { sees_arrivals, keeps_note, ..record })?,
         None => {
             let far_end = far_end.filter(|_| sees_arrivals);

@@ -1,11 +1,11 @@
-//! What keeps the packets of a flow in order behind a limit: refusing what cannot, and steering at the other end of a pair.
+//! The order of a flow's packets behind a limit: refuses interfaces that cannot keep it, and steers at the other end of a pair.
 //!
-//! Rule: while traffic passes, steering goes from one processor to all in a moment in which the one has nothing to take in: otherwise a
+//! Rule: while traffic passes, steering goes from one processor to all in a moment in which that one has no packets to take in: otherwise a
 //! packet that another takes in overtakes those that wait there. The limit is lowered for that moment, for some 100 ms at the most.
-//! From all to one it never goes: that would save work alone.
+//! Steering never goes from all to one: that would save work alone.
 //!
-//! Owner of state: the kernel. Limits: a processor that takes in other traffic all the time may never be seen idle; then a few packets
-//! may overtake others. An end that a limit of another device needs as well stays with one processor.
+//! Owner: the kernel. Limits: a processor that takes in other traffic all the time may never be seen idle; then a few packets may overtake
+//! others. An end that a limit of another device needs as well stays with one processor.
 //!
 //! Source: kernel `net/core/dev.c:get_rps_cpu`, `net/core/net-procfs.c:softnet_seq_show` (the length of the list, Linux 5.7).
 
@@ -23,14 +23,14 @@ use super::{NetnsInterface, behind, change, leaves_first, set_clocks, unsuitable
 use crate::error::Result;
 use crate::ethtool;
 
-/// The limit while steering changes: two packets of a flow are far apart, and one of 64 kB takes 26 ms.
+/// The rate of the limit while steering changes: two packets of a flow are far apart, and one of 64 kB takes 26 ms.
 const SLOW_BITS_PER_S: u64 = 20_000_000;
-/// How often and how many times the one processor is looked at.
+/// The interval between looks at the one processor, and their number.
 const LOOK_EVERY: Duration = Duration::from_micros(100);
 const LOOKS: usize = 600;
 
-/// Where the far end of a pair has NAPI, the pair's ring refuses packets; a queue above several possible transmit queues then
-/// brings some back out of order (kernel `sch_generic.c:dev_requeue_skb`).
+/// Refuses a pair that cannot keep packets in order. Where its far end has NAPI, the pair's ring refuses packets; a queue above several
+/// possible transmit queues then brings some back out of order (kernel `sch_generic.c:dev_requeue_skb`).
 pub(super) fn check(place: &NetnsInterface, far_end: Option<&NetnsInterface>) -> Result<()> {
     let Some(far_end) = far_end.filter(|_| place.link.tx_queues_max > 1) else { return Ok(()) };
     let has_xdp = far_end.link.xdp_program.is_some();
@@ -56,15 +56,15 @@ pub(super) fn check(place: &NetnsInterface, far_end: Option<&NetnsInterface>) ->
     ))
 }
 
-/// Steering at the other end of a pair, as it was before any limit set it.
+/// The steering at the other end of a pair before any limit set it.
 pub(super) fn steering_before(place: &NetnsInterface, steering: &ReceiveSteering) -> Result<Vec<String>> {
     let masks = steering.masks()?;
     let is_others = steering.is_ours()? && behind::is_needed_by_others(place)?;
     Ok(if is_others { vec!["0".into(); masks.len()] } else { masks })
 }
 
-/// A sentence for each interface behind `place` whose steering is as a limit sets it, though none has it in its record: a limit may have
-/// been there whose queue and note were both removed. It is taken for the user's. `record` is the limit's that is there.
+/// A sentence for each interface behind `place` whose steering is as a limit sets it, though no record has it: a limit may have been there
+/// whose queue and note were both removed. The steering is taken for the user's. `record` is that of the present limit.
 pub fn doubtful(place: &NetnsInterface, record: Option<&Record>) -> Result<Vec<String>> {
     let sentence = |end: &NetnsInterface, steering: &ReceiveSteering| -> Result<Option<String>> {
         let said = || -> Result<String> {
@@ -91,13 +91,13 @@ pub fn doubtful(place: &NetnsInterface, record: Option<&Record>) -> Result<Vec<S
 
 /// The other end of a pair, if steering is off there: nobody has set it, or somebody has switched it off under the limit.
 pub(super) fn unsteered(place: &NetnsInterface) -> Option<NetnsInterface> {
-    // Where the other end cannot be seen nothing can be said of it.
+    // Where the other end cannot be seen, its steering is not known.
     let far_end = place.far_end().ok().flatten()?;
     let is_off = far_end.steering().and_then(|steering| steering.is_off());
     is_off.is_ok_and(|is_off| is_off).then_some(far_end)
 }
 
-/// Steers again where somebody has switched it off; what is known of it then. The record says so before anything is changed.
+/// Steers again where somebody has switched steering off; returns the record with that. The record is written before anything is changed.
 pub(super) fn keep(
     place: &NetnsInterface,
     memory: &Memory,
@@ -112,7 +112,7 @@ pub(super) fn keep(
     Ok(record)
 }
 
-/// Steers to all processors what a limit has steered to one, and leaves the limit lowered if it did; the caller sets it next. If it
+/// Steers to all processors what a limit has steered to one, and then leaves the limit lowered; the caller sets it next. If the limit
 /// `is_whole`, the queues of its leaves are there.
 pub(super) fn widen(
     place: &NetnsInterface,
@@ -131,7 +131,7 @@ pub(super) fn widen(
     let plan = record.plan().map_err(|why| unsuitable(place, &why))?;
     let slow = Rate::from_bits_per_s(SLOW_BITS_PER_S).expect("more than 0");
     let slow = plan.slowed(slow);
-    // Whoever ends here leaves a limit that is half made, which the next command finishes.
+    // A command that ends here leaves a half-made limit, which the next command finishes.
     write(&memories[0], &Record { stage: LimitStage::Making, ..record.clone() })?;
     set_clocks(memories, &slow, |clock, before| clock < before);
     let widened =
@@ -140,13 +140,13 @@ pub(super) fn widen(
             steering.widen()
         });
     if widened.is_err() {
-        // The first error says it all.
+        // The first error is reported; an error of this change is not.
         let _ = change(place, memories, &plan, record.clone(), is_whole);
     }
     widened
 }
 
-/// Waits until a processor has nothing to take in.
+/// Waits until a processor has no packets to take in, or gives up after [`LOOKS`] looks.
 fn wait_until_idle(processor: usize) {
     for _ in 0..LOOKS {
         let backlog = fs::read_to_string("/proc/net/softnet_stat").ok();
@@ -157,7 +157,7 @@ fn wait_until_idle(processor: usize) {
     }
 }
 
-/// What waits to be taken in by a processor; `None` where the kernel does not say.
+/// The packets that wait to be taken in by a processor; `None` where the kernel does not say.
 fn backlog_of(text: &str, processor: usize) -> Option<u64> {
     let of_line = |line: &str| {
         let mut columns = line.split_whitespace().skip(11).map(|column| u64::from_str_radix(column, 16).ok());

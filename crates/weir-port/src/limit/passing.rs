@@ -1,20 +1,20 @@
-//! How long packets without a socket wait in a limit in place: the part of its program that drops and marks them.
+//! The waiting time of packets without a socket in a limit in place: the part of its program that drops and marks them.
 //!
 //! ```text
-//! served += time / leaves with something waiting             (nanoseconds at the whole rate)
-//! waits   = (leaf.end - served) x leaves with something waiting
+//! served += time / leaves with packets waiting               (nanoseconds at the whole rate)
+//! waits   = (leaf.end - served) x leaves with packets waiting
 //! drop if waits > most, mark if waits > most / 2; else leaf.end = max(leaf.end, served) + length / rate
 //! ```
 //!
-//! Nobody can be held for such a packet: its sender is elsewhere. So all that waits of them waits 25 ms of the rate at most; what would wait
+//! Such a packet has no sender here that could be held. So all of them together wait 25 ms of the rate at most; a packet that would wait
 //! longer is dropped here, and counted, and marked as congested (ECN) from half of that on.
 //!
-//! Rule: each leaf has a fair share of that time, so a flow that sends less than its share of the rate loses nothing, whatever the
-//! others send. `served` is the virtual time of generalised processor sharing: HTB serves equal leaves in turn.
-//! A small packet (address resolution, acknowledgement, ping) passes all the same.
+//! Rule: each leaf has a fair share of that time, so a flow that sends less than its share of the rate loses nothing, whatever the others
+//! send. `served` is the virtual time of generalised processor sharing: HTB serves equal leaves in turn. A small packet (address
+//! resolution, acknowledgement, ping) passes all the same.
 //!
-//! Owner: the lock of the root queue, as in [`super::program`]. Limits: flows that meet in one leaf share its time; what packets with
-//! a socket take of the rate is not known here, so the time is longer beside them, up to what a leaf has room for.
+//! Owner: the lock of the root queue, as in [`super::program`]. Limits: flows that meet in one leaf share its time; the part of the rate
+//! that packets with a socket take is not known here, so the time is longer beside them, up to what a leaf has room for.
 //!
 //! Source: Parekh and Gallager, "A generalized processor sharing approach to flow control", 1993.
 
@@ -25,16 +25,16 @@ use super::memory::{self, LeafMemory, PASSING_ENDS_AT};
 use super::program::{SKB_WIRE_LEN, count};
 
 const ACT_SHOT: i32 = 2;
-/// A packet up to this length passes where the others are dropped.
+/// The longest packet that passes where others are dropped.
 const SMALL_BYTES: i32 = 256;
-/// Where on the stack stands how much longer a packet may wait before it is marked.
+/// The stack offset of the time that a packet may still wait before it is marked.
 const UNMARKED: i16 = -8;
 
 /// Ends the program for a packet that would wait too long in the leaf whose word is at `R5`. `R6` is the packet, `R8` the memory; spoils
 /// `R0` to `R3`.
 pub fn bound(asm: &mut Asm, group: LeafMemory) {
     let [forward, ahead, full, room] = [asm.label(), asm.label(), asm.label(), asm.label()];
-    // R1 = served, R2 = how many leaves have something waiting.
+    // R1 = served, R2 = the number of leaves with packets waiting.
     asm.load(Width::Double, Reg::R1, Reg::R8, memory::PASSING_SERVED_NS);
     asm.op_imm(Op::Mov, Reg::R2, 0);
     for leaf in 0..PASSING.count as i16 {
@@ -59,7 +59,7 @@ pub fn bound(asm: &mut Asm, group: LeafMemory) {
     asm.op(Op::Add, Reg::R1, Reg::R0);
     asm.store(Width::Double, Reg::R8, memory::PASSING_SERVED_NS, Reg::R1);
 
-    // R0 = how long the packet waits, R3 = when the leaf is empty.
+    // R0 = the wait of the packet, R3 = when the leaf is empty.
     let end_of_leaf = (PASSING_ENDS_AT - group.leaves_at) as i16;
     asm.load(Width::Double, Reg::R3, Reg::R5, end_of_leaf);
     asm.op(Op::Mov, Reg::R0, Reg::R3);

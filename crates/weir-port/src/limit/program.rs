@@ -1,20 +1,20 @@
-//! The program of a limit in place: it gives each flow a leaf of the queue and remembers it while anything of the flow waits.
+//! The program of a limit in place: it gives each flow a leaf of the queue and remembers it while packets of the flow wait.
 //!
 //! ```text
-//! served += time x leaf clock                          what a leaf that has anything has sent since, at least
+//! served += time x leaf clock                          the least that a leaf with packets has sent since
 //! slot    = flows[cookie of the socket, or a hash of addresses and ports]
 //! leaf    = slot.leaf        if served < slot.done, or the leaf is empty: served >= leaf.done
 //!           else the next leaf that is empty, in turn
 //! leaf.done = slot.done = max(leaf.done, served + lateness) + length; of a held leaf served + lateness + its room at most
 //! ```
 //!
-//! Rule: a flow changes its leaf only when nothing of it waits, so it is never reordered. No program sees a packet leave the queue, so
-//! that is told by time: HTB serves a leaf at its own rate at least, whatever the others do, and `done` says at which point of
-//! that service the last packet has gone. A flood is served faster than that, and so `done` would run ahead of what waits: no more waits than
-//! the leaf has room for. Packets that are dropped later, anywhere, change nothing: leaves empty themselves.
-//! A slot is never evicted; flows that meet in one share its leaf while either has something waiting.
+//! Rule: a flow changes its leaf only when none of its packets wait, so it is never reordered. No program sees a packet leave the queue, so
+//! waiting is known by time: HTB serves a leaf at its own rate at least, whatever the others do, and `done` is the point of that service at
+//! which the last packet has gone. A flood is served faster than that, and so `done` would run ahead of the backlog: no more waits than the
+//! leaf has room for. Packets that are dropped later, anywhere, change nothing: leaves empty themselves. A slot is never evicted; flows
+//! that meet in one share its leaf while packets of either wait.
 //!
-//! A packet without a socket cannot be held; [`passing`] bounds how long it waits.
+//! A packet without a socket has no sender that could be held; [`passing`] bounds how long it waits.
 //!
 //! Owner: the lock of the root queue, under which HTB asks its filters, so nothing here is atomic. A process writes only the
 //! clocks' rates. Limits: a device that is stopped from below for longer than `lateness` serves nothing, so a flow that
@@ -39,19 +39,20 @@ const SKB_PROTOCOL: i16 = 16;
 const SKB_TC_CLASSID: i16 = 72;
 pub(super) const SKB_WIRE_LEN: i16 = 160;
 const ACT_OK: i32 = 0;
-/// Offsets count from the network header (`BPF_HDR_START_NET`).
+/// The origin of offsets in `load`: the network header (`BPF_HDR_START_NET`).
 const FROM_NETWORK_HEADER: i32 = 1;
-/// Time is cut to 2^35 ns, half a minute, so that it fits with the rate into 64 bits.
+/// The bits to which time is cut, 2^35 ns or half a minute, so that it fits with the rate into 64 bits.
 const TIME_BITS: i32 = 35;
-/// Beyond 2^51 parts, 2 GB, nothing can wait, as no leaf has such room: such a `done` is from before the clock went round.
+/// The bits of parts, 2^51 or 2 GB, beyond which nothing can wait, as no leaf has such room: such a `done` is from before the clock
+/// wrapped.
 const STALE_BITS: i32 = 51;
-/// 2^24 ns, 17 ms: how late HTB may begin to serve a leaf.
+/// The shift of the clock to its lateness of 2^24 ns, 17 ms: how late HTB may begin to serve a leaf.
 const LATENESS_SHIFT: i32 = 24 - memory::CLOCK_SHIFT;
-/// An odd number without a pattern, for hashing.
+/// An odd factor without a pattern, for hashing.
 const MIX: i32 = 0x61c8_8647;
 
-/// Loads the program over its memory, the limit's own first, with the filters that lead to classes; one that stamps packets where what
-/// arrives is seen, by [`super::arrivals`].
+/// Loads the program over its memory, the limit's own first, with the filters that lead to classes. If `stamps`, it stamps packets for
+/// [`super::arrivals`] at the other end.
 pub fn load(
     memories: &[Memory],
     filters: &[Filters],
@@ -102,7 +103,7 @@ fn stamp(asm: &mut Asm, stamps: bool) {
 /// Ends the program with the leaf of the flow whose key is `R7`, at time `R9`. `R6` is the packet, `R8` the memory.
 fn choose_leaf(asm: &mut Asm, group: LeafMemory, leaves: Leaves) {
     advance_clock(asm, group);
-    // R1 is what leaves have been served, R9 the same and how late it may be.
+    // R1 is the service of leaves, R9 that and the lateness.
     slot_of(asm, group);
 
     let [idle, chosen] = [asm.label(), asm.label()];
@@ -113,7 +114,7 @@ fn choose_leaf(asm: &mut Asm, group: LeafMemory, leaves: Leaves) {
     jump_if_over(asm, idle);
     asm.jump(busy);
 
-    // Nothing of the flow waits: its leaf, if it is empty, or another.
+    // No packet of the flow waits: it gets its leaf, if that is empty, or another.
     asm.place(idle);
     asm.load(Width::Double, Reg::R3, Reg::R5, 0);
     jump_if_over(asm, chosen);
@@ -170,8 +171,8 @@ fn choose_leaf(asm: &mut Asm, group: LeafMemory, leaves: Leaves) {
     asm.exit();
 }
 
-/// `R2`, when a held leaf will have been served all, is no later than a full one's, where `R9` is what it has been served and the
-/// lateness. A packet that finds no room is dropped, so it changes nothing. Spoils `R0` and `R3`.
+/// Lowers `R2`, the end of a held leaf's service, to that of a full leaf, where `R9` is the service so far and the lateness. A packet that
+/// finds no room is dropped, so it changes nothing. Spoils `R0` and `R3`.
 fn keep_to_room(asm: &mut Asm) {
     let within = asm.label();
     asm.load_immediate(Reg::R3, u64::from(HELD_BYTES_EACH) << memory::PART_BITS);
@@ -183,8 +184,8 @@ fn keep_to_room(asm: &mut Asm) {
     asm.place(within);
 }
 
-/// Adds what a leaf has been served since the last packet of the group, by the lower of the rates then and now: a change of the
-/// rate may lie in between. `R1` = served, `R9` = the same and the lateness.
+/// Adds the service of a leaf since the last packet of the group, by the lower of the rates then and now: a change of the rate may lie in
+/// between. `R1` = served, `R9` = that and the lateness.
 pub(super) fn advance_clock(asm: &mut Asm, group: LeafMemory) {
     let [forward, short, is_lower] = [asm.label(), asm.label(), asm.label()];
     asm.load(Width::Double, Reg::R1, Reg::R8, group.word(memory::LAST_NS));
@@ -234,7 +235,7 @@ pub(super) fn leaf_of(asm: &mut Asm, number: Reg, group: LeafMemory, leaves: Lea
     asm.op_imm(Op::Add, Reg::R5, group.leaves_at as i32);
 }
 
-/// Jumps to `label` if what was `done` at `R3` is over by `R1`, or is from before the clock went round.
+/// Jumps to `label` if the `done` in `R3` is over by `R1`, or is from before the clock wrapped.
 pub(super) fn jump_if_over(asm: &mut Asm, label: Label) {
     asm.op(Op::Sub, Reg::R3, Reg::R1);
     asm.jump_if(Cond::SignedLe, Reg::R3, 0, label);
@@ -264,7 +265,7 @@ fn hash_headers(asm: &mut Asm) {
     mix_in(asm, Width::Word, HEADER + 16);
     mix_in(asm, Width::Byte, HEADER + 9);
     asm.load(Width::Half, Reg::R1, Reg::R10, HEADER + 6);
-    // More fragments, or not the first.
+    // More fragments follow, or this is not the first.
     asm.op_imm(Op::And, Reg::R1, i32::from(0x3fffu16.to_be()));
     asm.jump_if(Cond::Eq, Reg::R1, 0, whole);
     mix_in(asm, Width::Half, HEADER + 4);
@@ -286,7 +287,7 @@ fn hash_headers(asm: &mut Asm) {
     mix_ports(asm, done);
 
     asm.place(done);
-    // The slot is its low bits, so the others must have a say in them.
+    // The slot is the low bits of the key, so the other bits are mixed into them.
     for shift in [32, 15] {
         asm.op(Op::Mov, Reg::R1, Reg::R7);
         asm.op_imm(Op::Rsh, Reg::R1, shift);
@@ -295,7 +296,7 @@ fn hash_headers(asm: &mut Asm) {
     }
 }
 
-/// Where headers are copied to, on the stack.
+/// The stack offset to which headers are copied.
 const HEADER: i16 = -64;
 
 /// Copies the first `length` bytes of the network header, leaving to `short` if there are fewer.
@@ -304,7 +305,7 @@ fn load_bytes(asm: &mut Asm, length: i32, short: Label) {
     load_from(asm, length, short);
 }
 
-/// Copies `length` bytes from offset `R2`.
+/// Copies `length` bytes from offset `R2`, leaving to `short` if there are fewer.
 fn load_from(asm: &mut Asm, length: i32, short: Label) {
     asm.op(Op::Mov, Reg::R1, Reg::R6);
     asm.op(Op::Mov, Reg::R3, Reg::R10);
@@ -321,7 +322,7 @@ fn mix_in(asm: &mut Asm, size: Width, offset: i16) {
     asm.op(Op::Add, Reg::R7, Reg::R1);
 }
 
-/// Mixes in the ports at offset `R2` where protocol `R3` has such; then it is done.
+/// Mixes in the ports at offset `R2` where protocol `R3` has ports; then goes to `done`.
 fn mix_ports(asm: &mut Asm, done: Label) {
     let has_ports = asm.label();
     for protocol in [libc::IPPROTO_TCP, libc::IPPROTO_UDP, libc::IPPROTO_SCTP] {

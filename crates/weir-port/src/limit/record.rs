@@ -1,4 +1,4 @@
-//! What a limit in place remembers of itself, in its own memory: what was asked for, and what to put back.
+//! The record of a limit in place, kept in its own memory: what was asked for, and what to put back.
 
 use serde::{Deserialize, Serialize};
 use weir_core::limit::shared::Shared;
@@ -8,49 +8,49 @@ use weir_core::rate::Rate;
 use super::classify::Filters;
 use super::steering;
 
-/// The rate of a class that goes, the least that HTB takes: so its own is free for those that stay.
+/// The rate of a class that goes, the least that HTB takes: so its own rate is free for classes that stay.
 const GOING_BITS_PER_S: u64 = 8;
 
-/// Of one queue.
+/// The record of the limit of one queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// What the limit is called.
+    /// The name of the limit.
     pub name: String,
-    /// How packets go that it limits, as seen from the command's interface.
+    /// The direction of the packets that it limits, as seen from the command's interface.
     pub direction: Direction,
-    /// The limit.
+    /// The rate.
     pub rate_bits_per_s: u64,
-    /// How much may pass at once after a pause.
+    /// The bytes that may pass at once after a pause.
     pub burst_bytes: u64,
     /// The longest packet, with segmentation offloads.
     pub packet_bytes_max: u32,
-    /// Whether it is whole and limits. One that is not is being made or removed, or was when somebody died.
+    /// The stage of the limit. One that is not whole is being made or removed, or was when its command died.
     pub stage: LimitStage,
-    /// Receive packet steering at the other end as it was: the mask of processors of each of its queues.
+    /// The receive packet steering at the other end before: the mask of processors of each of its queues.
     pub steering_before: Vec<String>,
     /// The pairs behind an interface that is none, by the numbers of their near ends, at whose other ends steering was off before.
     #[serde(default)]
     pub steered_behind: Vec<u32>,
-    /// Whether what it lets pass is seen at the other end.
+    /// Whether a program at the other end sees the packets that the limit lets pass.
     #[serde(default)]
     pub sees_arrivals: bool,
-    /// Whether a note of it is left at its own interface.
+    /// Whether a note of the limit is left at its own interface.
     #[serde(default)]
     pub keeps_note: bool,
     /// Whether clsact was made for one of these.
     #[serde(default)]
     pub made_clsact: bool,
-    /// Packets that were lost while the kernel put the queue in the place of the one before.
+    /// The packets that were lost while the kernel replaced the queue before by this one.
     #[serde(default)]
     pub lost_when_set: u64,
-    /// Those among them that the new queue itself had no place for.
+    /// Those of the lost packets that the new queue itself had no place for.
     #[serde(default)]
     pub refused_when_set: u64,
-    /// The classes that share it, each behind its parent.
+    /// The classes that share the limit, each behind its parent.
     #[serde(default)]
     pub classes: Vec<ClassRecord>,
-    /// Which packets go to which: the filters that hold, then those before, by which flows may still have something waiting. None if there
-    /// never were classes.
+    /// The filters that choose a packet's class: those that hold, then those before, by which packets of flows may still wait. None if
+    /// there never were classes.
     #[serde(default)]
     pub filters: Vec<Filters>,
 }
@@ -60,50 +60,50 @@ pub struct Record {
 pub struct ClassRecord {
     /// Its name.
     pub name: String,
-    /// What its numbers in the queue begin at.
+    /// The base of its numbers in the queue.
     pub base: u16,
     /// The base of its parent; `None` if that is the limit.
     pub parent: Option<u16>,
-    /// What it is promised.
+    /// The rate that it is promised.
     pub rate_bits_per_s: u64,
-    /// What it may have at most.
+    /// The ceiling, the most it may have.
     pub ceil_bits_per_s: u64,
-    /// How much it may send at once of its rate.
+    /// The bytes that it may send at once of its rate.
     pub burst_bytes: u64,
-    /// The same of its ceiling.
+    /// The bytes that it may send at once of its ceiling.
     pub cburst_bytes: u64,
-    /// 0 borrows first.
+    /// The priority in borrowing; 0 borrows first.
     pub priority: u8,
     /// Whether packets wait in it.
     pub is_leaf: bool,
-    /// Whether no filter leads to it any more, and it waits until it is empty.
+    /// Whether no filter leads to it any more, and it goes when it is empty.
     pub is_going: bool,
 }
 
-/// Which way packets go.
+/// The direction of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Direction {
-    /// What the programs behind the interface send.
+    /// Packets that the programs behind the interface send.
     There,
-    /// What is sent to them.
+    /// Packets that are sent to them.
     Back,
 }
 
-/// How far a limit has come.
+/// The stage of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LimitStage {
-    /// Being made: open, nothing waits.
+    /// The limit is being made: open, nothing waits.
     Making,
-    /// Whole.
+    /// The limit is whole.
     Limiting,
-    /// Open, to be removed.
+    /// The limit is open, to be removed.
     Opening,
 }
 
 impl Record {
-    /// What is wanted of the queue; `None` for a rate of 0, which nobody wrote.
+    /// The parameters of the queue's tree; `None` for a rate of 0, which no command wrote.
     pub fn wanted(&self) -> Option<Wanted> {
         Some(Wanted {
             rate: Rate::from_bits_per_s(self.rate_bits_per_s)?,
@@ -112,7 +112,7 @@ impl Record {
         })
     }
 
-    /// Whether it has switched steering on at the other end of a pair; what somebody had set it has left.
+    /// Whether this limit has switched steering on at the other end of a pair, where it was off; masks that somebody had set it has left.
     pub fn has_steered(&self) -> bool {
         !self.steering_before.is_empty() && self.steering_before.iter().all(|mask| steering::is_none(mask))
     }
@@ -120,7 +120,7 @@ impl Record {
     /// The tree of the queue.
     ///
     /// # Errors
-    /// One sentence, if there is none that keeps the limit.
+    /// One sentence, if no tree keeps the limit.
     pub fn plan(&self) -> Result<HtbTree, String> {
         let wanted = self.wanted().ok_or("a limit of nothing: give a rate above 0")?;
         let classes = self
@@ -137,12 +137,12 @@ impl Record {
 }
 
 impl ClassRecord {
-    /// The same when no filter leads to it any more: until it is empty it is promised next to nothing, and borrows before others.
+    /// This class once no filter leads to it: until it is empty it is promised next to nothing, and borrows before others.
     pub fn going(&self) -> ClassRecord {
         ClassRecord { rate_bits_per_s: GOING_BITS_PER_S, priority: 0, is_going: true, ..self.clone() }
     }
 
-    /// As the plan has it.
+    /// The class in the form of the plan; `None` for a rate of 0.
     fn shared(&self) -> Option<Shared> {
         Some(Shared {
             base: self.base,

@@ -1,17 +1,17 @@
 //! Another file of classes for a limit in place, while packets wait in it.
 //!
 //! ```text
-//! shape    names -> bases: a class that stays keeps its own, and so its leaves with all that waits in them
-//! make     what is new; set what stays; swap the program for one that asks the new filters and the ones before
+//! shape    names -> bases: a class that stays keeps its own, and so its leaves with all packets that wait in them
+//! make     the new classes; set those that stay; swap the program for one that asks the new filters and the ones before
 //! drain    leaves that are found empty are told to the program: then no flow of them goes back
-//! remove   what goes and is empty; then, if nothing waits by the filters before, swap the program for one without them
+//! remove   the classes that go and are empty; then, if nothing waits by the filters before, swap the program for one without them
 //! ```
 //!
-//! A limit may lose all of its classes so: then new flows go to the limit's own leaves, and when the last class has gone nothing is asked
+//! A limit may lose all of its classes so: then new flows go to the limit's own leaves, and when the last class has gone no filter is asked
 //! any more.
 //!
-//! Rule: a flow that goes elsewhere changes its class when nothing of it waits, so nothing is lost or reordered. A flow that never
-//! pauses keeps its class alive; that is said, and the same command later looks again.
+//! Rule: a flow that goes to another class changes when none of its packets wait, so nothing is lost or reordered. A flow that never pauses
+//! keeps its class alive; the command says so, and the same command later looks again.
 //!
 //! Owner: the command, under the lock of both ends. Limits: [`EARLIER_MAX`] files before, as long as flows wait by them.
 
@@ -32,11 +32,11 @@ use super::record::{ClassRecord, LimitStage, Record};
 use super::{NetnsInterface, change, leaves_first, load, memories, set_clocks, unsuitable, write};
 use crate::error::Result;
 
-/// How often and how many times leaves are looked at.
+/// The interval between looks at leaves, and their number.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 const LOOKS: usize = 100;
 
-/// The classes that a limit has, without what is to go. What the kernel's queue does not know is as where nothing is asked for.
+/// The classes that a limit has, without those that go. Settings that the kernel's queue has no place for are at their defaults.
 pub fn classes_of(record: &Record) -> Classes {
     let kept: Vec<_> =
         record.classes.iter().filter(|class| !class.is_going && class.base != FREE_BASE).collect();
@@ -80,17 +80,17 @@ pub fn classes_of(record: &Record) -> Classes {
     }
 }
 
-/// The classes of a limit, and which packets go to which.
+/// The classes of a limit, and the filters that choose a packet's class.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Each behind its parent, those that go among them.
+    /// The classes, each behind its parent, those that go among them.
     pub classes: Vec<ClassRecord>,
-    /// Those that hold, then those before.
+    /// The filters that hold, then those before.
     pub filters: Vec<Filters>,
 }
 
 impl Shape {
-    /// The shape that is asked for, where there was one `before`.
+    /// The shape that is asked for; `before` is the record of the limit there was.
     ///
     /// # Errors
     /// One sentence, if there are too many classes or changes at once.
@@ -125,7 +125,7 @@ impl Shape {
             });
         }
         let bases: Vec<_> = classes.iter().map(|class| class.base).collect();
-        // Without classes all goes to the limit itself.
+        // Without classes all packets go to the limit itself.
         let now = match asked.classes.is_empty() {
             true => Filters::default(),
             false => Filters::new(&asked.classifier, &bases),
@@ -142,7 +142,7 @@ impl Shape {
             let own = [Filters::default()];
             let earlier = if before.filters.is_empty() { &own[..] } else { &before.filters };
             for earlier in earlier {
-                // A file that is given again says all that is left of it.
+                // Filters that are the same as newer ones but for classes that are gone are left out.
                 if !filters.iter().any(|newer| earlier.are_within(newer)) {
                     filters.push(earlier.clone());
                 }
@@ -157,7 +157,7 @@ impl Shape {
     }
 }
 
-/// As the record has it.
+/// The record of the class of packets that no other class takes.
 fn free() -> ClassRecord {
     let Shared { base, parent, rate, ceil, burst_bytes, cburst_bytes, priority, is_leaf } = Shared::free();
     ClassRecord {
@@ -174,10 +174,11 @@ fn free() -> ClassRecord {
     }
 }
 
-/// Brings a limit to the classes and filters of `record`, whose tree is `plan`, from what it was if that is `whole`. Returns what it is then, with what could not go yet.
+/// Brings a limit to the classes and filters of `record`, whose tree is `plan`, from the limit before if that is `whole`. Returns the
+/// record of the limit then, with the classes that could not go yet.
 ///
 /// # Errors
-/// One sentence; what was there before goes on, or is said to be half made and finished by the same command.
+/// One sentence; the limit before goes on, or is recorded as half made and finished by the same command.
 pub fn reshape(
     place: &NetnsInterface,
     there: Vec<Memory>,
@@ -186,7 +187,7 @@ pub fn reshape(
     record: Record,
 ) -> Result<Record> {
     let ifindex = place.link.ifindex;
-    // The numbers that are there; where somebody ended half-way, nobody knows.
+    // The numbers of the classes that are there; after a command that ended half-way they are not known.
     let mut numbers = HashSet::new();
     if let Some(before) = whole {
         let plan_before = before.plan().map_err(|why| unsuitable(place, &why))?;
@@ -207,7 +208,7 @@ pub fn reshape(
     drain(place, memories, record)
 }
 
-/// Lets flows that go elsewhere leave their leaves, and removes what goes. Gives up after a second; the record says what is left.
+/// Lets flows that go to other classes leave their leaves, and removes classes that go. Gives up after a second; the record has those left.
 fn drain(place: &NetnsInterface, memories: Vec<Memory>, mut record: Record) -> Result<Record> {
     let ifindex = place.link.ifindex;
     // Leaves in which a flow may wait by filters before.
@@ -238,7 +239,7 @@ fn drain(place: &NetnsInterface, memories: Vec<Memory>, mut record: Record) -> R
         }
     }
     let is_empty = |base: u16| !waiting.iter().any(|(of, _)| *of == base);
-    // Children first, as each stands behind its parent.
+    // Children come first, as each stands behind its parent.
     let mut gone: Vec<u16> = Vec::new();
     for class in record.classes.iter().rev().filter(|class| class.is_going && is_empty(class.base)) {
         let has_children = record
@@ -251,7 +252,7 @@ fn drain(place: &NetnsInterface, memories: Vec<Memory>, mut record: Record) -> R
     }
     let plan_before = record.plan().map_err(|why| unsuitable(place, &why))?;
     record.classes.retain(|class| !gone.contains(&class.base));
-    // No flow waits by the filters before in what was found empty.
+    // No flow waits by the filters before in classes that were found empty.
     let left: Vec<_> = memories.iter().map(Memory::base).filter(|base| is_empty(*base)).collect();
     record.filters[1..].iter_mut().for_each(|filters| filters.forget(&left));
     let is_asked = |filters: &Filters| memories.iter().any(|memory| filters.leads_to(memory.base()));
@@ -270,7 +271,7 @@ fn drain(place: &NetnsInterface, memories: Vec<Memory>, mut record: Record) -> R
     let goes: Vec<_> =
         plan_before.classes().map(|class| class.number).filter(|number| !stays.contains(number)).collect();
     place.netns.run(|| {
-        // Nothing can have come in since, but what was on its way when the program was swapped.
+        // Only packets that were on their way when the program was swapped can have come in since.
         for _ in 0..LOOKS {
             let classes = htb::classes(ifindex)?;
             if !classes.iter().any(|class| class.traffic.waiting > 0 && goes.contains(&class.number)) {
@@ -284,7 +285,7 @@ fn drain(place: &NetnsInterface, memories: Vec<Memory>, mut record: Record) -> R
     Ok(Record { stage: LimitStage::Limiting, ..record })
 }
 
-/// The places of a base's leaves in which nothing waits.
+/// The places of a base's leaves in which no packet waits.
 fn empty_leaves(base: u16, classes: &[ClassTraffic]) -> Vec<usize> {
     let place = |class: &ClassTraffic| {
         let (of, kind) = kind_of(class.number)?;
@@ -370,7 +371,7 @@ mod tests {
             shape = Shape::new(&asked(&[name]), Some(&record(&shape))).unwrap();
         }
         assert!(Shape::new(&asked(&["e"]), Some(&record(&shape))).unwrap_err().contains("never pause"));
-        // Three files that take turns, of whose leaves now these, now those are found empty.
+        // Three files take turns, and the leaves found empty are now of one, now of another.
         let mut shape = Shape::new(&asked(&["a", "b"]), None).unwrap();
         for (turn, names) in [["b", "a"], ["c", "a"], ["a", "b"]].iter().cycle().take(30).enumerate() {
             shape = Shape::new(&asked(names), Some(&record(&shape))).unwrap();

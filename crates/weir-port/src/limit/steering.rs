@@ -1,17 +1,17 @@
 //! Receive packet steering at the other end of a pair, which keeps the packets of a flow in order.
 //!
-//! The queue of an interface is run by whichever processor comes: the sender's, or that of a timer. What it passes to the other end of a
-//! pair waits there in a list of that processor, so two packets of a flow may be in two lists. With steering on, one processor takes in all,
-//! or the flow's hash says which.
+//! The queue of an interface is run by any processor: the sender's, or that of a timer. Packets that it passes to the other end of a pair
+//! wait there in a list of that processor, so two packets of a flow may be in two lists. With steering on, one processor takes in all, or
+//! the flow's hash says which.
 //!
-//! Rule: where somebody has set it, it stays as it is. What one processor can take in, one does: with more of them each packet
+//! Rule: steering that somebody has set stays as it is. As much as one processor can take in goes to one: with more of them each packet
 //! costs a call from one to another.
 //!
-//! Limits: of a pair that is behind another device, such as a bridge, [`super::behind`] knows; how traffic gets from one processor to
-//! all, `order.rs`. A network card, a tun and a tap have no other end here.
+//! Limits: [`super::behind`] finds the pairs behind another device, such as a bridge; `order.rs` moves traffic from one processor to all. A
+//! network card, a tun and a tap have no other end here.
 //!
-//! Source: kernel `Documentation/networking/scaling.rst`, `net/core/net-sysfs.c`. A view of sysfs shows the interfaces of the
-//! namespace it was mounted from, so this one is made anew and mounted nowhere (`fsopen(2)`, Linux 5.2).
+//! Source: kernel `Documentation/networking/scaling.rst`, `net/core/net-sysfs.c`. A view of sysfs shows the interfaces of the namespace it
+//! was mounted from, so this one is made anew and mounted nowhere (`fsopen(2)`, Linux 5.2).
 
 use std::ffi::{CStr, c_long};
 use std::fs;
@@ -26,20 +26,20 @@ use crate::link::Link;
 use crate::sys;
 
 const ONLINE: &str = "/sys/devices/system/cpu/online";
-/// What one processor takes in, of packets that are not the smallest.
+/// The rate that one processor takes in, of packets that are not the smallest.
 const ONE_BITS_PER_S_MAX: u64 = 1_000_000_000;
 
-/// Which processors take in what arrives.
+/// The processors that take in arriving packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Processors {
-    /// One, which the numbers of the pair's ends say.
+    /// One processor, chosen by the numbers of the pair's ends.
     One,
-    /// All, of which a flow's hash says one.
+    /// All processors; a flow's hash chooses one.
     All,
 }
 
 impl Processors {
-    /// Those that a limit of `rate` needs.
+    /// The processors that a limit of `rate` needs.
     pub fn of(rate: Rate) -> Processors {
         if rate.bits_per_s() <= ONE_BITS_PER_S_MAX { Processors::One } else { Processors::All }
     }
@@ -47,7 +47,7 @@ impl Processors {
 
 /// The steering of the receive queues of one interface.
 pub struct ReceiveSteering {
-    /// Keeps `folder` in being.
+    /// The descriptor that keeps `folder` in being.
     _view: OwnedFd,
     folder: PathBuf,
     name: String,
@@ -56,7 +56,7 @@ pub struct ReceiveSteering {
 }
 
 impl ReceiveSteering {
-    /// Of an interface of this thread's namespace.
+    /// The steering of an interface of this thread's namespace.
     pub fn of(link: &Link) -> Result<ReceiveSteering> {
         let view = view_of_sysfs().doing(|| "looking at the sysfs of a network namespace".into())?;
         let folder = PathBuf::from(format!(
@@ -76,38 +76,38 @@ impl ReceiveSteering {
         Ok((0..).map_while(read).map(|mask| mask.trim().to_string()).collect())
     }
 
-    /// Steers to one processor or all, unless there is one only or somebody has set it.
+    /// Steers to one processor or all, unless there is only one processor or somebody has set the masks.
     pub fn steer(&self, to: Processors) -> Result<()> {
         if self.is_off()? { self.set_all(self.mask(to)) } else { Ok(()) }
     }
 
-    /// Whether nobody has set it, where it makes a difference: not with one processor.
+    /// Whether no mask is set, on a machine where it makes a difference: with more than one processor.
     pub fn is_off(&self) -> Result<bool> {
         Ok(self.online.len() > 1 && self.masks()?.iter().all(|mask| is_none(mask)))
     }
 
-    /// Whether it is as [`ReceiveSteering::steer`] sets it.
+    /// Whether the masks are as [`ReceiveSteering::steer`] sets them.
     pub fn is_ours(&self) -> Result<bool> {
         Ok(self.is_to(Processors::All)? || self.is_to(Processors::One)?)
     }
 
-    /// Whether it is so where it makes a difference, and nothing but a limit's record could tell whose it is.
+    /// Whether the masks are as a limit sets them, so that only a limit's record could tell whether a limit did; false with one processor.
     pub fn is_doubtful(&self) -> Result<bool> {
         Ok(self.online.len() > 1 && !self.masks()?.is_empty() && self.is_ours()?)
     }
 
-    /// Whether it is as [`ReceiveSteering::steer`] sets it for `to`.
+    /// Whether the masks are as [`ReceiveSteering::steer`] sets them for `to`.
     pub fn is_to(&self, to: Processors) -> Result<bool> {
         let mask = self.mask(to);
         Ok(self.masks()?.iter().all(|queue| digits(queue) == digits(&mask)))
     }
 
-    /// Steers to all processors what is steered to one, at once.
+    /// Steers to all processors at once what is steered to one.
     pub fn widen(&self) -> Result<()> {
         self.set_all(self.mask(Processors::All))
     }
 
-    /// Switches it off, if it is as [`ReceiveSteering::steer`] sets it.
+    /// Switches steering off, if it is as [`ReceiveSteering::steer`] sets it.
     pub fn switch_off(&self) -> Result<()> {
         if self.is_ours()? { self.set_all("0".into()) } else { Ok(()) }
     }
@@ -128,7 +128,7 @@ impl ReceiveSteering {
         self.set(&vec![mask; self.masks()?.len()])
     }
 
-    /// Sets the mask of each receive queue; queues that are gone are left out, as is what is no mask.
+    /// Sets the mask of each receive queue; queues that are gone are left out, as are texts that are no mask.
     pub fn set(&self, masks: &[String]) -> Result<()> {
         for (queue, mask) in masks.iter().enumerate() {
             let is_mask = mask.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b',');
@@ -146,12 +146,12 @@ impl ReceiveSteering {
     }
 }
 
-/// Whether a mask names no processor, so that nothing is steered.
+/// Whether a mask names no processor, so that packets are not steered.
 pub fn is_none(mask: &str) -> bool {
     digits(mask).is_empty()
 }
 
-/// The digits of a mask, from the first that is not 0; none where it is off.
+/// The digits of a mask, from the first that is not 0; none where steering is off.
 fn digits(mask: &str) -> String {
     mask.chars().filter(|c| *c != ',').skip_while(|c| *c == '0').collect()
 }
