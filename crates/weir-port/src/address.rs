@@ -22,25 +22,25 @@ const NEXT_HOP_BYTES: usize = 8;
 pub struct Prefix {
     /// The address.
     pub address: IpAddr,
-    /// How many of its bits count.
+    /// The number of its bits that count.
     pub length: u8,
 }
 
-/// A route to somewhere.
+/// A route of the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelRoute {
-    /// Where to.
+    /// The prefix of its destinations.
     pub to: Prefix,
-    /// Numbers of the interfaces it leaves by; none for one that leads nowhere, such as `unreachable`.
+    /// The numbers of the interfaces it leaves by; none for a route that leads nowhere, such as `unreachable`.
     pub interfaces: Vec<u32>,
 }
 
-/// The address of nobody.
+/// The unspecified address, 0.0.0.0 or `::`.
 pub fn unspecified(ipv6: bool) -> IpAddr {
     if ipv6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() }
 }
 
-/// Every route there is, in all tables.
+/// Every route of this namespace, in all tables.
 pub fn routes() -> Result<Vec<KernelRoute>> {
     let doing = || "reading the routes".to_string();
     let mut routes = Vec::new();
@@ -82,7 +82,7 @@ pub fn next_hops(mut bytes: &[u8]) -> Vec<u32> {
     interfaces
 }
 
-/// The addresses of an interface of this thread's namespace, without those that every interface has of itself.
+/// The addresses of an interface of this thread's namespace, without link-local ones, which every interface has of itself.
 pub fn addresses_of(ifindex: u32) -> Result<Vec<IpAddr>> {
     let link_local = |address: &IpAddr| matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
     let mut addresses = Vec::new();
@@ -94,7 +94,7 @@ pub fn addresses_of(ifindex: u32) -> Result<Vec<IpAddr>> {
     Ok(addresses)
 }
 
-/// Every address there is, with the bits that its network has in common.
+/// Every address of this namespace, with the length of its network's prefix.
 pub fn addresses() -> Result<Vec<Prefix>> {
     let mut addresses = Vec::new();
     each_address(|_, prefix| addresses.push(prefix))?;
@@ -131,7 +131,7 @@ pub fn add_address(ifindex: u32, prefix: Prefix) -> Result<()> {
     })
 }
 
-/// Makes `gateway` the way to everywhere.
+/// Makes `gateway` the default route.
 pub fn add_default_route(ifindex: u32, gateway: IpAddr) -> Result<()> {
     let header = Rtmsg {
         rtm_family: family(gateway),
@@ -146,8 +146,8 @@ pub fn add_default_route(ifindex: u32, gateway: IpAddr) -> Result<()> {
     acknowledged(&mut NetlinkSocket::new(), &request, || format!("adding the default route by {gateway}"))
 }
 
-/// Says for good which Ethernet address a neighbour has: while one is being asked for, the kernel keeps few packets and
-/// drops the others.
+/// Sets the Ethernet address of a neighbour for good: while an address is being asked for, the kernel keeps few packets and drops the
+/// others.
 pub fn add_neighbour(ifindex: u32, neighbour: IpAddr, ethernet: [u8; 6]) -> Result<()> {
     let header = Ndmsg {
         ndm_family: family(neighbour),

@@ -1,7 +1,7 @@
 //! Messages between two processes, with descriptors beside them: a Unix socket pair of kind `SOCK_SEQPACKET`.
 //!
-//! Rule: a message arrives whole or not at all, with all its descriptors, of which one gets no more than [`DESCRIPTORS_MAX`]. The end of the
-//! other process is the end of its messages.
+//! Rule: a message arrives whole or not at all, with all its descriptors, of which there are at most [`DESCRIPTORS_MAX`]. When the other
+//! process ends, its messages end.
 //!
 //! Source: unix(7), `SCM_RIGHTS`; cmsg(3).
 
@@ -14,38 +14,38 @@ use crate::sys;
 pub const DESCRIPTORS_MAX: usize = 2;
 /// The longest message, in bytes.
 pub const MESSAGE_BYTES_MAX: usize = 64 * 1024;
-/// `CMSG_SPACE` of as many descriptors, in words, for its alignment.
+/// The `CMSG_SPACE` of as many descriptors, in words, for its alignment.
 const CONTROL_WORDS: usize = 4;
 
-/// One side.
+/// One side of the socket pair.
 #[derive(Debug)]
 pub struct Channel {
     socket: OwnedFd,
 }
 
 impl Channel {
-    /// Two sides.
+    /// The two sides of a new socket pair.
     pub fn pair() -> io::Result<(Channel, Channel)> {
         let mut fds: [RawFd; 2] = [-1; 2];
         let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
         // SAFETY: the kernel writes two descriptors into an array of two.
         sys::check(unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()) })?;
-        // SAFETY: the kernel has just made both for us; nobody else knows their numbers.
+        // SAFETY: the kernel has just made both for us; no other code knows their numbers.
         let [one, other] = fds.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
         Ok((Channel { socket: one }, Channel { socket: other }))
     }
 
-    /// A side that this process was started with.
+    /// The side that this process was started with.
     pub fn from_fd(socket: OwnedFd) -> Channel {
         Channel { socket }
     }
 
-    /// To start another process with.
+    /// The descriptor of this side, to start another process with.
     pub fn into_fd(self) -> OwnedFd {
         self.socket
     }
 
-    /// Sends a message with [`DESCRIPTORS_MAX`] descriptors at most. No signal comes of the other side being gone.
+    /// Sends a message with [`DESCRIPTORS_MAX`] descriptors at most. A closed other side raises no signal.
     pub fn send(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         if descriptors.len() > DESCRIPTORS_MAX || bytes.len() > MESSAGE_BYTES_MAX {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -129,12 +129,12 @@ impl Channel {
         Ok(Some((bytes, descriptors)))
     }
 
-    /// Waits up to `wait_ns` for a message or the end of messages; whether there is one of them.
+    /// Waits up to `wait_ns` for a message or the end of messages; returns whether one of them came.
     pub fn is_readable(&self, wait_ns: u64) -> io::Result<bool> {
         Ok(sys::poll_readable(&mut [sys::poll_in(self.socket.as_raw_fd())], Some(wait_ns))? > 0)
     }
 
-    /// Sends nothing more, which the other side sees; messages still come from it.
+    /// Ends the messages of this side, which the other side sees; messages still come from it.
     pub fn end(&self) {
         // SAFETY: takes no pointers. It fails only if the other side is gone.
         unsafe { libc::shutdown(self.socket.as_raw_fd(), libc::SHUT_WR) };
@@ -183,7 +183,7 @@ mod tests {
         other.send(b"still", &[]).unwrap();
         assert_eq!(one.receive().unwrap().unwrap().0, b"still");
         drop(one);
-        // A child that another test forks has `one` as well until it executes; so some may be sent, and the last waits for that.
+        // A child that another test forks has `one` as well until it executes; so some sends may succeed, and the last waits for that.
         while other.send(b"nobody", &[]).is_ok() {}
     }
 }

@@ -1,16 +1,16 @@
-//! Confinement: what a process of Weir may still do once it is set up, however it is led astray.
+//! Confinement: the rights of a process of Weir once it is set up, however it is led astray.
 //!
-//! Rule, in this order: [`shed`] keeps [`KEPT`] of root's capabilities, in each thread by itself, because they are a thread's own;
-//! [`seal`] then forbids all threads to gain rights (`PR_SET_NO_NEW_PRIVS`), to call what Weir never calls ([`calls`]) and to
-//! leave packets in a core dump. Neither can be undone. A program that must not be confined is started before.
+//! Rule, in this order: [`shed`] keeps [`KEPT`] of root's capabilities, in each thread by itself, because they are a thread's own; [`seal`]
+//! then forbids all threads to gain rights (`PR_SET_NO_NEW_PRIVS`), to make calls that Weir never makes ([`calls`]) and to leave packets in
+//! a core dump. Neither can be undone. A program that must not be confined is started before.
 //!
-//! A call that is not known fails with `EPERM`, which is an error like any other: the wire says so and ends well. A call by which an
-//! intruder would get anywhere (another program, another process's memory, a module, a mount) ends the process at once; the
-//! guardian then puts everything back.
+//! A call that is not on the list fails with `EPERM`, which is an error like any other: the wire reports it and ends well. A call that
+//! would help an intruder (another program, another process's memory, a module, a mount) ends the process at once; the guardian then puts
+//! everything back.
 //!
-//! Limits: `CAP_SYS_ADMIN` stays, because entering a namespace and loading programs need it; the filter keeps its other uses away.
-//! What io_uring does by itself no filter sees, but it starts no program and mounts nothing. A kernel without filters is said,
-//! and Weir goes on.
+//! Limits: `CAP_SYS_ADMIN` stays, because entering a namespace and loading programs need it; the filter keeps its other uses away. No
+//! filter sees the operations of io_uring, but io_uring starts no program and mounts nothing. On a kernel without filters Weir says so and
+//! goes on.
 //!
 //! Source: capabilities(7), `seccomp(2)`, `PR_SET_NO_NEW_PRIVS(2const)`, `PR_SET_DUMPABLE(2const)`.
 
@@ -26,11 +26,11 @@ use crate::sys;
 /// A capability: its number and its name.
 pub type Capability = (u32, &'static str);
 
-/// What is kept, and why it is needed for as long as a wire is up.
+/// The capabilities that are kept, each with the reason why it is needed for as long as a wire is up.
 pub const KEPT: [Capability; 8] = [
     // Signals are passed on to a program of `weir run`, which may be another user's; so is its end with ours.
     (5, "kill"),
-    // Hearing of the other end of a pair from its own namespace: NETLINK_LISTEN_ALL_NSID, netlink(7).
+    // Messages on the other end of a pair from its own namespace: NETLINK_LISTEN_ALL_NSID, netlink(7).
     (11, "net_broadcast"),
     // Interfaces, qdiscs, offloads, NAPI settings, XDP and tcx programs: taken over again whenever an interface comes back.
     (12, "net_admin"),
@@ -46,14 +46,14 @@ pub const KEPT: [Capability; 8] = [
     (23, "sys_nice"),
 ];
 
-/// Gives up all capabilities of this thread, and of those it starts from now on, but [`KEPT`].
+/// Gives up all capabilities but [`KEPT`] of this thread, and of the threads it starts from now on.
 pub fn shed() -> Result<()> {
     let kept = KEPT.iter().fold(0u64, |set, (number, _)| set | 1 << number);
     let give_up = || -> io::Result<()> {
         let mut own = capabilities()?;
         for (half, sets) in own.iter_mut().enumerate() {
             let kept = (kept >> (32 * half)) as u32;
-            // Inheritable ones would come through execve(2), which a sealed process has not got.
+            // Inheritable capabilities would come through execve(2), which a sealed process has not got.
             *sets =
                 Sets { effective: sets.effective & kept, permitted: sets.permitted & kept, inheritable: 0 };
         }
@@ -62,17 +62,17 @@ pub fn shed() -> Result<()> {
     give_up().doing(|| "giving up capabilities".into())
 }
 
-/// Forbids all threads of this process what Weir never does.
+/// Forbids all threads of this process the calls that Weir never makes.
 pub fn seal() -> Result<()> {
     let filters = calls::filters();
-    // The last one is asked first: the kernel takes the strictest answer, and of equal ones the last filter's.
+    // The filter that was set last is asked first: the kernel takes the strictest answer, and of equal ones the last filter's.
     for filter in &filters {
         seal_with(filter)?;
     }
     leave_no_core_dump()
 }
 
-/// Keeps what this process has in its memory, packets and keys, out of core dumps and from debuggers of its user.
+/// Keeps the memory of this process, with its packets and keys, out of core dumps and from debuggers of its user.
 pub fn leave_no_core_dump() -> Result<()> {
     // SAFETY: takes no pointers.
     sys::check(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) })

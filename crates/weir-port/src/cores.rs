@@ -1,22 +1,22 @@
-//! Which cores workers get: those on which the fewest workers are already, this process's and others', the last ones first.
+//! The cores that workers get: those with the fewest workers, of this process and others, the last cores first.
 //!
-//! Two real-time workers on one core take turns as it comes, while other cores are idle. Whoever has a core is found where the kernel
-//! shows it, by the name of the threads and what they may run on; what is not seen, in another PID namespace, does not count.
+//! Two real-time workers on one core take turns as it comes, while other cores are idle. A worker of any process is found in /proc, by the
+//! name of its thread and the cores it may run on; a worker in another PID namespace is not seen and does not count.
 //!
 //! Source: proc_pid_task(5), `Cpus_allowed_list` in proc_pid_status(5).
 
 use std::fs;
 use std::path::Path;
 
-/// What a worker's thread is called.
+/// The name of a worker's thread.
 pub const WORKER_NAME: &str = "weir-worker";
 
-/// `count` of the cores `allowed`, in ascending order, or all if there are not as many.
+/// The cores for workers: `count` of `allowed`, in ascending order, or all if there are not as many.
 pub fn for_workers(allowed: &[usize], count: usize) -> Vec<usize> {
     choose(allowed, count, &taken(Path::new("/proc")))
 }
 
-/// The fewest workers first, then the last cores.
+/// Chooses cores: the fewest workers first, then the last cores.
 fn choose(allowed: &[usize], count: usize, taken: &[usize]) -> Vec<usize> {
     let workers_on = |core: usize| taken.iter().filter(|&&other| other == core).count();
     let mut cores = allowed.to_vec();
@@ -26,7 +26,7 @@ fn choose(allowed: &[usize], count: usize, taken: &[usize]) -> Vec<usize> {
     cores
 }
 
-/// The cores of the workers on this machine, one for each. Threads come and go while it looks.
+/// The cores of the workers on this machine, one for each. Threads come and go meanwhile.
 fn taken(proc: &Path) -> Vec<usize> {
     let folders = |path: &Path| fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
     let is_number = |path: &Path| {
@@ -42,7 +42,7 @@ fn taken(proc: &Path) -> Vec<usize> {
         .collect()
 }
 
-/// The one core that a thread may run on, if it is one.
+/// The one core that a thread may run on; `None` if it may run on several.
 fn only_core(status: &str) -> Option<usize> {
     status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?.trim().parse().ok()
 }

@@ -1,7 +1,7 @@
-//! The directory of Weir's sockets and locks: who may make names in it decides whom a command talks to and what it waits for.
+//! The directory of Weir's sockets and locks. A user who may make names in it decides whom a command talks to and what it waits for.
 //!
-//! Rule: it is a directory, not a link to one, it belongs to the user that this process is, and nobody else may write there. Its
-//! mode is set whatever the umask says. One that belongs to somebody else is refused, and so is one in which others may have made names.
+//! Rule: it is a directory, not a link to one, it belongs to the user of this process, and nobody else may write there. Its mode is set
+//! whatever the umask says. A directory that belongs to another user is refused, and so is one in which others may have made names.
 //!
 //! Source: `open(2)` for `O_NOFOLLOW`; `fchmod(2)`, which the umask does not concern.
 
@@ -12,15 +12,15 @@ use std::path::Path;
 
 use crate::sys;
 
-/// Everybody may look up a socket there, and only its owner make one.
+/// The mode of the directory: every user may look up a socket there, and only its owner make one.
 const MODE: u32 = 0o755;
-/// What lets others make names.
+/// The bits of a mode that let others make names.
 const OTHERS_WRITE: u32 = 0o022;
 
-/// Makes the directory, or checks that the one that is there will do.
+/// Makes the directory, or checks that the one that is there is suitable.
 ///
 /// # Errors
-/// One that will not do, with what to do about it.
+/// A directory that is not suitable, with what to do about it.
 pub fn make(path: &Path) -> io::Result<File> {
     let is_new = match DirBuilder::new().mode(MODE).create(path) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),

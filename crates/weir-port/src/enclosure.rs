@@ -8,9 +8,9 @@
 //!  lo, eth0 ========== pair == program [wire] host == pair ========= weirN
 //! ```
 //!
-//! With a wire the second pair gives the packets back to the host: there its routing and its firewall see them as from any interface. Neither
-//! namespace of ours has a name, so nothing of them can be left behind: they go with the processes and descriptors that hold
-//! them, and the pairs with them.
+//! With a wire the second pair gives the packets back to the host: there its routing and its firewall see them as from any interface.
+//! Neither namespace of ours has a name, so neither can be left behind: they go with the processes and descriptors that hold them, and the
+//! pairs with them.
 //!
 //! Each end knows the other's Ethernet address for good, because a neighbour that is still being asked for costs packets. Where
 //! the host has a way out, it masquerades the program ([`crate::way_out`]), for each of IPv4 and IPv6 by itself; otherwise the
@@ -37,20 +37,20 @@ use crate::way_out::{NftTable, OpenedInterface, nftables};
 
 /// The wire's interfaces: first the one where the program's packets come in.
 pub const PORTS: [&str; 2] = ["program", "host"];
-/// Queues of the program's pair: up to so many flows do not wait for each other.
+/// The queues of the program's pair: as many flows do not wait for each other.
 const QUEUES_PROGRAM: u32 = 64;
-/// Queues of the host's pair, for the way back. Fewer, because each takes frames, and time when it is closed.
+/// The queues of the host's pair, for the way back. They are fewer, because each takes frames, and time when it is closed.
 const QUEUES_HOST: u32 = 16;
 
-/// What was made for a program.
+/// The namespace and the way out made for a program.
 pub struct Enclosure {
-    /// Its namespace.
+    /// The program's namespace.
     pub program: NetNs,
     /// The table of its way out, in the host's namespace, where there is one.
     pub way_out: Option<NftTable>,
 }
 
-/// What is known before anything is made.
+/// The routes and the network for a program, found before anything is made.
 struct Site {
     lock: Lock,
     routes: Vec<KernelRoute>,
@@ -58,7 +58,7 @@ struct Site {
 }
 
 impl Site {
-    /// Chooses a network for the program; nobody else does so until this is dropped.
+    /// Chooses a network for the program; no other process chooses one until this is dropped.
     fn choose(host: &NetNs) -> Result<Site> {
         let lock = Lock::take()?;
         let (routes, used) = host.run(|| Ok((address::routes()?, address::addresses()?)))?;
@@ -67,7 +67,7 @@ impl Site {
         Ok(Site { lock, routes, subnet })
     }
 
-    /// Addresses, routes and the way out, for a program behind `eth0` and a host behind `outer`.
+    /// Sets addresses, routes and the way out, for a program behind `eth0` and a host behind `outer`.
     fn connect(
         &self,
         host: &NetNs,
@@ -110,7 +110,7 @@ pub fn make(host: &NetNs, keeper: &mut dyn Keeper) -> Result<Enclosure> {
     let (near_host, outer) = pair(c"host", c"weir%d", Side::Host, host, QUEUES_HOST)?;
     let here = NetNs::current()?;
     for near in [&near_program, &near_host] {
-        // They would go with the namespace too, but a moment later.
+        // The pair would go with the namespace too, but a moment later.
         keeper.record(&here, Undo::Link { ifindex: near.ifindex, name: near.name.clone() }, None)?;
         link::set_up(near.ifindex, true)?;
     }
@@ -128,12 +128,12 @@ pub struct Limited {
     pub way_out: Option<NftTable>,
 }
 
-/// Why there is none.
+/// The reason why a program has no namespace.
 #[derive(Debug)]
 pub enum EnclosureError {
     /// The network could not be made.
     Network(PortError),
-    /// Its ends could not be limited; it is gone.
+    /// The ends of the network could not be limited; the network is removed.
     Limit(PortError),
 }
 
@@ -168,7 +168,7 @@ pub fn make_limited(
     Ok(limited)
 }
 
-/// What one side is called: its IPv4 address, and its IPv6 address if there is such.
+/// The addresses of one side: IPv4, and IPv6 if `ipv6`.
 fn addresses(subnet: &PairSubnet, side: Side, ipv6: bool) -> impl Iterator<Item = Prefix> {
     [Some(subnet.v4(side)), ipv6.then(|| subnet.v6(side))].into_iter().flatten()
 }
@@ -179,7 +179,7 @@ fn has_ipv6(link: &Link) -> bool {
 
 /// Brings one side up with its own addresses and the other's as neighbours.
 fn settle(link: &Link, subnet: &PairSubnet, side: Side, ipv6: bool) -> Result<()> {
-    // There is no router to be asked for and nobody whose address could be the same.
+    // There is no router to ask for and no host whose address could be the same.
     for setting in ["accept_dad", "accept_ra", "router_solicitations"] {
         sysctl::write_if_there(&format!("ipv6/conf/{}/{setting}", link.name), "0")?;
     }
@@ -193,7 +193,7 @@ fn settle(link: &Link, subnet: &PairSubnet, side: Side, ipv6: bool) -> Result<()
         .try_for_each(|far| address::add_neighbour(link.ifindex, far.address, subnet.ethernet(other)))
 }
 
-/// Lets the program out by `outer`, where the host has a way out, and nobody else who could not go before.
+/// Lets the program out by `outer`, where the host has a way out; other traffic gets no way that it did not have before.
 fn open_way_out(
     lock: &Lock,
     host: &NetNs,
@@ -243,7 +243,7 @@ fn open_way_out(
             }
             sysctl::write(&setting.path()?, &wanted.to_string())?;
         }
-        // Our own interface's settings go with it.
+        // The settings of our own interface go with it.
         for setting in ["ipv4/conf/IFACE/forwarding", "ipv6/conf/IFACE/force_forwarding"] {
             sysctl::write_if_there(&setting.replace("IFACE", &outer.name), "1")?;
         }

@@ -1,7 +1,7 @@
-//! What can go wrong between Weir and the kernel, as sentences: what was wrong, where, and what to do about it.
+//! The errors between Weir and the kernel, as sentences: what was wrong, where, and what to do about it.
 //!
-//! A failed system call is reported with what was being done and on what; what the kernel itself has to say
-//! (netlink's extended acknowledgement, the BPF verifier's last line) is kept in `source`.
+//! A failed system call is reported with what was being done and on what; the kernel's own message (netlink's extended acknowledgement, the
+//! BPF verifier's last line) is kept in `source`.
 
 use std::io;
 
@@ -11,7 +11,7 @@ pub enum PortError {
     /// The process lacks a capability.
     #[error("{doing} needs root (CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_SYS_ADMIN): run it with sudo")]
     NotRoot {
-        /// What was being done.
+        /// The action that failed, as `reading the routes`.
         doing: String,
     },
     /// There is no such interface in this namespace.
@@ -23,45 +23,45 @@ pub enum PortError {
     /// The interface cannot be a port.
     #[error("interface {name} {why}")]
     Unsuitable {
-        /// Its name.
+        /// The name of the interface.
         name: String,
-        /// Why not, and what to do.
+        /// The reason, and what to do.
         why: String,
     },
-    /// Another weir has it.
+    /// Another weir has this thing of the kernel.
     #[error("{name} is held by {why}")]
     Busy {
-        /// What is held.
+        /// The name of the thing.
         name: String,
-        /// By whom, and what to do.
+        /// The holder, and what to do.
         why: String,
     },
     /// The kernel cannot do something that is needed.
     #[error("this kernel lacks {what}: {fix}")]
     Unsupported {
-        /// What it lacks.
+        /// The feature that the kernel lacks.
         what: String,
-        /// What to do.
+        /// The remedy.
         fix: String,
     },
     /// A call to the kernel failed.
     #[error("{doing}: {source}{}", hint(source))]
     Kernel {
-        /// What was being done, and on what.
+        /// The action that failed, and on what.
         doing: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }
 
 impl PortError {
-    /// Whether it says that an interface is gone, or never was.
+    /// Whether the error says that an interface is gone, or never was.
     pub fn is_no_interface(&self) -> bool {
         matches!(self, PortError::NoInterface { .. })
     }
 }
 
-/// What to do about the errors with which a kernel answers a call that it does not know.
+/// The hint for the errors with which a kernel answers a call that it does not know.
 fn hint(source: &io::Error) -> &'static str {
     match source.raw_os_error() {
         Some(

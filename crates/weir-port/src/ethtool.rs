@@ -1,4 +1,4 @@
-//! The two things that only `ethtool` knows: how many queues an interface really uses, and whether checksums are left to it.
+//! The two facts that only `ethtool` knows: how many queues an interface really uses, and whether checksums are left to it.
 //!
 //! Checksums matter because a veth hands a packet over with its checksum still to be filled in (`CHECKSUM_PARTIAL`), and
 //! AF_XDP would carry it out that way. With transmit checksumming off at the sending end, the kernel fills it in first.
@@ -18,7 +18,7 @@ const ETHTOOL_GGRO: u32 = 0x2b;
 const ETHTOOL_SGRO: u32 = 0x2c;
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
 
-/// How many queues are in use in each direction.
+/// The queues in use in each direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Channels {
     /// Receive queues.
@@ -72,14 +72,14 @@ pub fn tcp_segmentation(name: &str) -> Result<bool> {
     Ok(value.data != 0)
 }
 
-/// Whether what an interface of this thread's namespace receives is joined again (GRO).
+/// Whether packets that an interface of this thread's namespace receives are joined (GRO).
 pub fn receive_offload(name: &str) -> Result<bool> {
     let mut value = Value { command: ETHTOOL_GGRO, data: 0 };
     ioctl(name, &mut value).doing(|| format!("reading the receive offload of {name}"))?;
     Ok(value.data != 0)
 }
 
-/// Leaves checksums of packets sent on an interface of this thread's namespace to the device, or not.
+/// Leaves checksums of packets sent on an interface of this thread's namespace to the device, or does not.
 pub fn set_tx_checksum(name: &str, on: bool) -> Result<()> {
     let mut value = Value { command: ETHTOOL_STXCSUM, data: u32::from(on) };
     ioctl(name, &mut value).doing(|| {
@@ -90,7 +90,7 @@ pub fn set_tx_checksum(name: &str, on: bool) -> Result<()> {
     })
 }
 
-/// Joins what an interface of this thread's namespace receives again, or not.
+/// Switches the joining of received packets (GRO) on or off at an interface of this thread's namespace.
 pub fn set_receive_offload(name: &str, on: bool) -> Result<()> {
     let mut value = Value { command: ETHTOOL_SGRO, data: u32::from(on) };
     ioctl(name, &mut value).doing(|| {

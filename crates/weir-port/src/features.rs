@@ -1,4 +1,4 @@
-//! Where a VLAN's tag is on its way through a sending end: in the frame, where AF_XDP finds it, or beside it.
+//! The place of a VLAN's tag on its way through a sending end: in the frame, where AF_XDP finds it, or beside it.
 //!
 //! A VLAN interface leaves its tag in the packet's description where the device below says that it can insert it (`tx-vlan-hw-insert`,
 //! `tx-vlan-stag-hw-insert`), as every veth does. XDP and AF_XDP see the frame alone: it would arrive untagged, in another network. With
@@ -18,24 +18,24 @@ use crate::netlink::{acknowledged, explained, is_code};
 /// `ETHTOOL_MSG_FEATURES_GET` and `_SET` of `include/uapi/linux/ethtool_netlink.h`; the encoder counts the kernel's answers too.
 const FEATURES_GET: u8 = 11;
 const FEATURES_SET: u8 = 12;
-/// `ETHTOOL_FLAG_OMIT_REPLY`: an acknowledgement will do.
+/// The flag `ETHTOOL_FLAG_OMIT_REPLY`: an acknowledgement will do.
 const NO_REPLY: u32 = 1 << 1;
 
 /// A feature of an interface by which tags go beside the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TagInsertion {
-    /// Of customers' tags (802.1Q).
+    /// Insertion of customers' tags (802.1Q).
     Ctag,
-    /// Of providers' tags (802.1ad).
+    /// Insertion of providers' tags (802.1ad).
     Stag,
 }
 
 impl TagInsertion {
-    /// Both, as a veth is born with.
+    /// Both features, which a new veth has.
     pub const ALL: [TagInsertion; 2] = [TagInsertion::Ctag, TagInsertion::Stag];
 
-    /// As `ethtool -k` calls it, in the kernel's own words.
+    /// The name of the feature, as `ethtool -k` has it.
     fn name(self) -> &'static CStr {
         match self {
             TagInsertion::Ctag => c"tx-vlan-hw-insert",
@@ -44,7 +44,7 @@ impl TagInsertion {
     }
 }
 
-/// Those that are on at an interface of this thread's namespace.
+/// The features that are on at an interface of this thread's namespace.
 pub fn tag_insertions(ifindex: u32) -> Result<Vec<TagInsertion>> {
     let doing = || format!("reading the features of interface number {ifindex}");
     let mut request = ethtool::Request::new().op_features_get_do();
@@ -67,7 +67,7 @@ pub fn tag_insertions(ifindex: u32) -> Result<Vec<TagInsertion>> {
     Ok(found)
 }
 
-/// Switches features of an interface of this thread's namespace on or off; content with it being gone.
+/// Switches features of an interface of this thread's namespace on or off; content with the interface being gone.
 pub fn switch(ifindex: u32, features: &[TagInsertion], on: bool) -> Result<()> {
     if features.is_empty() {
         return Ok(());

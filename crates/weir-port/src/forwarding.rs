@@ -1,4 +1,4 @@
-//! Forwarding: which of the host's settings must change for its ways out to carry a program's packets, and back.
+//! Forwarding: the settings of the host that must change for its ways out to carry a program's packets, and back.
 //!
 //! Rule, so that as little as possible changes, for each interface that a way out leaves by:
 //!
@@ -9,8 +9,8 @@
 //!        ipv6/conf/IFACE/accept_ra = 2          from its router, where it is 1
 //! ```
 //!
-//! Several runs may need the same setting. Each holds it together with the others ([`crate::hold`]): the first notes what it was, and
-//! the last puts that back.
+//! Several runs may need the same setting. Each holds it together with the others ([`crate::hold`]): the first notes the old value, and the
+//! last puts that back.
 //!
 //! Source: kernel `Documentation/networking/ip-sysctl.rst`; `net/ipv4/route.c:ip_route_input_slow`,
 //! `net/ipv6/ip6_output.c:ip6_forward`, `net/ipv6/route.c:rt6_purge_dflt_routers`.
@@ -35,7 +35,7 @@ pub enum Setting {
 }
 
 impl Setting {
-    /// What [`crate::sysctl`] calls it, in this thread's namespace.
+    /// The path of the setting for [`crate::sysctl`], in this thread's namespace.
     pub fn path(self) -> Result<String> {
         let of = |ifindex, version: &str, name: &str| {
             Ok(format!("{version}/conf/{}/{name}", Link::by_index(ifindex)?.name))
@@ -48,7 +48,7 @@ impl Setting {
         }
     }
 
-    /// A name that is its own among those of a namespace.
+    /// The name of the setting, unique in a namespace.
     pub fn name(self) -> String {
         match self {
             Setting::ForwardIpv4(ifindex) => format!("{ifindex}-ipv4-forwarding"),
@@ -60,7 +60,7 @@ impl Setting {
 }
 
 impl Setting {
-    /// The setting of a [`Setting::name`].
+    /// The setting of a [`Setting::name`]; `None` for another text.
     pub fn from_name(name: &str) -> Option<Setting> {
         let (ifindex, what) = name.split_once('-')?;
         let setting = match (ifindex.parse(), what) {
@@ -76,14 +76,14 @@ impl Setting {
 /// A setting that must change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SettingChange {
-    /// Which.
+    /// The setting.
     pub setting: Setting,
-    /// What it must be.
+    /// The value that it must have.
     pub wanted: u8,
 }
 
-/// What these ways out, interfaces by their numbers, need, in order; `read` tells what a setting was before any run changed it, if there is
-/// such a one.
+/// The changes that the ways out by these interfaces (numbers) need, in order; `read` tells the value of a setting before any run changed
+/// it, if it has one.
 pub fn plan(
     interfaces_v4: &[u32],
     interfaces_v6: &[u32],

@@ -1,22 +1,22 @@
-//! What of an interface or a namespace is whose: a hold on each thing that weirs change.
+//! The owners of the parts of interfaces and namespaces: a hold on each thing that weirs change.
 //!
 //! A hold is a file, `/run/weir/holds/NAMESPACE-THING`, that is locked by `flock(2)`. Two kinds:
 //!
 //! ```text
-//! alone    the receive queues of an end: whoever comes next is refused if the holder lives, and waits if it is being undone
+//! alone    the receive queues of an end: the next process is refused if the holder lives, and waits if it is being undone
 //! shared   the queue at a sending end, its checksum offload, a setting: the first notes what was before, the last puts it back
 //! ```
 //!
 //! Shared, because the two ends of a pair may be two weirs': a generator at one end and a sink or a wire at the other each need the
 //! queues at both.
 //!
-//! Rule: shared holds are taken, and left by whoever puts things back, with [`Lock`] held; and a file is only believed while it
-//! still has its name. A descriptor carries its lock along, so a hold that a process has handed on
-//! ([`Hold::file`]) lives until both have closed it.
+//! Rule: shared holds are taken, and left by the process that puts things back, with [`Lock`] held; and a file is only believed while it
+//! still has its name. A descriptor carries its lock along, so a hold that a process has handed on ([`Hold::file`]) lives until both have
+//! closed it.
 //!
-//! Owner: the guardian, from before the change to after the last undo. A file that nobody has locked was left behind by a weir that
-//! was killed together with its guardian; what was before is still in it, and the next holder goes on from there. A hold that is
-//! dropped before it was handed on ([`Hold::hand_on`]), as when the next thing cannot be had, leaves no file unless there was one.
+//! Owner: the guardian, from before the change to after the last undo. A file that no process has locked was left behind by a weir that was
+//! killed together with its guardian; the old state is still in it, and the next holder goes on from there. A hold that is dropped before
+//! it was handed on ([`Hold::hand_on`]), as when the next thing cannot be had, leaves no file unless there was one.
 //!
 //! Limits: process numbers are those of one PID namespace, files those of one `/run`.
 
@@ -35,18 +35,18 @@ use crate::lock::{DIRECTORY, Lock, try_flock};
 use crate::netns::NetNs;
 use crate::{directory, sys};
 
-/// How long one that is being undone is waited for, in nanoseconds.
+/// The longest wait for a hold that is being undone, in nanoseconds.
 const WAIT_NS_MAX: u64 = 15_000_000_000;
 const BETWEEN_NS: u64 = 10_000_000;
-/// More than what is written in any hold: a saved qdisc's options have some kilobytes at most.
+/// The most bytes read of a hold's file, more than any has: a saved qdisc's options have some kilobytes at most.
 const FILE_BYTES_MAX: usize = 64 * 1024;
 
-/// What is held.
+/// A thing that can be held.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Thing {
-    /// As the file calls it; unique on the machine.
+    /// The name of its file; unique on the machine.
     file: String,
-    /// As people call it.
+    /// Its name in messages.
     name: String,
 }
 
@@ -66,7 +66,7 @@ impl Thing {
         Thing::of_link(netns, link, "checksum")
     }
 
-    /// Where an interface of `netns` leaves VLAN tags.
+    /// The place where an interface of `netns` leaves VLAN tags.
     pub fn tags(netns: &NetNs, link: &Link) -> Thing {
         Thing::of_link(netns, link, "tags")
     }
@@ -82,23 +82,23 @@ impl Thing {
     }
 }
 
-/// Who holds something, as the next reads it.
+/// The holder of a thing, as the next process reads it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
-    /// Its process.
+    /// The number of its process.
     pub pid: u32,
-    /// When that started, which tells it from a later process of the same number.
+    /// The start of that process, which tells it from a later one of the same number.
     started: u64,
     /// The process that puts things back, if it has one.
     pub guardian: Option<u32>,
-    /// What it was started as.
+    /// The command line of its process.
     pub command: String,
-    /// Whether what it held is being put back.
+    /// Whether the thing it held is being put back.
     is_undone: bool,
 }
 
 impl Owner {
-    /// This process, with the one that puts things back for it.
+    /// This process as an owner, with the guardian that puts things back for it.
     pub fn this(guardian: Option<u32>) -> Owner {
         let pid = std::process::id();
         let words: Vec<_> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
@@ -115,38 +115,38 @@ impl Owner {
     }
 }
 
-/// When a process started, in ticks since the machine did; `None` if it has ended, reaped or not.
+/// The start of a process, in ticks since the machine's start; `None` if it has ended, reaped or not.
 fn started(pid: u32) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in parentheses, may have anything in it.
+    // The name, in parentheses, may hold any characters.
     let mut words = text.rsplit_once(") ")?.1.split(' ');
     let state = words.next()?;
     // Field 22 of proc_pid_stat(5).
     (state != "Z" && state != "X").then(|| words.nth(18)?.parse().ok()).flatten()
 }
 
-/// What a file says.
+/// The content of a hold's file.
 #[derive(Serialize, Deserialize)]
 struct Note<T> {
     owner: Owner,
     before: T,
 }
 
-/// Something that is held, until this is dropped everywhere.
+/// A hold on a thing, until this is dropped in all processes.
 #[derive(Debug)]
 pub struct Hold {
     file: File,
     path: PathBuf,
-    /// Whether nobody needs what is in the file once this is dropped.
+    /// Whether the content of the file is of no use once this is dropped.
     is_new: bool,
 }
 
 impl Hold {
-    /// Takes something for `owner` alone, and waits if it is being put back; `say` is then told for what and whom. What was noted by one
-    /// that could put nothing back stays noted.
+    /// Takes a thing for `owner` alone, and waits if it is being put back; `say` is then told what is waited for and whose it is. A state
+    /// noted by a process that could put nothing back stays noted.
     ///
     /// # Errors
-    /// If a living process holds it, or whoever puts it back takes too long.
+    /// If a living process holds the thing, or putting it back takes too long.
     pub fn alone(thing: &Thing, owner: &Owner, say: &mut dyn FnMut(&str)) -> Result<Hold> {
         let doing = || doing(thing);
         let mut hold = wait_for(thing, say, || {
@@ -159,8 +159,9 @@ impl Hold {
         Ok(hold)
     }
 
-    /// Takes something together with others. The first notes what was before, which `look` finds out, or one before it that could put
-    /// nothing back. All are given that, and whether they are the first, who changes it.
+    /// Takes a thing together with others. The first holder notes the old state: the one that a process before it noted and could not put
+    /// back, otherwise that which `look` finds. Returns the hold, the old state, and whether this is the first holder, who changes the
+    /// thing.
     pub fn shared<T: Serialize + DeserializeOwned>(
         _lock: &Lock,
         thing: &Thing,
@@ -174,7 +175,7 @@ impl Hold {
                 return Ok(Ok((hold, None)));
             }
             let shared = Hold::try_lock(thing, libc::LOCK_SH).doing(doing)?;
-            // Of the file that is locked: one who had it alone may have deleted the one before.
+            // The note is read from the file that is locked: a holder that had it alone may have deleted the file before.
             Ok(match shared.map(|hold| (hold.noted::<T>(), hold)) {
                 Some((Some(note), hold)) => Ok((hold, Some(note))),
                 _ => Err(Hold::owner_of(thing)),
@@ -192,74 +193,74 @@ impl Hold {
         Ok((hold, note.before, true))
     }
 
-    /// What was noted of a thing before it was changed, by whoever holds it or left it behind.
+    /// The old state of a thing, noted before it was changed by the process that holds it or left it behind.
     pub fn noted_before<T: DeserializeOwned>(thing: &Thing) -> Option<T> {
         Hold::read::<T>(thing).map(|note| note.before)
     }
 
-    /// What was noted of the thing before it was changed.
+    /// The old state of the thing, noted before it was changed.
     pub fn before<T: DeserializeOwned>(&self) -> Option<T> {
         self.noted::<T>().map(|note| note.before)
     }
 
-    /// A thing that was left behind, by somebody who could put nothing back; `None` if it is held, or was not.
+    /// The hold on a thing left behind by a process that could put nothing back; `None` if it is held, or was not.
     pub fn left(thing: &Thing) -> Result<Option<Hold>> {
         let is_there = folder().join(&thing.file).exists();
         if is_there { Hold::try_lock(thing, libc::LOCK_EX).doing(|| doing(thing)) } else { Ok(None) }
     }
 
-    /// Whether nobody else holds it, so that what was before must come back. Asked with [`Lock`] held, and once: who is not the last
-    /// holds it no more.
+    /// Whether no other process holds the thing, so that the old state must come back. Asked with [`Lock`] held, and once: a holder that is
+    /// not the last holds the thing no more.
     pub fn is_last(&self) -> bool {
-        // Where it cannot be told, it is better to put back once too often.
+        // Where the lock cannot be tried, it is better to put back once too often.
         try_flock(&self.file, libc::LOCK_EX).unwrap_or(true)
     }
 
-    /// Says in the file that what was changed is being put back.
+    /// Says in the file that the thing is being put back.
     pub fn note_undone(&self) {
         if let Some(mut note) = self.noted::<Value>() {
             note.owner.is_undone = true;
-            // Its holder then lives for others until it has ended, which it is about to.
+            // If this fails, the holder counts as living until it has ended, which it is about to.
             let _ = self.note(&note);
         }
     }
 
-    /// Lets go for good, and leaves nothing behind. Only who holds it alone, or [is the last](Hold::is_last), may.
+    /// Gives the thing up for good, and removes its file. Only a holder that has it alone, or [is the last](Hold::is_last), may.
     pub fn finish(mut self) {
         self.is_new = false;
         self.remove();
     }
 
-    /// Somebody will put back what was before, and [finish](Hold::finish) it.
+    /// Keeps the file when this is dropped: another process will put the old state back and [finish](Hold::finish) the hold.
     pub fn hand_on(&mut self) {
         self.is_new = false;
     }
 
-    /// While it is still locked. Left behind, it is found and locked by the next.
+    /// Removes the file while it is still locked. A file left behind is found and locked by the next holder.
     fn remove(&self) {
         let _ = std::fs::remove_file(&self.path);
     }
 
-    /// Whether it is on a thing of the interface of this number in this namespace.
+    /// Whether this is on a thing of the interface of this number in this namespace.
     pub fn is_of(&self, (namespace, ifindex): (u64, u32)) -> bool {
         let name = self.path.file_name().and_then(|name| name.to_str());
         name.is_some_and(|name| name.starts_with(&format!("{namespace}-{ifindex}-")))
     }
 
-    /// To hand it on to another process, with [`Hold::path`].
+    /// The locked file, to hand it on to another process with [`Hold::path`].
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// To hand it on to another process, with [`Hold::file`].
+    /// The path of the file, to hand it on to another process with [`Hold::file`].
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What another process handed on.
+    /// The hold that another process handed on.
     ///
     /// # Errors
-    /// If the path is not one of a hold, or another file's.
+    /// If the path is not one of a hold, or is another file's.
     pub fn from_parts(file: File, path: PathBuf) -> io::Result<Hold> {
         let own = file.metadata()?;
         let is_hold = path.parent() == Some(&folder()) && own.is_file();
@@ -271,7 +272,7 @@ impl Hold {
         Err(io::Error::new(ErrorKind::InvalidInput, format!("{} is not a hold", path.display())))
     }
 
-    /// The file, locked; `None` if somebody has it locked in another way.
+    /// The file, locked; `None` if another process has it locked in a mode that excludes this one.
     fn try_lock(thing: &Thing, mode: libc::c_int) -> io::Result<Option<Hold>> {
         directory::make(Path::new(DIRECTORY))?;
         directory::make(&folder())?;
@@ -284,7 +285,7 @@ impl Hold {
                 return Ok(None);
             }
             let own = file.metadata()?;
-            // The holder before may have deleted it.
+            // The holder before may have deleted the file.
             let is_same = std::fs::symlink_metadata(&path)
                 .is_ok_and(|there| (own.dev(), own.ino()) == (there.dev(), there.ino()));
             if is_same {
@@ -293,12 +294,12 @@ impl Hold {
         }
     }
 
-    /// Who has a thing, if that can be read.
+    /// The owner of a thing, if its file can be read.
     fn owner_of(thing: &Thing) -> Option<Owner> {
         Hold::read::<Value>(thing).map(|note| note.owner)
     }
 
-    /// What stands in a thing's file, whoever has it.
+    /// The content of a thing's file, whoever has it.
     fn read<T: DeserializeOwned>(thing: &Thing) -> Option<Note<T>> {
         serde_json::from_slice(&std::fs::read(folder().join(&thing.file)).ok()?).ok()
     }
@@ -309,12 +310,12 @@ impl Hold {
         serde_json::from_slice(&bytes[..length]).ok()
     }
 
-    /// Written over, not cut and written, so that what is changed in place needs no room.
+    /// The file is written over, not cut and written, so that a note changed in place needs no room.
     fn note<T: Serialize>(&self, note: &Note<T>) -> io::Result<()> {
         let bytes = serde_json::to_vec(note)?;
         let written = self.file.write_all_at(&bytes, 0).and_then(|()| self.file.set_len(bytes.len() as u64));
         if written.is_err() {
-            // What is half written says nothing to anybody.
+            // A half-written note cannot be parsed, so it is removed.
             let _ = self.file.set_len(0);
         }
         written
@@ -339,7 +340,7 @@ pub fn ends(ends: &[(&NetNs, &Link)], say: &mut dyn FnMut(&str)) -> Result<Ends>
     for (netns, link) in ends {
         things.extend([Thing::receive(netns, link), Thing::queue(netns, link), Thing::checksum(netns, link)]);
     }
-    // In one order, so that two that want the same ends do not each get half of them.
+    // The things are sorted, so that two processes that want the same ends do not each get half of them.
     things.sort_unstable_by(|one, other| one.file.cmp(&other.file));
     things.dedup_by(|one, other| one.file == other.file);
     let holds = things.iter().map(|thing| Hold::alone(thing, &owner, say)).collect::<Result<_>>()?;
@@ -370,7 +371,7 @@ fn doing(thing: &Thing) -> String {
     format!("taking hold of {}, in {DIRECTORY}/holds", thing.name)
 }
 
-/// Tries until it can be had, which fails with the holder if there is one. One that lives and keeps it is not waited for.
+/// Tries until the thing can be had. A holder that lives and keeps it is not waited for: the error names it.
 fn wait_for<T>(
     thing: &Thing,
     say: &mut dyn FnMut(&str),
@@ -379,7 +380,7 @@ fn wait_for<T>(
     let busy = |why: String| Err(PortError::Busy { name: thing.name.clone(), why });
     let mut last = None;
     for _ in 0..WAIT_NS_MAX / BETWEEN_NS {
-        // There is nothing in it for the moment between being locked and being written to.
+        // The file is empty for a moment between being locked and being written to.
         let holder = match attempt()? {
             Ok(done) => return Ok(done),
             Err(holder) => holder,
@@ -389,7 +390,7 @@ fn wait_for<T>(
                 return busy(format!("process {} (`{}`): end that first", holder.pid, holder.command));
             }
             if last.is_none() {
-                // One that has no guardian is a command that sets something and is done, such as a limit.
+                // A holder without a guardian is a command that sets something and is done, such as a limit.
                 let why = match holder.guardian {
                     Some(_) => "changed is being put back",
                     None => "is doing to it comes first",
@@ -419,7 +420,7 @@ fn wait_for<T>(
     })
 }
 
-/// Lets a guardian go on that somebody has stopped, if it is one.
+/// Continues a guardian that was stopped; does nothing to a process that is no guardian.
 fn wake(guardian: u32) {
     let is_guardian = std::fs::read_to_string(format!("/proc/{guardian}/cmdline"))
         .is_ok_and(|words| words.split('\0').nth(1) == Some("guardian"));

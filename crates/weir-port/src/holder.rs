@@ -1,14 +1,14 @@
-//! Who holds an XDP program: the process to stop.
+//! The holder of an XDP program: the process to stop.
 //!
-//! The kernel says of an interface which program it runs, and of each descriptor of a process, in `/proc/PID/fdinfo`, which
-//! program it keeps attached. A program that was attached by netlink (`ip link set ... xdp`) has no such descriptor.
+//! The kernel says which program an interface runs, and in `/proc/PID/fdinfo` which program each descriptor of a process keeps attached. A
+//! program that was attached by netlink (`ip link set ... xdp`) has no such descriptor.
 //!
 //! Source: kernel `kernel/bpf/syscall.c:bpf_link_show_fdinfo`. Limits: processes of other users are seen by root alone.
 
 use std::fs;
 use std::path::Path;
 
-/// The process that keeps program number `program` attached: its number and what it was started as.
+/// The process that keeps program number `program` attached: its number and its command line.
 pub fn of_program(program: u32) -> Option<(u32, String)> {
     let processes = fs::read_dir("/proc").ok()?.flatten();
     let pid = processes

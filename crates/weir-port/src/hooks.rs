@@ -1,14 +1,14 @@
-//! Hooks of others at an interface that a wire passes by: what AF_XDP takes in never reaches them, nor does what it sends.
+//! Hooks of others at an interface that a wire bypasses: they see neither packets that AF_XDP takes in nor packets that it sends.
 //!
 //! ```text
 //! packet --> XDP --(to AF_XDP)            AF_XDP --> device
 //!             +--> tcx, tc, netfilter's netdev --> stack --> netdev, tc, tcx --> qdisc --> device
 //! ```
 //!
-//! Rule: a hook is only looked for, never touched. A kernel that has no such hooks has none on the interface.
+//! Rule: a hook is only looked for, never touched. On a kernel that has no such hooks the list is empty.
 //!
-//! Source: `BPF_PROG_QUERY` of bpf(2); `tc-bpf(8)` for the parents of `clsact`; nft(8) on the `netdev` family. Limits: of a tc filter only
-//! that it is there is told, of a tcx program its number.
+//! Source: `BPF_PROG_QUERY` of bpf(2); `tc-bpf(8)` for the parents of `clsact`; nft(8) on the `netdev` family. Limits: a tc filter is only
+//! reported to be there, a tcx program by its number.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -21,13 +21,13 @@ use crate::error::{PortError, Result};
 use crate::link::Link;
 use crate::sys;
 
-/// The hooks at an interface of this thread's namespace, each as people call it.
+/// The hooks at an interface of this thread's namespace, each by its name for people.
 pub fn at(link: &Link) -> Vec<String> {
     let mut found = Vec::new();
     for (way, attach_type, parent) in
         [("ingress", BPF_TCX_INGRESS, TC_INGRESS), ("egress", BPF_TCX_EGRESS, TC_EGRESS)]
     {
-        // A kernel that does not say has none, or no such hooks.
+        // A kernel that cannot list them has none, or no such hooks.
         let programs = tcx_programs(link.ifindex, attach_type).unwrap_or_default();
         found.extend(programs.into_iter().map(|id| format!("tcx program {id} on {way}")));
         if has_filter(link.ifindex, parent) {
@@ -45,8 +45,8 @@ const TC_INGRESS: u32 = 0xffff_fff2;
 const TC_EGRESS: u32 = 0xffff_fff3;
 const NFPROTO_NETDEV: u8 = 5;
 
-/// The numbers of the tcx programs that an interface of this thread's namespace asks of what it sends, in the order in which it asks
-/// them: the first `PROGRAMS_MAX`.
+/// The numbers of the tcx programs that an interface of this thread's namespace runs on packets it sends, in the order in which they run:
+/// the first `PROGRAMS_MAX`.
 pub fn on_egress(ifindex: u32) -> io::Result<Vec<u32>> {
     tcx_programs(ifindex, BPF_TCX_EGRESS)
 }
@@ -59,12 +59,12 @@ pub fn check_tcx(ifindex: u32) -> Result<()> {
                 .into(),
             fix: "a wire needs Linux 6.16 or newer, `weir limit` does without".into(),
         }),
-        // What else is wrong shows when one is attached.
+        // Other errors show when a program is attached.
         _ => Ok(()),
     }
 }
 
-/// How many programs at a hook are looked at; the kernel allows as many (`BPF_MPROG_MAX`).
+/// The most programs at a hook that are looked at; the kernel allows as many (`BPF_MPROG_MAX`).
 const PROGRAMS_MAX: usize = 64;
 
 fn tcx_programs(ifindex: u32, attach_type: u32) -> io::Result<Vec<u32>> {
@@ -95,7 +95,7 @@ fn tcx_programs(ifindex: u32, attach_type: u32) -> io::Result<Vec<u32>> {
     // SAFETY: the one address is of a live array of as many numbers as `count` says.
     match unsafe { sys::bpf(BPF_PROG_QUERY, &mut query) } {
         Ok(_) => Ok(ids.into_iter().take(query.count as usize).filter(|id| *id != 0).collect()),
-        // Nothing was ever attached there.
+        // No program was ever attached there.
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(Vec::new()),
         Err(error) => Err(error),
     }

@@ -1,11 +1,11 @@
-//! Whose rights a program of `weir run` has: those of the user who asked sudo(8) for ours.
+//! The rights of a program of `weir run`: those of the user who asked sudo(8) for ours.
 //!
-//! Rule: sudo says in `SUDO_UID` and `SUDO_GID` who asked. The program becomes that user, in that user's groups as the system's
-//! databases have them, with `HOME`, `USER`, `LOGNAME` and `SHELL` as after a login and without sudo's own variables: as if it
-//! had been started without sudo. Root who asked, or no sudo, is no other user.
+//! Rule: sudo names the user who asked in `SUDO_UID` and `SUDO_GID`. The program becomes that user, in that user's groups as the system's
+//! databases have them, with `HOME`, `USER`, `LOGNAME` and `SHELL` as after a login and without sudo's own variables: as if it had been
+//! started without sudo. If root asked, or without sudo, the program stays root.
 //!
-//! Only root can make use of these variables, and whoever sets the environment of a root process can do as they like anyway; they
-//! only ever take rights away.
+//! Only root can make use of these variables, and a user who sets the environment of a root process has root's rights anyway; they only
+//! ever take rights away.
 //!
 //! Source: sudo(8) for the variables, getpwuid_r(3), getgrouplist(3), credentials(7).
 
@@ -28,7 +28,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// The user who asked sudo for root's rights; none if nobody did.
+    /// The user who asked sudo for root's rights; `None` if no other user did.
     ///
     /// # Errors
     /// A variable that is no number, in one sentence.
@@ -62,7 +62,7 @@ impl Identity {
         Ok(Some(Identity { user, group, groups: groups(&account.name, group), environment }))
     }
 
-    /// What the program's environment has instead of ours.
+    /// The variables that the program's environment has instead of ours.
     pub fn environment(&self) -> &[(&'static str, OsString)] {
         &self.environment
     }
@@ -71,7 +71,7 @@ impl Identity {
     pub fn assume(&self) -> io::Result<()> {
         // SAFETY: the pointer and the length are of a live vector.
         sys::check(unsafe { libc::setgroups(self.groups.len(), self.groups.as_ptr()) })?;
-        // The user last: it takes the right to do the others.
+        // The user is set last: the change takes the right to make the others.
         // SAFETY: takes no pointers.
         sys::check(unsafe { libc::setresgid(self.group, self.group, self.group) })?;
         // SAFETY: takes no pointers.
@@ -86,7 +86,7 @@ struct Account {
     shell: OsString,
 }
 
-/// The user of this number, if the system knows one.
+/// The user of this number, if the system has one.
 fn account(user: libc::uid_t) -> Option<Account> {
     let mut text = vec![0u8; 64 * 1024];
     // SAFETY: all-zero is a valid `passwd`: numbers and null pointers.
@@ -123,7 +123,7 @@ fn groups(name: &CStr, group: libc::gid_t) -> Vec<libc::gid_t> {
             groups.truncate(count);
             return groups;
         }
-        // It said how many there are.
+        // A failed call has set `count` to the number of groups.
         groups.resize(count.max(groups.len() * 2), group);
     }
 }

@@ -1,10 +1,12 @@
-//! The kernel side of Weir: how packets come out of a stock kernel and go back in, and how it is made to hold them.
+//! The kernel side of Weir: takes packets out of a stock kernel, puts them back in, and has the kernel hold them.
 //!
-//! From the outside in: [`port`] is one end of a wire and ties the rest together, [`queue`] one of its receive queues, [`ownership`] of them all; [`xsk`] are
-//! the AF_XDP sockets, [`napi`] the ownership of the receive queues, [`bpf`] the two programs; [`link`], [`qdisc`], [`ethtool`] and
-//! [`netns`] arrange interfaces and namespaces; [`hold`] tells what is whose, [`undo`] remembers what must be put back, [`release`] what held senders above all; [`probe`] finds out whether this kernel
-//! can do it all. [`enclosure`] makes the namespace of a program with its network ([`veth`], [`subnet`], [`address`],
-//! [`way_out`]), [`reservation`] and [`tap`] are for a stack that shares an interface with the kernel, [`limit`] is a limit in place, by the kernel's own queue; [`process`] starts the program there, and [`unsent`] sees what its closed sockets have still to send.
+//! From the outside in: [`port`] is one end of a wire and ties the rest together; [`queue`] is one of its receive queues, and [`ownership`]
+//! the care of them all. [`xsk`] are the AF_XDP sockets, [`napi`] the ownership of the receive queues, [`bpf`] the two programs. [`link`],
+//! [`qdisc`], [`ethtool`] and [`netns`] arrange interfaces and namespaces. [`hold`] records the owner of each thing that weirs change,
+//! [`undo`] remembers what must be put back, and [`release`] what held senders above all. [`probe`] finds out whether this kernel can do it
+//! all. [`enclosure`] makes the namespace of a program with its network ([`veth`], [`subnet`], [`address`], [`way_out`]), and [`process`]
+//! starts the program there. [`reservation`] and [`tap`] are for a stack that shares an interface with the kernel. [`limit`] is a limit in
+//! place, by the kernel's own queue. [`unsent`] sees what closed sockets of a program have still to send.
 
 pub mod address;
 pub mod bpf;

@@ -1,4 +1,4 @@
-//! Interfaces: what the kernel knows of one, and what must be so for it to be a port.
+//! Interfaces: the kernel's record of one, and the conditions for it to be a port.
 //!
 //! Source: rtnetlink(7); `drivers/net/veth.c` for the peer.
 
@@ -12,7 +12,7 @@ use crate::ethtool;
 use crate::netlink::{acknowledged, explained, is_code};
 use crate::netns::NetNs;
 
-/// What is known of an interface of this thread's namespace.
+/// The kernel's record of an interface of this thread's namespace.
 #[derive(Clone, Debug, Default)]
 pub struct Link {
     /// Its number in its namespace.
@@ -31,25 +31,25 @@ pub struct Link {
     pub master: Option<u32>,
     /// Its Ethernet address.
     pub address: [u8; 6],
-    /// How many queues it receives on.
+    /// The number of its receive queues.
     pub rx_queues: u32,
-    /// How many queues it sends on.
+    /// The number of its transmit queues.
     pub tx_queues: u32,
     /// Packets that the device dropped where they came in, since it was made.
     pub rx_dropped: u64,
     /// Packets that the device dropped where they were to go out, since it was made.
     pub tx_dropped: u64,
-    /// How many `ethtool -L` could make those at most: as many as the kernel made room for with the interface.
+    /// The most transmit queues that `ethtool -L` could set: as many as the kernel made room for with the interface.
     pub tx_queues_max: u32,
     /// The longest packet it is given to cut into segments, in bytes.
     pub gso_bytes_max: u32,
-    /// How many bytes stand before the network's header in what it is given to send; of Ethernet, tags not counted.
+    /// The bytes before the network's header in packets it is given to send; of Ethernet, tags not counted.
     pub link_header_bytes: u32,
     /// The number of the XDP program that is attached.
     pub xdp_program: Option<u32>,
     /// For a veth, the number of its other end in the other end's namespace.
     pub peer_ifindex: Option<u32>,
-    /// That namespace, as this one numbers it; `None` where both ends share one.
+    /// The namespace of that end, as this one numbers it; `None` where both ends share one.
     pub peer_netns_id: Option<i32>,
 }
 
@@ -151,7 +151,7 @@ impl Link {
     }
 }
 
-/// A name as the kernel takes it; none if no interface can be called so.
+/// A name as the kernel takes it; `None` if no interface can have that name.
 ///
 /// Source: kernel `net/core/dev.c:dev_valid_name`, whose spaces (`lib/ctype.c`) are those of Latin-1.
 pub fn kernel_name(name: &str) -> Option<CString> {
@@ -175,7 +175,7 @@ pub fn set_up(ifindex: u32, up: bool) -> Result<()> {
     })
 }
 
-/// How an interface is joined to others of its namespace.
+/// The record of how an interface is joined to others of its namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Joint {
     /// Its number.
@@ -186,7 +186,7 @@ pub struct Joint {
     pub is_veth: bool,
     /// The bridge or bond it belongs to.
     pub master: Option<u32>,
-    /// What it stands on, as a VLAN and a macvlan do; `None` where that is in another namespace.
+    /// The device below it, as a VLAN and a macvlan have one; `None` where that is in another namespace.
     pub below: Option<u32>,
 }
 
@@ -230,7 +230,7 @@ pub fn addresses_of_ports(bridge: u32) -> Result<Vec<[u8; 6]>> {
     Ok(addresses)
 }
 
-/// Deletes an interface of this thread's namespace (a veth takes its other end along); content with it being gone.
+/// Deletes an interface of this thread's namespace (a veth takes its other end along); an absent one is no error.
 pub fn delete(ifindex: u32) -> Result<()> {
     let header = Ifinfomsg { ifi_index: ifindex as i32, ..Default::default() };
     let request = rt_link::Request::new().op_dellink_do(&header);

@@ -1,7 +1,7 @@
-//! One at a time: what several Weir processes of a machine must not do at once, such as choosing a free network.
+//! The lock on things that several Weir processes of a machine must not do at once, such as choosing a free network.
 //!
-//! What is locked, by `flock(2)`, is the directory itself that Weir's sockets and holds are in, so that locking makes no file and
-//! leaves none. The kernel lets go of it when its holder dies.
+//! The lock, by `flock(2)`, is on the directory itself that Weir's sockets and holds are in, so that locking makes no file and leaves none.
+//! The kernel releases it when its holder dies.
 //!
 //! Limits: weirs of different mount namespaces, with a `/run` each, do not see each other.
 
@@ -13,7 +13,7 @@ use std::path::Path;
 use crate::error::{Doing, Result};
 use crate::{directory, sys};
 
-/// Where Weir's sockets and holds are.
+/// The directory of Weir's sockets and holds.
 pub const DIRECTORY: &str = "/run/weir";
 
 /// The right to arrange what several weirs share, until dropped.
@@ -22,15 +22,15 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Waits for it, because whoever has it needs it for milliseconds.
+    /// Takes the lock, and waits for it, because a holder needs it for milliseconds.
     ///
     /// # Errors
-    /// If somebody has it for 15 s.
+    /// If another process has it for 15 s.
     pub fn take() -> Result<Lock> {
         Lock::take_in(Path::new(DIRECTORY)).doing(|| format!("locking {DIRECTORY}"))
     }
 
-    /// Takes it if nobody has it; not where no weir has ever been.
+    /// Takes the lock if no process has it; not where no weir has ever been.
     pub fn try_take() -> Option<Lock> {
         let directory = File::open(DIRECTORY).ok()?;
         try_flock(&directory, libc::LOCK_EX)
@@ -52,7 +52,7 @@ impl Lock {
     }
 }
 
-/// Locks an open file in one of the modes of `flock(2)`; false if somebody has it in another.
+/// Locks an open file in one of the modes of `flock(2)`; false if another has it in a mode that excludes this one.
 pub(crate) fn try_flock(file: &File, mode: libc::c_int) -> io::Result<bool> {
     // SAFETY: takes no pointers; the descriptor is open.
     match sys::check(unsafe { libc::flock(file.as_raw_fd(), mode | libc::LOCK_NB) }) {

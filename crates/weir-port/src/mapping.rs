@@ -54,7 +54,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: this is the mapping made in `new`. Whoever kept an address from `array` holds this value beside it.
+        // SAFETY: this is the mapping made in `new`. A user of an address from `array` holds this value beside it.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.length_bytes) };
     }
 }

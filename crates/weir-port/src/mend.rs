@@ -1,11 +1,10 @@
-//! Mending a pair whose weir was killed together with its guardian: what the guardian would have put back, as far as it left word.
+//! Mends a pair whose weir was killed together with its guardian: puts back what the guardian would have, as far as it left word.
 //!
-//! What was before stands in the holds that nobody has any more ([`crate::hold`]). Without one, as after `/run` was full or
-//! emptied, what weir leaves is known by itself: its qdisc by its handle, and with it checksum offload and VLAN tag
-//! insertion that are off. Senders are let go in
-//! any case, which harms nobody.
+//! The old states stand in the holds that no process has any more ([`crate::hold`]). Without one, as after `/run` was full or emptied, what
+//! weir leaves is recognised by itself: its qdisc by its handle, and with it checksum offload and VLAN tag insertion that are off. Held
+//! senders are released in any case, which harms nobody.
 //!
-//! Rule: nothing is touched that a living weir holds. Mending twice is mending once.
+//! Rule: a thing that a living weir holds is not touched. Mending twice is mending once.
 
 use crate::error::{PortError, Result};
 use crate::features::{self, TagInsertion};
@@ -19,15 +18,15 @@ use crate::release::Means;
 use crate::way_out::nftables;
 use crate::{ethtool, holder, qdisc, sysctl};
 
-/// Mends both ends of the pair of an interface of this thread's namespace; what was done, in words.
+/// Mends both ends of the pair of an interface of this thread's namespace; returns what was done, in words.
 ///
 /// # Errors
-/// If somebody has one of the ends.
+/// If another process has one of the ends.
 pub fn pair(name: &str, say: &mut dyn FnMut(&str)) -> Result<Vec<String>> {
     let link = Link::by_name(name)?;
     let netns = NetNs::current()?;
     let (far_netns, far) = link.peer()?;
-    // Both, before anything is done to one of them.
+    // Both ends are taken before anything is done to one of them.
     let owner = Owner::this(None);
     let ends = [(&netns, &link), (&far_netns, &far)];
     let queues = ends.iter().map(|(netns, link)| Hold::alone(&Thing::receive(netns, link), &owner, say));
@@ -44,7 +43,7 @@ pub fn pair(name: &str, say: &mut dyn FnMut(&str)) -> Result<Vec<String>> {
         let checksum = Hold::alone(&Thing::checksum(netns, link), &owner, say)?;
         let tags = Hold::alone(&Thing::tags(netns, link), &owner, say)?;
         netns.run(|| {
-            // First, as what the queue holds would be lost with it.
+            // The release comes first, as packets that the queue holds would be lost with it.
             done.extend(release(link, &name, &mut means)?);
             let was_ours = qdisc::is_installed(link.ifindex)?;
             if was_ours {
@@ -101,7 +100,8 @@ fn release(link: &Link, name: &str, means: &mut Means) -> Result<Option<String>>
     Ok(is_deferred.then(|| format!("{name}: its queues left to the kernel again")))
 }
 
-/// Puts back the settings and removes the tables of this thread's namespace that runs changed and nobody needs any more; what was done, in words.
+/// Puts back the settings and removes the tables of this thread's namespace that runs changed and no run needs any more; returns what was
+/// done, in words.
 pub fn settings() -> Result<Vec<String>> {
     let netns = NetNs::current()?;
     let _lock = Lock::take()?;
@@ -115,7 +115,7 @@ pub fn settings() -> Result<Vec<String>> {
         }
         hold.finish();
     }
-    // Last, as they shut what the settings open.
+    // The tables go last, as they shut what the settings open.
     done.extend(
         nftables::remove_left_behind()?.iter().map(|name| format!("the nftables table {name} removed")),
     );

@@ -1,7 +1,7 @@
-//! Watching interfaces: which of this namespace's have gone, gone down or come up.
+//! Watches interfaces of this namespace: which have gone, gone down or come up.
 //!
-//! [`Monitor`] waits for what happens to any of them, [`Fares`] tells what of it changes one, and [`Watch`] tells that to whoever asks
-//! now and then. [`Stir`] hears that something happens to an interface or its qdiscs, here or where a veth's other end is.
+//! [`Monitor`] waits for events of all of them, [`Fares`] picks those that change the state of one, and [`Watch`] gives these to a caller
+//! that asks now and then. [`Stir`] hears that something happens to an interface or its qdiscs, here or where a veth's other end is.
 //!
 //! Source: rtnetlink(7), the multicast groups RTNLGRP_LINK and RTNLGRP_TC; netlink(7), `NETLINK_LISTEN_ALL_NSID`.
 
@@ -13,15 +13,15 @@ use crate::error::{Doing, Result};
 use crate::link::Link;
 use crate::sys;
 
-/// What happened to an interface.
+/// An event of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkEvent {
-    /// It is gone, or has moved to another namespace.
+    /// The interface is gone, or has moved to another namespace.
     Gone {
         /// Its number.
         ifindex: u32,
     },
-    /// Something about it changed; whether it is up now.
+    /// The interface changed; `up` and `has_carrier` are as after the change.
     Changed {
         /// Its number.
         ifindex: u32,
@@ -33,10 +33,10 @@ pub enum LinkEvent {
 }
 
 impl LinkEvent {
-    /// What would be told of an interface of this thread's namespace as it is now.
+    /// The event that the present state of an interface of this thread's namespace would make.
     ///
     /// # Errors
-    /// If the kernel does not say.
+    /// If the kernel does not answer.
     pub fn now(ifindex: u32) -> Result<LinkEvent> {
         match Link::by_index(ifindex) {
             Ok(link) => Ok(LinkEvent::Changed { ifindex, up: link.up, has_carrier: link.has_carrier }),
@@ -45,14 +45,14 @@ impl LinkEvent {
         }
     }
 
-    /// The interface it is about.
+    /// The number of the interface that the event is about.
     pub fn ifindex(self) -> u32 {
         match self {
             LinkEvent::Gone { ifindex } | LinkEvent::Changed { ifindex, .. } => ifindex,
         }
     }
 
-    /// How the interface fares then.
+    /// The state of the interface after the event.
     pub fn state(self) -> State {
         match self {
             LinkEvent::Gone { .. } => State::Gone,
@@ -70,7 +70,7 @@ pub struct Monitor {
 
 const RTNLGRP_LINK_MASK: u32 = 1;
 const RTNLGRP_TC_MASK: u32 = 1 << 3;
-/// Header and `struct ifinfomsg`.
+/// The bytes of a header and `struct ifinfomsg`.
 const MESSAGE_BYTES_MIN: usize = 32;
 
 impl Monitor {
@@ -79,7 +79,7 @@ impl Monitor {
         Ok(Monitor { socket: listen(libc::NETLINK_ROUTE, RTNLGRP_LINK_MASK)? })
     }
 
-    /// Waits for the next message; what it says. `None` if messages were lost, so anything may have happened.
+    /// Waits for the next message; returns its events, or `None` if messages were lost, so that anything may have happened.
     pub fn wait(&self) -> io::Result<Option<Vec<LinkEvent>>> {
         let mut buffer = vec![0u8; MESSAGES_BYTES];
         match receive(&self.socket, &mut buffer, 0) {
@@ -89,14 +89,14 @@ impl Monitor {
         }
     }
 
-    /// Readable while [`Monitor::wait`] would not wait.
+    /// The descriptor, readable while [`Monitor::wait`] would not wait.
     pub fn fd(&self) -> RawFd {
         self.socket.as_raw_fd()
     }
 }
 
-/// Hears that something happens to interfaces or their qdiscs: of this thread's namespace, and of every other for which it has a number,
-/// as it has for those where other ends of its veths are. It keeps none of them alive.
+/// A listener for events of interfaces or their qdiscs, in this thread's namespace and every other for which it has a number, as it has for
+/// those where other ends of its veths are. It keeps none of them alive.
 pub struct Stir {
     socket: OwnedFd,
 }
@@ -110,15 +110,15 @@ impl Stir {
         Ok(Stir { socket })
     }
 
-    /// Readable while there is something to hear.
+    /// The descriptor, readable while there are messages.
     pub fn fd(&self) -> RawFd {
         self.socket.as_raw_fd()
     }
 
-    /// Whether something has happened to an interface of one of these numbers, in whatever namespace, since it was last asked.
+    /// Whether anything has happened to an interface of one of these numbers, in any namespace, since the last call.
     ///
     /// # Errors
-    /// If the kernel has no more to say, ever.
+    /// If the socket will give no more messages.
     pub fn has_heard_of(&self, ifindexes: &[u32]) -> io::Result<bool> {
         let mut heard = false;
         let mut buffer = vec![0u8; MESSAGES_BYTES];
@@ -128,7 +128,7 @@ impl Stir {
                     heard |=
                         messages(&buffer[..length]).any(|message| ifindexes.contains(&ifindex_of(message)));
                 }
-                // Messages were lost, of anything.
+                // Messages were lost, on whatever interface.
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => heard = true,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(heard),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -138,10 +138,10 @@ impl Stir {
     }
 }
 
-/// Room for what comes in one call.
+/// The room for messages of one call, in bytes.
 const MESSAGES_BYTES: usize = 64 * 1024;
 
-/// A socket that hears what is said to these groups of a protocol of netlink.
+/// A socket that hears the messages to these groups of a netlink protocol.
 pub(crate) fn listen(protocol: i32, groups: u32) -> Result<OwnedFd> {
     let open = || -> io::Result<OwnedFd> {
         let socket = sys::socket(libc::AF_NETLINK, libc::SOCK_RAW, protocol)?;
@@ -155,14 +155,14 @@ pub(crate) fn listen(protocol: i32, groups: u32) -> Result<OwnedFd> {
     open().doing(|| "listening for what the kernel changes".into())
 }
 
-/// Takes all that there is to hear, whatever it says.
+/// Takes all messages there are, unread.
 pub(crate) fn drain(socket: &OwnedFd) {
     let mut buffer = vec![0u8; MESSAGES_BYTES];
     loop {
         match receive(socket, &mut buffer, libc::MSG_DONTWAIT) {
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            // Messages were lost, which were not read anyway.
+            // Lost messages would not have been read anyway.
             Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {}
             Err(_) => return,
         }
@@ -175,42 +175,42 @@ pub(crate) fn receive(socket: &OwnedFd, buffer: &mut [u8], flags: i32) -> io::Re
     sys::check(length as i32).map(|length| length as usize)
 }
 
-/// How an interface fares.
+/// The state of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Up, with a carrier.
+    /// The interface is up and has a carrier.
     Up,
-    /// Up, and its other end is down.
+    /// The interface is up, and its other end is down.
     NoCarrier,
-    /// Down.
+    /// The interface is down.
     Down,
-    /// It is gone, or in another namespace.
+    /// The interface is gone, or in another namespace.
     Gone,
 }
 
-/// How one interface has fared, as far as a [`Monitor`] told.
+/// The state of one interface, as far as a [`Monitor`] told.
 pub struct Fares {
     ifindex: u32,
     state: State,
 }
 
 impl Fares {
-    /// As if it were up: that it is not will be its first change.
+    /// Begins as if the interface were up: that it is not will be its first change.
     pub fn new(ifindex: u32) -> Fares {
         Fares { ifindex, state: State::Up }
     }
 
-    /// Its changes by what [`Monitor::wait`] heard, each with the state before.
+    /// The changes of the interface by the events that [`Monitor::wait`] heard, each as the state before and after.
     ///
     /// # Errors
-    /// If messages were lost and the kernel does not say how it is now.
+    /// If messages were lost and the kernel does not tell the present state.
     pub fn changes(&mut self, heard: Option<&[LinkEvent]>) -> Result<Vec<(State, State)>> {
         let came_to: Vec<State> = match heard {
             Some(events) => {
                 let of_it = events.iter().filter(|event| event.ifindex() == self.ifindex);
                 of_it.map(|event| event.state()).collect()
             }
-            // Anything may have happened, so also that it went down and up.
+            // Messages were lost: the interface may have gone down and up.
             None => vec![State::Down, LinkEvent::now(self.ifindex)?.state()],
         };
         let steps = came_to.into_iter().map(|state| (std::mem::replace(&mut self.state, state), state));
@@ -222,12 +222,12 @@ impl Fares {
 pub struct Watch {
     monitor: Monitor,
     fares: Fares,
-    /// What has happened and was not told yet.
+    /// The changes that were not given to the caller yet.
     changes: VecDeque<State>,
 }
 
 impl Watch {
-    /// From now on.
+    /// Watches the interface with number `ifindex` from now on.
     pub fn new(ifindex: u32) -> Result<Watch> {
         let mut watch =
             Watch { monitor: Monitor::new()?, fares: Fares::new(ifindex), changes: VecDeque::new() };
@@ -235,12 +235,12 @@ impl Watch {
         Ok(watch)
     }
 
-    /// Readable when something may have happened.
+    /// The descriptor, readable when something may have happened.
     pub fn fd(&self) -> RawFd {
         self.monitor.fd()
     }
 
-    /// What it has come to since it was last asked; the changes one by one, `None` once there are no more.
+    /// The next state that the interface has come to since the last call; `None` once there are no more changes.
     pub fn next_change(&mut self) -> Result<Option<State>> {
         let doing = || "listening for changes of interfaces".to_string();
         while sys::poll_readable(&mut [sys::poll_in(self.monitor.socket.as_raw_fd())], Some(0))
@@ -259,7 +259,7 @@ impl Watch {
     }
 }
 
-/// What the messages of one reading say; reading stops at what is no message.
+/// The events of the messages of one reading; parsing stops at bytes that are no message.
 pub fn parse(bytes: &[u8]) -> Vec<LinkEvent> {
     let event_of = |message: &[u8]| {
         let ifindex = ifindex_of(message);
@@ -278,7 +278,7 @@ pub fn parse(bytes: &[u8]) -> Vec<LinkEvent> {
     messages(bytes).filter_map(event_of).collect()
 }
 
-/// The messages of what came in one call, up to the first that is none; each of [`MESSAGE_BYTES_MIN`] or more.
+/// The messages of one reading, up to the first that is none; each has [`MESSAGE_BYTES_MIN`] bytes or more.
 fn messages(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
         let length = (bytes.len() >= MESSAGE_BYTES_MIN).then(|| word(bytes, 0) as usize)?;
@@ -291,7 +291,7 @@ fn messages(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// Where `struct ifinfomsg` and `struct tcmsg` have it.
+/// The interface's number, at the place where `struct ifinfomsg` and `struct tcmsg` have it.
 fn ifindex_of(message: &[u8]) -> u32 {
     word(message, 20)
 }

@@ -1,15 +1,15 @@
-//! Which system calls a sealed process may make.
+//! The system calls that a sealed process may make.
 //!
 //! Three filters are asked at each call, and the kernel takes the strictest answer:
 //!
 //! ```text
 //! DEADLY    another program, process, module, mount, other memory: the process is killed
-//! allowed   what Weir, its libraries and the C library call, some with certain arguments only; anything else: EPERM
+//! allowed   the calls of Weir, its libraries and the C library, some with certain arguments only; anything else: EPERM
 //! clone3    as if the kernel had none, because its arguments lie in memory where no filter sees them: the C library then takes clone
 //! ```
 //!
-//! Calls that are allowed whatever their arguments cost next to nothing: the kernel keeps a bitmap of them. So what a packet's way
-//! calls is allowed as a whole.
+//! Calls that are allowed whatever their arguments cost next to nothing: the kernel keeps a bitmap of them. So the calls on a packet's way
+//! are allowed as a whole.
 //!
 //! Source: `seccomp(2)`; kernel `kernel/seccomp.c:seccomp_run_filters` for which answer counts, `seccomp_cache_prepare` for the
 //! bitmap.
@@ -22,7 +22,7 @@ use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
 };
 
-/// A call that is allowed if its argument of this number, under a mask, is this.
+/// A call that is allowed if the argument of this number, under a mask, has this value.
 struct With {
     call: c_long,
     argument: u8,
@@ -33,21 +33,21 @@ struct With {
 const EXEC: u64 = libc::PROT_EXEC as u64;
 
 const ALLOWED_WITH: [With; 9] = [
-    // A thread, not a process.
+    // Clone makes a thread, not a process.
     With {
         call: libc::SYS_clone,
         argument: 0,
         mask: libc::CLONE_THREAD as u64,
         value: libc::CLONE_THREAD as u64,
     },
-    // No memory that holds instructions.
+    // Mapped memory holds no instructions.
     With { call: libc::SYS_mmap, argument: 2, mask: EXEC, value: 0 },
     With { call: libc::SYS_mprotect, argument: 2, mask: EXEC, value: 0 },
-    // Into network namespaces alone.
+    // Setns enters network namespaces alone.
     With { call: libc::SYS_setns, argument: 1, mask: u32::MAX as u64, value: libc::CLONE_NEWNET as u64 },
-    // A new network namespace, where a probe needs one.
+    // Unshare makes a new network namespace, where a probe needs one.
     With { call: libc::SYS_unshare, argument: 0, mask: u32::MAX as u64, value: libc::CLONE_NEWNET as u64 },
-    // Offloads and queues of an interface, its index, whether there is a terminal, and a socket that does not block.
+    // Ioctls: offloads and queues of an interface, its index, whether there is a terminal, and a socket that does not block.
     ioctl(libc::SIOCETHTOOL),
     ioctl(libc::SIOCGIFINDEX),
     ioctl(libc::TCGETS),
@@ -58,9 +58,9 @@ const fn ioctl(request: u64) -> With {
     With { call: libc::SYS_ioctl, argument: 1, mask: u32::MAX as u64, value: request }
 }
 
-/// What is allowed whatever the arguments.
+/// The calls that are allowed whatever the arguments.
 const ALLOWED: &[c_long] = &[
-    // Packets, and whatever else goes through sockets.
+    // Packets, and all else that goes through sockets.
     libc::SYS_socket,
     libc::SYS_socketpair,
     libc::SYS_bind,
@@ -164,7 +164,7 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_setsid,
     libc::SYS_capget,
     libc::SYS_capset,
-    // What the process and the machine are.
+    // Identity of the process and the machine.
     libc::SYS_getpid,
     libc::SYS_getppid,
     libc::SYS_gettid,
@@ -179,11 +179,11 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_uname,
     libc::SYS_sysinfo,
     libc::SYS_getrandom,
-    // Answered below.
+    // Answered by a filter of its own, below.
     libc::SYS_clone3,
 ];
 
-/// Their older forms, where the architecture has them.
+/// The older forms of these calls, where the architecture has them.
 #[cfg(target_arch = "x86_64")]
 const ALLOWED_OLD: &[c_long] = &[
     libc::SYS_poll,
@@ -209,7 +209,7 @@ const ALLOWED_OLD: &[c_long] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const ALLOWED_OLD: &[c_long] = &[];
 
-/// What no Weir ever calls and an intruder would first.
+/// The calls that no Weir ever makes and an intruder would make first.
 const DEADLY: &[c_long] = &[
     libc::SYS_execve,
     libc::SYS_execveat,
@@ -300,7 +300,7 @@ mod tests {
 
     #[test]
     fn what_weir_needs_goes_on_and_what_is_not_known_is_refused() {
-        // Of this thread alone, and of those it starts.
+        // The filters hold for this thread alone, and for the threads it starts.
         let sealed = std::thread::spawn(|| {
             filters().iter().for_each(|filter| apply_filter(filter).unwrap());
             assert_eq!(std::thread::spawn(|| 7).join().unwrap(), 7, "threads are needed");

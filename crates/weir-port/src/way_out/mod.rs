@@ -1,4 +1,4 @@
-//! A run's way out of the host: what its nftables table says.
+//! A run's way out of the host: the contents of its nftables table.
 //!
 //! ```text
 //! table inet weir0 {
@@ -17,20 +17,22 @@
 //! }
 //! ```
 //!
-//! Rule of the gate: what was not forwarded before any weir is not forwarded now. What comes in by an interface whose forwarding was off is
-//! dropped and counted, unless it answers a run's program; and nothing else gets to the program either. Of what forwarded before,
-//! nothing is dropped, and where nothing had to be switched on there is no gate.
+//! Rule of the gate: traffic that was not forwarded before any weir is not forwarded now. A packet that comes in by an interface whose
+//! forwarding was off is dropped and counted, unless it answers a run's program; and nothing else gets to the program either. Traffic that
+//! was forwarded before is not dropped, and where nothing had to be switched on there is no gate.
 //!
 //! Several runs. Each has a table of its own with a gate of its own, and a packet must pass all of them. So a gate lets the answers of all
-//! runs pass, which it knows by the name of the interface that they go to, and guards its own program alone. It goes with its run; what
-//! forwards is put back by the last ([`crate::forwarding`]).
+//! runs pass, which it knows by the name of the interface that they go to, and guards its own program alone. The table goes with its run;
+//! the last run puts the forwarding settings back ([`crate::forwarding`]).
 //!
-//! Bridges. `br_netfilter` shows bridged packets to the gate as if they were forwarded from the bridge to itself. What a host is to
-//! forward has the host's own Ethernet address, and what it bridges never has: of what stays in one bridge the gate drops the first alone.
+//! Bridges. `br_netfilter` shows bridged packets to the gate as if they were forwarded from the bridge to itself. A packet for the host to
+//! forward has the host's own Ethernet address, and a bridged packet never has: of packets that stay in one bridge the gate drops the
+//! former alone.
 //!
-//! Limits. It goes by what was before the first run: who makes the host a router while one runs finds it shut until the last has ended. The
-//! addresses of a bridge are those at the start: one that it gets later is not guarded from the bridge to itself. An interface in a VRF is not
-//! guarded. Where one setting switches IPv6 on for all interfaces, before Linux 6.17, from one bridge to any is not guarded for IPv6.
+//! Limits. The gate goes by the settings before the first run: a user who makes the host a router while one runs finds it shut until the
+//! last has ended. The addresses of a bridge are those at the start: one that it gets later is not guarded from the bridge to itself. An
+//! interface in a VRF is not guarded. Where one setting switches IPv6 on for all interfaces, before Linux 6.17, from one bridge to any is
+//! not guarded for IPv6.
 //!
 //! Source: `nft(8)`; kernel `net/bridge/br_netfilter_hooks.c:br_nf_forward`, `net/ipv4/ip_forward.c`.
 
@@ -45,7 +47,7 @@ use crate::link::{self, Link};
 
 pub use watch::{Stopper, TableEvent, TableWatch};
 
-/// What the names of all runs' interfaces begin with.
+/// The prefix of the names of all runs' interfaces.
 pub const NAME_PREFIX: &str = "weir";
 /// The kind of a bridge, as the kernel calls it.
 const BRIDGE: &str = "bridge";
@@ -59,7 +61,7 @@ pub enum Family {
     V6,
 }
 
-/// What a rule asks of a packet.
+/// A condition of a rule on a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Match {
     /// `meta nfproto`
@@ -86,32 +88,32 @@ pub enum Match {
     Answer,
 }
 
-/// What a rule does with a packet.
+/// The verdict of a rule on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NftVerdict {
-    /// The chain has no more to say of it.
+    /// The packet is accepted by this chain.
     Accept,
-    /// It is counted and dropped.
+    /// The packet is counted and dropped.
     Drop,
-    /// It gets the address of the interface that it leaves by.
+    /// The packet gets the address of the interface that it leaves by as its source.
     Masquerade,
 }
 
-/// A rule: what matches all, is done with as the verdict says.
+/// A rule: the verdict holds for a packet that meets all conditions.
 pub type NftRule = (Vec<Match>, NftVerdict);
 
 /// An interface whose forwarding was off before any weir switched it on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenedInterface {
     family: Family,
-    /// Which; `None` is all of them.
+    /// The interface's number; `None` means all interfaces.
     ifindex: Option<u32>,
-    /// Of a bridge, the Ethernet addresses that are the host's.
+    /// The Ethernet addresses that are the host's, if the interface is a bridge.
     bridge: Option<Vec<[u8; 6]>>,
 }
 
 impl OpenedInterface {
-    /// What this change opens, in this thread's namespace; `None` if it opens nothing.
+    /// The interface that a change opens, in this thread's namespace; `None` if the change opens nothing.
     pub fn by(change: &SettingChange) -> Result<Option<OpenedInterface>> {
         let (family, ifindex) = match change.setting {
             Setting::ForwardIpv4(ifindex) => (Family::V4, Some(ifindex)),
@@ -132,7 +134,7 @@ impl OpenedInterface {
         Ok(Some(OpenedInterface { family, ifindex, bridge }))
     }
 
-    /// The rules that shut it again.
+    /// The rules that shut the interface again.
     fn gate(&self) -> Vec<NftRule> {
         let family = Match::Family(self.family);
         let Some(ifindex) = self.ifindex else {
@@ -156,16 +158,16 @@ impl OpenedInterface {
     }
 }
 
-/// What a run's table says.
+/// The contents of a run's table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NftTable {
-    /// Its name, which is that of the run's interface at the host.
+    /// The name of the table, which is that of the run's interface at the host.
     pub name: String,
-    /// That interface's number.
+    /// The number of that interface.
     pub ifindex: u32,
     /// The program's addresses, of those families in which there is a way out.
     pub sources: Vec<IpAddr>,
-    /// What weirs opened for the ways out of this run.
+    /// The interfaces that weirs opened for the ways out of this run.
     pub opened: Vec<OpenedInterface>,
 }
 
@@ -261,9 +263,9 @@ mod tests {
             (packet(UP, RUN), false),
             (packet(UP, LAN), false),
             (packet(UP, UP), false),
-            // An answer to somebody who is no program of a run.
+            // An answer to a host that is no program of a run.
             (answer(UP, LAN), false),
-            // These were forwarded before.
+            // Packets of interfaces that forwarded before.
             (packet(LAN, UP), true),
             (Packet { family: Family::V6, ..packet(UP, LAN) }, true),
         ] {
