@@ -1,22 +1,22 @@
-//! Owning a receive queue: nobody but the worker drains its ring, so the ring fills while the worker holds back, the
-//! device stops the sender's queue, and the sender blocks.
+//! Ownership of a receive queue: the worker alone drains its ring, so the ring fills while the worker holds back, the device stops the
+//! sender's queue, and the sender blocks.
 //!
 //! A NAPI instance is owned in three steps. With `defer-hard-irqs` and `gro-flush-timeout` set, the kernel's softirq leaves the
 //! instance alone once it has been busy-polled with `SO_PREFER_BUSY_POLL`; a [`Poller`] busy-polls it once a call; and the
 //! timer of a day is never reached, because the worker looks at every queue far more often than that.
 //!
-//! The poller is a UDP socket that has received one packet through the instance and so carries its id
-//! (`SO_INCOMING_NAPI_ID`); [`came_by`] arranges that packet. Where it does not arrive, as a firewall may see to, [`Poller`] falls
-//! back on io_uring, which takes the id as a number but polls fewer packets a call.
+//! The poller is a UDP socket that has received one packet through the instance and so carries its id (`SO_INCOMING_NAPI_ID`); [`came_by`]
+//! sends that packet. Where it does not arrive, as behind a firewall, [`Poller`] falls back on io_uring, which takes the id as a number but
+//! polls fewer packets a call.
 //!
-//! Once the socket is primed nothing is delivered to it any more: reading it polls only while it has nothing to read, so whoever may
-//! send to it could keep it from polling.
+//! Once the socket is primed no packet is delivered to it any more: reading it polls only while it has nothing to read, so a process that
+//! may send to it could keep it from polling.
 //!
-//! Rule: the instance is polled only while the queue's fill ring holds as many frames as one call may bring ([`BUDGET`], or what
-//! [`Poller::set_budget`] lowered it to) and its receive ring has as much room; otherwise the kernel drops what it cannot place.
+//! Rule: the instance is polled only while the queue's fill ring holds as many frames as one call may bring ([`BUDGET`], or the lower value
+//! set by [`Poller::set_budget`]) and its receive ring has as much room; otherwise the kernel drops packets that it cannot place.
 //!
-//! Limits. The id dies with the instance: whoever attaches XDP, switches GRO, changes the number of queues or takes the
-//! interface down makes a new one.
+//! Limits. The id dies with the instance: attaching XDP, switching GRO, changing the number of queues and taking the interface down each
+//! make a new one.
 //!
 //! Source: `Documentation/networking/napi.rst`; kernel `net/core/dev.c:napi_busy_loop`, `busy_poll_stop`;
 //! `Documentation/netlink/specs/netdev.yaml`.
@@ -41,28 +41,28 @@ use crate::sys;
 /// The most packets one call of [`Poller::poll`] brings in: the kernel polls the instance twice, once busily and once more to
 /// hand it back (`busy_poll_stop`), each time with half of this as its budget.
 pub const BUDGET: u32 = POLL_PACKETS_MAX;
-/// How long the kernel leaves an owned instance alone at most, in nanoseconds: a day. After this its softirq polls once,
+/// The longest time for which the kernel leaves an owned instance alone, in nanoseconds: a day. After this its softirq polls once,
 /// uninvited, and may find too few frames on offer.
 const HELD_NS_MAX: u64 = 86_400_000_000_000;
 /// The mark of a priming packet, whose lower half is the queue it is for: "we" in ASCII.
 pub const PRIMING_MARK: u32 = 0x7765_0000;
-/// How often the first packet through a queue is tried, because an interface that has just come up loses some, and how long
-/// the first one may take; each further one may take twice as long as the one before, 0.3 s in all.
+/// The tries to send the first packet through a queue, because an interface that has just come up loses some, and the longest wait for the
+/// first try, in nanoseconds; each further try may take twice as long as the one before, 0.3 s in all.
 const PRIMING_TRIES: u32 = 6;
 const PRIMING_NS_MIN: u64 = 5_000_000;
-/// How many such uninvited polls in a row the instance stays deferred for.
+/// The uninvited polls in a row for which the instance stays deferred.
 const DEFER_HARD_IRQS: u32 = 1_000_000;
 
-/// How an instance is left to busy polling.
+/// The settings by which an instance is left to busy polling.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Deferral {
-    /// How many polls in a row without a packet it stays deferred for.
+    /// The polls in a row without a packet for which it stays deferred.
     pub hard_irqs: u32,
-    /// How long the softirq leaves it alone at most, in nanoseconds.
+    /// The longest time for which the softirq leaves it alone, in nanoseconds.
     pub gro_flush_timeout_ns: u64,
 }
 
-/// That of an instance that is owned.
+/// The settings of an owned instance.
 const OWNED: Deferral = Deferral { hard_irqs: DEFER_HARD_IRQS, gro_flush_timeout_ns: HELD_NS_MAX };
 
 /// The instances of an interface of this thread's namespace, by queue: the lowest id is queue 0.
@@ -70,7 +70,7 @@ pub fn instances(ifindex: u32) -> Result<Vec<u32>> {
     Ok(deferrals(ifindex)?.into_iter().map(|(id, _)| id).collect())
 }
 
-/// The same, with how each is left to busy polling.
+/// The instances of an interface of this thread's namespace with their deferrals, by queue.
 pub fn deferrals(ifindex: u32) -> Result<Vec<(u32, Deferral)>> {
     let doing = || format!("listing the NAPI instances of interface number {ifindex}");
     let mut request = netdev::Request::new().op_napi_get_dump();
@@ -83,7 +83,7 @@ pub fn deferrals(ifindex: u32) -> Result<Vec<(u32, Deferral)>> {
         let id = attributes.get_id().map_err(|error| explained(error.into(), doing()))?;
         let deferral = Deferral {
             hard_irqs: attributes.get_defer_hard_irqs().unwrap_or(0),
-            // What does not fit 32 bits is longer than anybody but us waits.
+            // A timeout beyond 32 bits is longer than anybody but us waits.
             gro_flush_timeout_ns: attributes.get_gro_flush_timeout().map_or(0, u64::from),
         };
         found.push((id, deferral));
@@ -102,7 +102,7 @@ pub fn defer(id: u32) -> Result<()> {
     set_deferral(id, OWNED, doing)
 }
 
-/// Leaves an instance of this thread's namespace to the kernel's softirq again, as it was `before`.
+/// Leaves an instance of this thread's namespace to the kernel's softirq again, with the settings `before`.
 pub fn let_go(id: u32, before: Deferral) -> Result<()> {
     set_deferral(id, before, || format!("giving NAPI instance {id} back"))
 }
@@ -110,20 +110,20 @@ pub fn let_go(id: u32, before: Deferral) -> Result<()> {
 fn set_deferral(id: u32, deferral: Deferral, doing: impl Fn() -> String) -> Result<()> {
     let mut request = netdev::Request::new().op_napi_set_do();
     let mut attributes = request.encode().push_id(id).push_defer_hard_irqs(deferral.hard_irqs);
-    // An attribute of 4 or 8 bytes; the encoder knows only the short form.
+    // The attribute may have 4 or 8 bytes; the encoder knows only the short form.
     utils::push_header(attributes.as_vec_mut(), NETDEV_A_NAPI_GRO_FLUSH_TIMEOUT, 8);
     attributes.as_vec_mut().extend(deferral.gro_flush_timeout_ns.to_ne_bytes());
     drop(attributes);
     acknowledged(&mut NetlinkSocket::new(), &request, doing)
 }
 
-/// Polls instances now and then, whosever they are, by one io_uring.
+/// Polls any instances now and then, by one io_uring.
 pub struct Once {
     ring: io_uring::IoUring,
 }
 
 impl Once {
-    /// Of none yet.
+    /// A poller that no instance is given to yet.
     pub fn new() -> Result<Once> {
         let ring = ring(&[])
             .doing(|| "making an io_uring that polls NAPI instances (Linux 6.13 or newer)".into())?;
@@ -138,7 +138,7 @@ impl Once {
             poll_by(&self.ring);
         }
         for &id in ids {
-            // Unknown to it if adding failed.
+            // This fails for an id that was not added.
             let _ = submitter.register_napi_del_id(id);
         }
         known.doing(|| "polling NAPI instances by io_uring (Linux 6.13 or newer)".into())
@@ -158,15 +158,15 @@ fn ring(ids: &[u32]) -> io::Result<io_uring::IoUring> {
 fn poll_by(ring: &io_uring::IoUring) {
     let timeout = io_uring::types::Timespec::new().nsec(1);
     let arguments = io_uring::types::SubmitArgs::new().timespec(&timeout);
-    // Nothing completes; the wait is what polls. It ends by its timeout, which is no error here.
+    // Nothing completes; the wait polls. It ends by its timeout, which is no error here.
     let _ = ring.submitter().submit_with_args(1, &arguments);
 }
 
 /// Polls one NAPI instance, once a call.
 pub enum Poller {
-    /// By a socket that carries the instance's id.
+    /// Polls by a socket that carries the instance's id.
     Primed(UdpSocket),
-    /// By io_uring, told the id.
+    /// Polls by an io_uring that was given the id.
     Ring(Box<io_uring::IoUring>),
 }
 
@@ -175,7 +175,7 @@ impl Poller {
     pub fn ring(id: u32) -> Result<Poller> {
         match ring(&[id]) {
             Ok(ring) => Ok(Poller::Ring(Box::new(ring))),
-            // The same code as for a right that root lacks, but sudo would not help.
+            // The error code is that of a right that root lacks, but sudo would not help.
             Err(error) if error.raw_os_error() == Some(libc::EPERM) => Err(PortError::Unsupported {
                 what: "a way to poll a queue: first packets do not arrive, and io_uring is not allowed".into(),
                 fix: "accept UDP from 0.0.0.0 in the firewall of this interface's namespace, or allow io_uring \
@@ -186,32 +186,31 @@ impl Poller {
         }
     }
 
-    /// Brings in what waits in the ring, [`BUDGET`] packets at the most.
+    /// Brings in the packets that wait in the ring, [`BUDGET`] at the most.
     pub fn poll(&self) {
         match self {
             Poller::Primed(socket) => {
-                // Nothing is expected to be received.
+                // No packet is expected.
                 let _ = receive(socket);
             }
             Poller::Ring(ring) => poll_by(ring),
         }
     }
 
-    /// Lets nothing be delivered to the socket from now on, by a filter that accepts nothing and cannot be taken off.
+    /// Keeps all packets from the socket from now on, by a filter that accepts nothing and cannot be taken off.
     pub fn refuse_packets(&self) -> Result<()> {
         let Poller::Primed(socket) = self else { return Ok(()) };
         let refuse = || -> io::Result<()> {
             sys::refuse_packets(socket.as_fd())?;
-            // Those that came before, few, as the queue of a socket is bounded.
+            // Packets that came before are taken; they are few, as the queue of a socket is bounded.
             while receive(socket).is_some() {}
             Ok(())
         };
         refuse().doing(|| "closing a poller's socket to packets".into())
     }
 
-    /// Whether it is this poller that brings in the priming packet that was sent last, the `nth`, and not the kernel's softirq, as the
-    /// packet shows by not being here before the poll, and being here after. If the softirq has the instance, it is waited for, up to
-    /// `waits` times. io_uring cannot tell.
+    /// Whether this poller, and not the kernel's softirq, brings in the priming packet sent last, the `nth`: that packet is not here before
+    /// the poll, and is here after. If the softirq has the instance, it is waited for, up to `waits` times. io_uring cannot tell.
     fn brings(&self, nth: u32, waits: &mut u32) -> Result<bool> {
         let Poller::Primed(socket) = self else {
             self.poll();
@@ -222,7 +221,7 @@ impl Poller {
             let waiting = sys::poll_readable(&mut fds, Some(wait_ns));
             Ok(waiting.doing(|| "waiting for a first packet".into())? > 0)
         };
-        // Earlier ones may have come late. Reading one that is here polls nothing.
+        // Earlier packets may have come late. Reading one that is here polls nothing.
         while is_here(0)? {
             if receive(socket) == Some(nth) {
                 return Ok(false);
@@ -242,15 +241,15 @@ impl Poller {
         }
     }
 
-    /// Makes one call bring at most this many packets, [`BUDGET`] or fewer, rounded down to an even number; how many it then
-    /// brings. io_uring cannot be told.
+    /// Makes one call bring at most this many packets, [`BUDGET`] or fewer, rounded down to an even number; returns how many it then
+    /// brings. The budget of io_uring is fixed.
     pub fn set_budget(&self, packets: u32) -> u32 {
         /// Twice `BUSY_POLL_BUDGET` of the kernel's `include/net/busy_poll.h`.
         const RING_BUDGET: u32 = 16;
         match self {
             Poller::Primed(socket) => {
                 let each = packets / 2;
-                // Refused only above NAPI's own weight, which is `BUDGET`.
+                // The kernel refuses only values above NAPI's own weight, which is `BUDGET`.
                 let _ = sys::setsockopt(socket.as_fd(), libc::SOL_SOCKET, libc::SO_BUSY_POLL_BUDGET, &each);
                 each * 2
             }
@@ -258,7 +257,7 @@ impl Poller {
         }
     }
 
-    /// The UDP port that priming packets go to; where none arrives, that of nobody.
+    /// The UDP port that priming packets go to; for io_uring, to which none arrives, the discard port.
     fn port(&self) -> u16 {
         const DISCARD: u16 = 9;
         match self {
@@ -267,7 +266,7 @@ impl Poller {
         }
     }
 
-    /// How it polls, for `weir stat`.
+    /// The name of the way it polls, for `weir stat`.
     pub fn name(&self) -> &'static str {
         match self {
             Poller::Primed(_) => "socket",
@@ -304,7 +303,7 @@ impl Priming {
         make().doing(|| format!("binding a socket to {}", receiver.name))
     }
 
-    /// Waits up to `wait_ns` for the packet; the id it came by, if it came.
+    /// Waits up to `wait_ns` for the packet; returns the id of its instance, if it came.
     pub fn id(&self, wait_ns: u64) -> Result<Option<u32>> {
         let doing = || "reading the NAPI id of a socket".to_string();
         let mut fds = [sys::poll_in(self.socket.as_raw_fd())];
@@ -332,7 +331,7 @@ impl Priming {
     }
 }
 
-/// The number of a priming packet that a socket has received, 0 if it is something else; polls if it has received none.
+/// The number of a priming packet that a socket has received, 0 if it is another packet; polls if it has received none.
 fn receive(socket: &UdpSocket) -> Option<u32> {
     let mut number = [0u8; 4];
     // SAFETY: the room is passed with its length.
@@ -342,8 +341,8 @@ fn receive(socket: &UdpSocket) -> Option<u32> {
     (received >= 0).then(|| u32::from_be_bytes(number))
 }
 
-/// Sends each of `primings` a packet from `sender` in `sender_netns`, by the queue of the same number; the instance by which it
-/// came, where it did.
+/// Sends each of `primings` a packet from `sender` in `sender_netns`, by the queue of the same number; returns the instance by which each
+/// came, if it came.
 pub fn came_by(primings: &[Priming], sender_netns: &NetNs, sender: &Link) -> Result<Vec<Option<u32>>> {
     let mut came_by = vec![None; primings.len()];
     for nth in 0..PRIMING_TRIES {
@@ -357,7 +356,7 @@ pub fn came_by(primings: &[Priming], sender_netns: &NetNs, sender: &Link) -> Res
             Err(error) if is_code(&error, libc::ENETDOWN) => break,
             result => result?,
         }
-        // One that does not arrive is filtered, and so are the others: do not wait for each.
+        // A packet that does not arrive is filtered, and so are the others: they are not each waited for.
         let mut wait_ns = PRIMING_NS_MIN << nth;
         for (queue, priming) in missing {
             came_by[queue as usize] = priming.id(wait_ns)?;
@@ -372,9 +371,9 @@ pub fn came_by(primings: &[Priming], sender_netns: &NetNs, sender: &Link) -> Res
 /// Sends a packet by each queue, whose instances are deferred and have no other senders, until the pollers of the same numbers alone
 /// bring it in. Why it is then theirs, and why one packet is not enough, is in `crate::ownership`.
 pub fn oust_softirq(pollers: &[Poller], sender_netns: &NetNs, sender: &Link) -> Result<()> {
-    /// The first is mostly the softirq's, the second not.
+    /// The tries. The first packet is mostly the softirq's, the second not.
     const TRIES: u32 = 8;
-    // In all, 0.3 s: an interface that is down again brings nothing, and its queues are many.
+    // The waits of all queues together, 0.3 s: an interface that is down again brings nothing, and its queues are many.
     let mut waits = 60;
     let mut left: Vec<_> = (0u32..).zip(pollers).collect();
     for nth in 1..=TRIES {
@@ -407,8 +406,8 @@ fn prime(sender: &Link, ports: &[(u32, u16)], nth: u32) -> Result<()> {
             sys::setsockopt(socket.as_fd(), libc::SOL_SOCKET, libc::SO_MARK, &mark)?;
             send_frame(socket.as_fd(), sender.ifindex, &priming_frame(sender.address, port, nth))?;
         }
-        // One socket for all, and closed elsewhere: closing one waits for every core, which takes 10 ms.
-        // Without a thread it is closed here.
+        // One socket sends all, and is closed on another thread: closing one waits for every core, which takes 10 ms. Without a thread it
+        // is closed here.
         drop(std::thread::Builder::new().spawn(move || drop(socket)));
         Ok(())
     };
@@ -445,7 +444,7 @@ fn priming_frame(source: [u8; 6], port: u16, nth: u32) -> Vec<u8> {
     frame.extend(source);
     frame.extend([0x08, 0x00]);
     let header_start = frame.len();
-    // Version and length of header, no service, 32 bytes in all, no fragment, one hop, UDP.
+    // IPv4 header: version and length, no service, 32 bytes in all, no fragment, one hop, UDP.
     frame.extend([0x45, 0, 0, 32, 0, 0, 0, 0, 1, 17, 0, 0, 0, 0, 0, 0, 255, 255, 255, 255]);
     let sum: u32 =
         frame[header_start..].chunks(2).map(|two| u32::from(two[0]) << 8 | u32::from(two[1])).sum();
@@ -453,7 +452,7 @@ fn priming_frame(source: [u8; 6], port: u16, nth: u32) -> Vec<u8> {
     frame[header_start + 10..header_start + 12].copy_from_slice(&checksum.to_be_bytes());
     frame.extend(port.to_be_bytes());
     frame.extend(port.to_be_bytes());
-    // Twelve bytes in all, and no checksum, which IPv4 allows.
+    // UDP length of twelve bytes, and no checksum, which IPv4 allows.
     frame.extend([0, 12, 0, 0]);
     frame.extend(nth.to_be_bytes());
     frame.resize(60, 0);

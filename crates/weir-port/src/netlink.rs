@@ -1,5 +1,5 @@
-//! One request, one acknowledgement: netlink's errors as sentences, with the kernel's own explanation where it gave one; and
-//! several requests in one call.
+//! Netlink requests with one acknowledgement: its errors as sentences, with the kernel's own explanation where it gave one; and several
+//! requests in one call.
 
 use netlink_bindings::traits::{NetlinkChained, NetlinkRequest, Protocol};
 use netlink_socket2::{NetlinkSocket, ReplyError};
@@ -39,21 +39,21 @@ pub struct RequestBatch {
     count: usize,
 }
 
-/// Counted from here, as this socket sends nothing else.
+/// The number of the first request, as this socket sends nothing else.
 const SEQUENCE_FIRST: u32 = 1;
 
 impl RequestBatch {
-    /// No requests yet.
+    /// A batch without requests.
     pub fn new() -> RequestBatch {
         RequestBatch { bytes: Vec::new(), count: 0 }
     }
 
-    /// How many requests there are.
+    /// The number of requests.
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Adds one.
+    /// Adds a request.
     pub fn push<R: NetlinkRequest>(&mut self, request: &R) {
         let Protocol::Raw { request_type, .. } = request.protocol() else {
             unreachable!("requests of rtnetlink have types of their own")
@@ -70,7 +70,7 @@ impl RequestBatch {
         self.count += 1;
     }
 
-    /// Sends them and waits until all are done. The kernel goes on behind one that fails; the first error is returned.
+    /// Sends the requests and waits until all are done. The kernel goes on behind one that fails; the first error is returned.
     pub fn send(self, doing: impl Fn() -> String) -> Result<()> {
         if self.count == 0 {
             return Ok(());

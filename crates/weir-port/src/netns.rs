@@ -1,7 +1,7 @@
 //! Network namespaces: being in another one for the length of a call, and finding the one a veth's peer lives in.
 //!
-//! A thread belongs to one network namespace. [`NetNs::run`] takes the caller's into another one and back, which needs neither a thread nor
-//! a process to be had; descriptors made inside (sockets, BPF links) keep working outside.
+//! A thread belongs to one network namespace. [`NetNs::run`] takes the caller's into another one and back, which needs neither a further
+//! thread nor a process; descriptors made inside (sockets, BPF links) keep working outside.
 //!
 //! Source: namespaces(7), `setns(2)`; kernel `net/core/net_namespace.c:rtnl_net_getid` for [`NetNs::id_here`].
 
@@ -62,7 +62,7 @@ impl NetNs {
         Ok(NetNs { file, inode: about.ino() })
     }
 
-    /// Its number on this machine.
+    /// The number of the namespace on this machine.
     pub fn inode(&self) -> u64 {
         self.inode
     }
@@ -85,7 +85,7 @@ impl NetNs {
         result.map(drop).doing(|| "entering a network namespace".into())
     }
 
-    /// Runs `work` inside the namespace, on this thread, which is back where it was afterwards.
+    /// Runs `work` inside the namespace, on this thread, which is back in its own afterwards.
     pub fn run<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let _here = Here::new()?;
         self.enter()?;
@@ -98,7 +98,7 @@ impl NetNs {
         let mut found = vec![(own, NetNs::current()?)];
         let mut seen: HashSet<u64> = found.iter().map(|(_, netns)| netns.inode).collect();
         for path in candidates() {
-            // A process or a mount that has gone meanwhile.
+            // The process or the mount has gone meanwhile.
             let Ok(netns) = NetNs::open(&path) else { continue };
             if seen.insert(netns.inode) {
                 found.push((path, netns));
@@ -107,7 +107,7 @@ impl NetNs {
         Ok(found)
     }
 
-    /// What people call the namespace: its name if `ip netns` knows one, a process that is in it, or its number.
+    /// The name of the namespace for people: its name if `ip netns` knows one, a process that is in it, or its number.
     pub fn label(&self) -> String {
         if NetNs::current().is_ok_and(|own| own.is(self)) {
             return "this network namespace".into();
@@ -123,7 +123,7 @@ impl NetNs {
         }
     }
 
-    /// A process that is in it, if there is one.
+    /// A process that is in the namespace, if there is one.
     pub fn process(&self) -> Option<u32> {
         let text = format!("net:[{}]", self.inode);
         let mut processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -208,19 +208,19 @@ impl Here {
 
 impl Drop for Here {
     fn drop(&mut self) {
-        // Who may not enter another namespace, for want of root, is still here.
+        // A thread that may not enter another namespace, for want of root, is still here.
         let is_here = || NetNs::current().is_ok_and(|now| now.is(&self.0));
         if let Err(error) = self.0.enter()
             && !is_here()
         {
-            // Whatever this thread did next would be done to other interfaces than it means.
+            // Anything that this thread did next would be done to other interfaces than it means.
             eprintln!("weir: {error}; it cannot go on in another namespace than its own");
             std::process::abort();
         }
     }
 }
 
-/// The number that the kernel's answer to RTM_GETNSID gives a namespace; none if it gives none, or is another message.
+/// The number that the kernel's answer to RTM_GETNSID gives a namespace; `None` if it gives none, or is another message.
 pub fn id_of_reply(reply: &[u8]) -> Option<i32> {
     const RTM_NEWNSID: u16 = 88;
     const NETNSA_NSID: u16 = 1;
@@ -233,7 +233,7 @@ pub fn id_of_reply(reply: &[u8]) -> Option<i32> {
     (is_answer && id >= 0).then_some(id)
 }
 
-/// Where `mountinfo` says that namespaces are mounted.
+/// The paths at which `mountinfo` says that namespaces are mounted.
 pub fn mounted(mountinfo: &str) -> Vec<PathBuf> {
     let mounts = mountinfo.lines().filter_map(|line| {
         let (before, after) = line.split_once(" - ")?;
@@ -270,7 +270,7 @@ impl AsFd for NetNs {
     }
 }
 
-/// Where namespaces can be found: open in this process, mounted (as `ip netns` and container engines do), or some process's
+/// The paths of namespaces that can be found: open in this process, mounted (as `ip netns` and container engines do), or some process's
 /// own.
 fn candidates() -> Vec<PathBuf> {
     // A process with many ports has many descriptors of few namespaces.

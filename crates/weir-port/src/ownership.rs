@@ -1,4 +1,4 @@
-//! Owning the receive queues of an interface, and owning them again after it was down: what is the port's and not one queue's.
+//! Ownership of the receive queues of an interface, also after it was down: the part that is the port's and not one queue's.
 //!
 //! ```text
 //! senders kept off -> first packets -> deferral -> more, until our poll brings them -> the map directs queues to sockets -> senders
@@ -6,27 +6,28 @@
 //!    +---- the interface came up again, with other instances <---- it went down <------------------------------------------+
 //! ```
 //!
-//! Rule: a queue is directed to its socket only when nobody but its poller polls its instance, so that nothing comes for which
-//! no frames are on offer.
+//! Rule: a queue is directed to its socket only when nobody but its poller polls its instance, so that no packet comes for which no frame
+//! is on offer.
 //!
-//! Why the softirq has ended then. A deferred instance is polled by softirq only if a packet calls for it, and a packet does so only
-//! while `rx_notify_masked` is unset (`__veth_xdp_flush`). Once set it stays set: `veth_poll` unsets it only if `napi_complete_done` is
-//! true, which it is not for a deferred instance that has brought a packet. So it has to be set before the flood. A packet sets it if it
-//! finds nobody at work (`napi_schedule_prep`); one that finds somebody marks the instance as `MISSED` instead, and the softirq polls
-//! again. Either way the softirq brings that packet. One that it leaves in the ring for our poll to bring therefore found the word set.
-//! That poll clears `MISSED` (`busy_poll_stop`), had the instance to itself, and gives it back to nobody.
+//! The end of the softirq. A deferred instance is polled by softirq only if a packet calls for it, and a packet does so only while
+//! `rx_notify_masked` is unset (`__veth_xdp_flush`). Once set it stays set: `veth_poll` unsets it only if `napi_complete_done` is true,
+//! which it is not for a deferred instance that has brought a packet. So it has to be set before the flood. A packet sets it if it finds
+//! nobody at work (`napi_schedule_prep`); one that finds somebody marks the instance as `MISSED` instead, and the softirq polls again.
+//! Either way the softirq brings that packet. One that it leaves in the ring for our poll to bring therefore found the word set. That poll
+//! clears `MISSED` (`busy_poll_stop`), had the instance to itself, and gives it back to nobody.
 //!
-//! Why senders are kept off meanwhile ([`Announcements::set_priming`]). Under a flood each poll would meet a packet and be `MISSED`; the
-//! softirq repeats full polls for as long as there are more (`__napi_poll`); and who brought a packet would not show. What they send
-//! then would be the kernel's own, and lost too. First packets go through the senders' qdisc, in turn, so none of theirs comes after.
+//! Senders are kept off meanwhile ([`Announcements::set_priming`]), because under a flood each poll would meet a packet and be `MISSED`;
+//! the softirq repeats full polls for as long as there are more (`__napi_poll`); and it would not show who brought a packet. Packets that
+//! they send then would be the kernel's own, and lost too. First packets go through the senders' qdisc, in turn, so none of theirs comes
+//! after.
 //!
-//! Limits. A poller by io_uring cannot tell, nor is one who sends past the qdisc kept off: there it is tried some times, and frames for
-//! a whole poll are on offer, should one of the softirq's end after the queue is directed.
+//! Limits. A poller by io_uring cannot tell who brought a packet, nor is a sender past the qdisc kept off: there it is tried some times,
+//! and frames for a whole poll are on offer, should one of the softirq's end after the queue is directed.
 //!
 //! Source: kernel `drivers/net/veth.c:__veth_xdp_flush`, `veth_poll`; `net/core/dev.c:__napi_poll`, `napi_complete_done`,
 //! `napi_schedule_prep`.
 //!
-//! Owner: whoever opened the port. The queues may be lent to several workers meanwhile ([`crate::port::Port::split`]); a queue's
+//! Owner: the thread that opened the port. The queues may be lent to several workers meanwhile ([`crate::port::Port::split`]); a queue's
 //! new poller then goes to the worker that has it.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -45,29 +46,29 @@ use crate::xsk::socket::{Statistics, statistics};
 /// Packets that the kernel lost between the device's ring and the receive rings of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lost {
-    /// While Weir owned the queues: 0, or it is a fault.
+    /// Lost while Weir owned the queues: 0, or it is a fault.
     pub owned: u64,
-    /// Because the interface was down, or up again and not yet Weir's.
+    /// Lost because the interface was down, or up again and not yet Weir's.
     pub while_down: u64,
-    /// By the program at the sending end: forwarded packets, of which too much waited without a socket that could be held.
+    /// Dropped by the program at the sending end: forwarded packets, because too many bytes waited without a socket that could be held.
     pub forwarded: u64,
 }
 
-/// See the head of the file.
+/// The receive queues of an interface, their NAPI instances and the two programs; see the head of the file.
 pub struct Ownership {
     pair: Pair,
     announcements: Arc<Announcements>,
-    /// From queues to sockets.
+    /// The map from queues to sockets.
     directions: Map,
     sockets: Vec<Arc<OwnedFd>>,
-    /// The NAPI instances that are owned.
+    /// The ids of the NAPI instances that are owned.
     ids: Vec<u32>,
     is_down: bool,
     lost: Lost,
 }
 
 impl Ownership {
-    /// Of nothing yet: of an interface and what sends into it, and what the two programs look at.
+    /// The ownership of an interface's queues before any is owned: its pair, and the maps of the two programs.
     pub(crate) fn new(
         pair: Pair,
         announcements: Announcements,
@@ -90,8 +91,8 @@ impl Ownership {
         &self.pair
     }
 
-    /// Notes that the interface or its other end has another name or MTU now, or that the other end is elsewhere. Its program goes
-    /// along with an interface.
+    /// Notes that the interface or its other end has another name or MTU now, or that the other end is in another namespace. The program of
+    /// an interface moves along with it.
     pub fn follow(&mut self, pair: Pair) {
         self.pair = pair;
     }
@@ -111,12 +112,12 @@ impl Ownership {
         RootQdisc::new(Arc::clone(&self.pair.sender_netns), self.pair.sender.ifindex)
     }
 
-    /// What the sending end announces.
+    /// The announcements of the sending end.
     pub fn announcements(&self) -> &Arc<Announcements> {
         &self.announcements
     }
 
-    /// The instances that are owned, by queue.
+    /// The ids of the instances that are owned, by queue.
     pub(crate) fn ids(&self) -> &[u32] {
         &self.ids
     }
@@ -126,8 +127,8 @@ impl Ownership {
         self.sockets.clear();
     }
 
-    /// Owns the instances that there are: a poller for each queue, and the kernel leaves the queues to them. Until
-    /// [`Ownership::direct`] is called, which is to be soon, senders are kept off.
+    /// Owns the present instances: makes a poller for each queue and has the kernel leave the queues to them. Senders are kept off until
+    /// [`Ownership::direct`] is called, which is to be soon.
     pub(crate) fn begin(&mut self) -> Result<Vec<Poller>> {
         self.ids = napi::instances(self.pair.port.ifindex)?;
         napi::check_instances(&self.pair.port, &self.ids)?;
@@ -158,7 +159,7 @@ impl Ownership {
     }
 
     fn pollers(&self) -> Result<Vec<Poller>> {
-        // Whoever had the queues before may have left their senders stopped, and first packets would not get through either.
+        // The owner before may have left its senders stopped, and first packets would not get through either.
         let Pair { sender_netns, sender, .. } = &self.pair;
         release::Means::new().start(&self.ids, sender_netns, sender.ifindex)?;
         let primings = (0..self.pair.port.rx_queues)
@@ -175,7 +176,7 @@ impl Ownership {
         Ok(pollers)
     }
 
-    /// Notes that the interface went down: what the kernel loses from now on until [`Ownership::note_up`] is no fault.
+    /// Notes that the interface went down: packets that the kernel loses from now on until [`Ownership::note_up`] are no fault.
     pub fn note_down(&mut self) {
         self.is_down = true;
     }
@@ -187,7 +188,7 @@ impl Ownership {
         Ok(ids != self.ids)
     }
 
-    /// Leaves what arrives to the kernel's own stack, so that the queues can be primed. What has arrived can be collected.
+    /// Leaves arriving packets to the kernel's own stack, so that the queues can be primed. Packets that have arrived can be collected.
     pub fn let_go(&mut self) -> Result<()> {
         for queue in 0..self.pair.port.rx_queues {
             self.directions
@@ -199,23 +200,23 @@ impl Ownership {
 
     /// Owns the queues again; [`Ownership::let_go`] comes before. Each new poller is handed to `give`.
     pub fn retake(&mut self, give: impl FnMut(usize, Poller) -> Result<()>) -> Result<()> {
-        // It may have been renamed.
+        // The interface may have been renamed.
         self.pair.port = Link::by_index(self.pair.port.ifindex)?;
         let pollers = self.begin()?;
         self.direct(pollers, give)?;
-        // Senders may have been stopped, and announced before this.
+        // Senders may have been stopped, and may have announced before this.
         (0..self.sockets.len()).for_each(|queue| self.announcements.set_pending(queue));
         self.note_up()
     }
 
-    /// Notes that the interface is up and its queues are owned: what the kernel loses from now on is a fault.
+    /// Notes that the interface is up and its queues are owned: packets that the kernel loses from now on are a fault.
     pub fn note_up(&mut self) -> Result<()> {
         self.lost()?;
         self.is_down = false;
         Ok(())
     }
 
-    /// Starts the queues by which this interface sends, if nobody polls at its other end; whether that was so.
+    /// Starts the queues by which this interface sends, if nobody polls at its other end; returns whether it did.
     pub fn release_far_end(&self) -> Result<bool> {
         self.pair.sender_netns.run(|| {
             let other = Link::by_index(self.pair.sender.ifindex)?;
@@ -228,7 +229,7 @@ impl Ownership {
         })
     }
 
-    /// What the kernel lost at this port.
+    /// The packets that the kernel lost at this port.
     pub fn lost(&mut self) -> Result<Lost> {
         self.lost.forwarded = self.announcements.dropped(self.lost.forwarded);
         let kernel = self.statistics()?;
@@ -238,7 +239,7 @@ impl Ownership {
         Ok(self.lost)
     }
 
-    /// What the kernel counts at the sockets of this port, all queues together.
+    /// The kernel's counters at the sockets of this port, all queues together.
     pub fn statistics(&self) -> Result<Statistics> {
         let mut sum = Statistics::default();
         for socket in &self.sockets {

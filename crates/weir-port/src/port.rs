@@ -5,17 +5,16 @@
 //!                                                                    transmit ring -> veth -> receiver
 //! ```
 //!
-//! Of a port that is shared ([`Port::open_shared`]) the kernel's own stack has what is not for ports that are bound on it, and one more receive queue,
-//! the last, brings copies of what both must hear ([`PacketTap`]).
+//! At a shared port ([`Port::open_shared`]) the kernel's own stack gets the packets that are not for bound ports, and one more receive
+//! queue, the last, brings copies of those that both must hear ([`PacketTap`]).
 //!
 //! Owner: one worker. The frames on offer and in transmission are on loan to the kernel and named in its [`Frames`]. A port that only
-//! receives can be several workers': its queues are dealt to them in turn, [`owner_of`], each with the frames and the bell of its
-//! owner, and [`Port::split`] lends them out. One that several workers receive and send by keeps the queues of the first, and [`Port::deal`] gives
-//! the others theirs ([`WorkerPort`]).
+//! receives can be several workers': its queues are dealt to them in turn, [`owner_of`], each with the frames and the bell of its owner,
+//! and [`Port::split`] lends them out. A port by which several workers receive and send keeps the queues of the first, and [`Port::deal`]
+//! gives the others theirs ([`WorkerPort`]).
 //!
-//! Limits: packets are transmitted by way of queue 0, unless [`Port::spread_transmission`] was called: those of a flow must not
-//! change queues. A packet longer than the frame cannot arrive, because the kernel
-//! refuses XDP on a veth whose peer's MTU would allow one.
+//! Limits: packets are transmitted by way of queue 0, unless [`Port::spread_transmission`] was called: those of a flow must not change
+//! queues. A packet longer than the frame cannot arrive, because the kernel refuses XDP on a veth whose peer's MTU would allow one.
 
 use std::io;
 use std::sync::Arc;
@@ -50,39 +49,39 @@ use crate::xsk::umem::Umem;
 /// The longest payload of an Ethernet frame that XDP on a veth allows, in bytes: a page less headroom, the kernel's own
 /// `struct skb_shared_info` and the Ethernet header (kernel `drivers/net/veth.c:veth_xdp_set`).
 pub const MTU_BYTES_MAX: u32 = 3506;
-/// Ethernet header and one VLAN tag, which come on top of the MTU.
+/// The bytes of the Ethernet header and one VLAN tag, which come on top of the MTU.
 const HEADER_BYTES_MAX: u32 = 18;
-/// Twice the budget would do; a transmit ring holds what a slow receiver has not taken yet.
+/// The lengths of the rings. Twice the budget would do for both; a transmit ring holds packets that a slow receiver has not taken yet.
 pub(crate) const RINGS: RingSizes = RingSizes { receive: 2 * napi::BUDGET, transmit: TRANSMIT_PACKETS_MAX };
 /// The most packets that may be on the transmit ring or with the device.
 pub const TRANSMIT_PACKETS_MAX: u32 = 1024;
 
-/// Which of `owners` workers has a queue.
+/// The worker, of `owners`, that has a queue.
 pub fn owner_of(queue: usize, owners: usize) -> usize {
     queue % owners
 }
 
 /// An interface that packets enter and leave by.
 pub struct Port {
-    /// The program that directs packets to the sockets; taken off when dropped. The one at the other end is the pair's.
+    /// The program that directs packets to the sockets; taken off when dropped. The program at the other end is the pair's.
     pub(crate) redirect: Option<program::BpfLink>,
     pub(crate) ownership: Ownership,
-    /// Those of its worker: every one, or, where `others` have theirs, each so many.
+    /// The queues of its worker: all of them, or, where `others` have theirs, one in so many.
     pub(crate) queues: Vec<Queue>,
-    /// Where the other workers hear of their queues' new pollers, by worker from the second on.
+    /// The channels that bring the other workers their queues' new pollers, by worker from the second on.
     pub(crate) others: Vec<Sender<(usize, Poller)>>,
-    /// The queue of copies, if it is shared.
+    /// The queue of copies, if the port is shared.
     pub(crate) tap: Option<PacketTap>,
-    /// By queue, as many as packets are transmitted by.
+    /// The transmitting halves of as many queues as packets are transmitted by.
     pub(crate) transmissions: Vec<Transmission>,
-    /// As whom it borrows frames.
+    /// The name under which it borrows frames.
     pub(crate) borrower: u16,
 }
 
 impl Port {
-    /// Takes an interface of this thread's namespace over. What is changed outside descriptors is recorded with `keeper`
-    /// first; on failure everything made so far is dropped, and the keeper puts the rest back. A poll brings at most
-    /// `poll_budget` packets, [`napi::BUDGET`] or fewer. The owners of its queues are as many as `frames` and `bells`.
+    /// Takes an interface of this thread's namespace over. Changes outside descriptors are recorded with `keeper` first; on failure
+    /// everything made so far is dropped, and the keeper puts the rest back. A poll brings at most `poll_budget` packets, [`napi::BUDGET`]
+    /// or fewer. The owners of its queues are as many as `frames` and `bells`.
     pub fn open(
         name: &str,
         poll_budget: u32,
@@ -94,7 +93,7 @@ impl Port {
         PreparedPort::new(name, poll_budget, umem, 0, bells, None, keeper)?.finish(frames)
     }
 
-    /// The same of one whose interface is the kernel's too: what is not for `ports` goes on to its own stack.
+    /// Takes over an interface that is the kernel's too: packets that are not for `ports` go on to the kernel's own stack.
     pub fn open_shared(
         name: &str,
         poll_budget: u32,
@@ -107,17 +106,17 @@ impl Port {
         PreparedPort::new(name, poll_budget, umem, 0, bells, Some(ports), keeper)?.finish(frames)
     }
 
-    /// The queue of copies, for whoever looks at it now and then and waits for it.
+    /// The queue of copies, which the worker looks at now and then and waits for.
     pub fn tap_mut(&mut self) -> Option<&mut PacketTap> {
         self.tap.as_mut()
     }
 
-    /// That queue, if this is its number.
+    /// The queue of copies, if `queue` is its number.
     fn tap_at(&mut self, queue: usize) -> Option<&mut PacketTap> {
         self.tap.as_mut().filter(|_| queue == self.queues.len())
     }
 
-    /// Notes that the interface went down: what the kernel loses from now on until [`Port::retake`] or [`Port::note_up`] is no fault.
+    /// Notes that the interface went down: packets that the kernel loses until [`Port::retake`] or [`Port::note_up`] are no fault.
     pub fn note_down(&mut self) {
         self.ownership.note_down();
     }
@@ -127,18 +126,18 @@ impl Port {
         self.ownership.note_up()
     }
 
-    /// Whether the queues have NAPI instances other than those it owns, as they do after the interface came up again.
+    /// Whether the queues have NAPI instances other than the owned ones, as they do after the interface came up again.
     pub fn is_disowned(&self) -> Result<bool> {
         self.ownership.is_disowned()
     }
 
-    /// Leaves what arrives to the kernel's own stack, so that the queues can be primed. What has arrived can be collected.
+    /// Leaves arriving packets to the kernel's own stack, so that the queues can be primed. Packets that have arrived can be collected.
     pub fn let_go(&mut self) -> Result<()> {
         self.ownership.let_go()
     }
 
-    /// Owns the queues again; [`Port::let_go`] and collecting what had arrived come before, so that there are frames on offer
-    /// for all that comes first. The caller sets the poll budget anew.
+    /// Owns the queues again; [`Port::let_go`] and collecting what had arrived come before, so that there are frames on offer for the first
+    /// packets. The caller sets the poll budget anew.
     pub fn retake(&mut self, frames: &mut Frames) -> Result<()> {
         let name = self.ownership.link().name.clone();
         let Port { queues, others, ownership, .. } = self;
@@ -150,20 +149,21 @@ impl Port {
                 offer(queues, own, std::slice::from_mut(frames), &name)
             }
             Some(other) => {
-                // Who has gone polls nothing any more.
+                // A worker that has gone polls no more.
                 let _ = others[other].send((number, poller));
                 Ok(())
             }
         })
     }
 
-    /// Gives so many workers their queues, of which this keeps those of the first: those of the others, from the second on.
+    /// Deals the queues to `workers` workers. This port keeps those of the first; the result is the ports of the others, from the second
+    /// on.
     ///
     /// # Errors
-    /// If the kernel gives no further sockets that hear copies.
+    /// If the kernel gives no further sockets for copies.
     ///
     /// # Panics
-    /// If there are fewer queues than workers, or others have theirs already.
+    /// If there are fewer queues than workers, or the queues are dealt already.
     pub fn deal(&mut self, workers: usize, memory: &FrameMemory) -> Result<Vec<WorkerPort>> {
         assert!(self.others.is_empty() && self.queues.len() >= workers, "a queue for each worker");
         let mut dealt: Vec<Vec<Queue>> = (0..workers).map(|_| Vec::new()).collect();
@@ -189,7 +189,7 @@ impl Port {
         dealt.map(part).collect()
     }
 
-    /// The name of a queue of its worker's at the sending end.
+    /// The number at the sending end of a queue of this worker.
     fn number_of(&self, queue: usize) -> usize {
         queue * (1 + self.others.len())
     }
@@ -199,7 +199,7 @@ impl Port {
         self.ownership.pair()
     }
 
-    /// Notes that the interface or its other end has another name or MTU now, or that the other end is elsewhere.
+    /// Notes that the interface or its other end has another name or MTU now, or that the other end is in another namespace.
     pub fn follow(&mut self, pair: Pair) {
         self.ownership.follow(pair);
     }
@@ -214,23 +214,23 @@ impl Port {
         self.ownership.sender()
     }
 
-    /// The senders' queue. What it has lost stays 0 unless forwarded traffic overruns it. To read it takes a thread and a
-    /// netlink request, so it is not for a worker's own time.
+    /// The senders' queue. Its losses stay 0 unless forwarded traffic overruns it. Reading it takes a thread and a netlink request, so a
+    /// worker does not do so itself.
     pub fn sender_queue(&self) -> RootQdisc {
         self.ownership.sender_queue()
     }
 
-    /// As whom its sockets borrow frames.
+    /// The name under which its sockets borrow frames.
     pub fn borrower(&self) -> u16 {
         self.borrower
     }
 
-    /// The queues, for their owners, and what is needed to own them again meanwhile.
+    /// The queues, for their owners, and the ownership that takes them again meanwhile.
     pub fn split(&mut self) -> (&mut [Queue], &mut Ownership) {
         (&mut self.queues, &mut self.ownership)
     }
 
-    /// What the sending end announces.
+    /// The announcements of the sending end.
     pub fn announcements(&self) -> &Announcements {
         self.ownership.announcements()
     }
@@ -244,12 +244,13 @@ impl Port {
         Ok(())
     }
 
-    /// How the queues are polled.
+    /// The name of the way the queues are polled.
     pub fn poller_name(&self) -> &'static str {
         self.queues[0].poller_name()
     }
 
-    /// Transmits by way of all queues from now on, a packet by that with the number of the receive queue it came in by; how many those are.
+    /// Transmits by way of all queues from now on, a packet by the queue with the number of the receive queue it came in by; returns their
+    /// number.
     pub fn spread_transmission(&mut self, frames: &Frames) -> usize {
         let (memory, borrower) = (frames.pool.memory(), self.borrower);
         let queues = self.queues.len().min(self.link().tx_queues as usize);
@@ -257,12 +258,12 @@ impl Port {
         self.transmissions.len()
     }
 
-    /// What the kernel lost at this port.
+    /// The packets that the kernel lost at this port.
     pub fn lost(&mut self) -> Result<Lost> {
         self.ownership.lost()
     }
 
-    /// Starts the queues by which it transmits, if nobody polls at the other end; whether that was so.
+    /// Starts the queues by which it transmits, if nobody polls at the other end; returns whether it did.
     pub fn release_far_end(&self) -> Result<bool> {
         self.ownership.release_far_end()
     }
@@ -295,7 +296,7 @@ impl ReceiveQueues for Port {
     }
 
     fn set_backlog(&mut self, queue: usize, has_backlog: bool) {
-        // Nobody chooses the queue of copies.
+        // No flow is given the queue of copies.
         if queue < self.queues.len() {
             self.announcements().set_backlog(self.number_of(queue), has_backlog);
         }
@@ -313,7 +314,7 @@ impl ReceiveQueues for Port {
 
     fn collect(&mut self, queue: usize, frames: &mut Frames, received: &mut Vec<PathPacket>) -> usize {
         match self.tap_at(queue) {
-            // Nothing of it is lost by waiting.
+            // Copies are not lost by waiting.
             Some(_) => 0,
             None => self.queues[queue].collect(frames, received),
         }
@@ -326,12 +327,12 @@ impl ReceiveQueues for Port {
 }
 
 impl TransmitRing for Port {
-    /// The other end takes none that is longer than its own MTU allows.
+    /// The longest packet: the other end takes none that is longer than its own MTU allows.
     fn packet_bytes_max(&self) -> u32 {
         self.link().mtu_bytes.min(self.sender().mtu_bytes) + HEADER_BYTES_MAX
     }
 
-    /// Whatever the queue.
+    /// The least room of all queues, so that a packet of any fits.
     fn room(&self) -> u32 {
         self.transmissions.iter().map(Transmission::room).min().unwrap_or(0)
     }
@@ -385,7 +386,7 @@ impl TransmitRing for Port {
     }
 }
 
-/// One that cannot be asked is gone, and its user will hear of it.
+/// An interface that cannot be asked is gone, and its user will hear of it.
 pub(crate) fn has_carrier(link: &Link) -> bool {
     Link::by_index(link.ifindex).is_ok_and(|link| link.has_carrier)
 }
@@ -402,7 +403,7 @@ impl Drop for Port {
         std::thread::scope(|scope| {
             while !queues.is_empty() {
                 let some = queues.split_off(queues.len().saturating_sub(queues.len().div_ceil(CLOSERS)));
-                // Without a thread to be had they are closed here, as their closure is dropped.
+                // Without a thread the sockets are closed here, as their closure is dropped.
                 drop(std::thread::Builder::new().spawn_scoped(scope, move || drop(some)));
             }
         });
@@ -454,7 +455,7 @@ pub(crate) fn check_suitable(link: &Link, sender: &Link) -> Result<()> {
     Ok(())
 }
 
-/// Fills up the offer of a queue before anything is directed to it.
+/// Fills up the offer of a queue before packets are directed to it.
 pub(crate) fn offer(queues: &mut [Queue], number: usize, frames: &mut [Frames], name: &str) -> Result<()> {
     let owners = frames.len();
     let queue = &mut queues[number];

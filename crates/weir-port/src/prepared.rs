@@ -1,13 +1,13 @@
-//! A port that is about to be: all is made that takes long, so that its worker, which others wait for, has little left to do.
+//! A port in preparation: all is made that takes long, so that its worker, which others wait for, has little left to do.
 //!
 //! ```text
-//! anybody     holds, queues at both ends, sockets, programs, pollers        PreparedPort::new
+//! any thread  holds, queues at both ends, sockets, programs, pollers        PreparedPort::new
 //! its worker  frames on offer, queues directed to their sockets             PreparedPort::finish
 //! ```
 //!
-//! Rule: senders are kept off from the end of the one to the end of the other, so nothing comes for which no frames are on offer.
+//! Rule: senders are kept off from the end of the one to the end of the other, so no packet comes for which no frame is on offer.
 //!
-//! Owner: whoever prepares it, until it is handed over. Dropped it leaves nothing but what was recorded with the keeper.
+//! Owner: the thread that prepares it, until it is handed over. Dropped it leaves nothing but the changes recorded with the keeper.
 
 use std::io;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ use crate::view::Pair;
 use crate::xsk::socket::XskSocket;
 use crate::xsk::umem::Umem;
 
-/// See the head of the file.
+/// A port without frames on offer; see the head of the file.
 pub struct PreparedPort {
     redirect: program::BpfLink,
     ownership: Ownership,
@@ -48,8 +48,8 @@ pub struct PreparedPort {
 }
 
 impl PreparedPort {
-    /// Prepares an interface of this thread's namespace, as [`Port::open`] says; its sockets borrow frames as `borrower`. What is not for `ports`
-    /// is left to the kernel's own stack; without such nothing is.
+    /// Prepares an interface of this thread's namespace, as [`Port::open`] says; its sockets borrow frames as `borrower`. Packets that are
+    /// not for `ports` are left to the kernel's own stack; without `ports` none are.
     ///
     /// # Errors
     /// If it cannot be a port.
@@ -68,7 +68,7 @@ impl PreparedPort {
             let hold = Hold::alone(&Thing::receive(&netns, &link), &owner, &mut |text| keeper.say(text))?;
             keeper.record(&netns, Undo::Hold, Some(hold))?;
         }
-        // It may have been somebody's until just now.
+        // The interface may have had another owner until just now.
         let link = Link::by_name(name)?;
         let (sender_netns, sender) = link.peer()?;
         check_suitable(&link, &sender)?;
@@ -89,7 +89,7 @@ impl PreparedPort {
             sockets.push(socket);
         }
         let map = Map::xskmap(link.rx_queues).doing(|| "making the map of AF_XDP sockets".into())?;
-        // Asked before a program is there: a veth joins segments (GRO) while it has one, asked to or not, and those would wait here for a next poll.
+        // Asked before a program is there: with one a veth joins segments (GRO) unasked, and those would wait here for a next poll.
         let separates = ports.is_some() && !ethtool::receive_offload(name)?;
         let redirect = ports
             .map_or_else(|| redirect::load(&map), |ports| ports.load(&map))
@@ -98,7 +98,7 @@ impl PreparedPort {
         if separates {
             ethtool::set_receive_offload(name, false)?;
         }
-        // Owning them is what must be undone, and before the qdiscs are, which hold what waits for it.
+        // Owning the queues must be undone, and before the qdiscs are, which hold packets for them.
         let deferral =
             napi::deferrals(link.ifindex)?.first().map(|(_, deferral)| *deferral).unwrap_or_default();
         keeper.record(&netns, Undo::Queues { ifindex: link.ifindex, before: deferral }, None)?;
@@ -131,7 +131,7 @@ impl PreparedPort {
     /// The port, with frames on offer.
     ///
     /// # Errors
-    /// If there are too few.
+    /// If there are too few frames.
     pub fn finish(self, frames: &mut [Frames]) -> Result<Port> {
         let PreparedPort { redirect, ownership, sockets, pollers, poll_budget, borrower, shared } = self;
         let name = ownership.link().name.clone();

@@ -1,9 +1,8 @@
-//! What this kernel can do, found out by doing it.
+//! The features of this kernel, found out by trying them.
 //!
-//! A version says little: fixes are carried to older kernels and features are configured away. So each [`Feature`] is tried in
-//! a namespace of its own (`scratch`), which goes by itself, whatever becomes of this process. Only [`primes_here`] puts an
-//! interface into the caller's namespace for a moment, because it is that namespace's firewall it asks about; its other end is
-//! in a namespace of ours, and takes it along.
+//! A version says little: fixes are carried to older kernels and features are configured away. So each [`Feature`] is tried in a namespace
+//! of its own (`scratch`), which the kernel removes however this process ends. Only [`primes_here`] puts an interface into the caller's
+//! namespace for a moment, because it asks about that namespace's firewall; its other end is in a namespace of ours, and takes it along.
 //!
 //! [`holds_senders`] alone answers the question a wire depends on.
 
@@ -32,7 +31,7 @@ pub use holding::Held;
 use holding::Trial;
 use scratch::ScratchPair;
 
-/// What a wire needs, or is better off with.
+/// A feature that a wire needs, or is better off with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Feature {
     /// Namespaces and veth pairs.
@@ -49,9 +48,9 @@ pub enum Feature {
     NapiSet,
     /// Switching checksum offload.
     Checksum,
-    /// A veth that holds its sender.
+    /// A veth that stops its sender when it is not polled.
     Holding,
-    /// And that goes on afterwards, every time.
+    /// A stopped veth that starts its sender again after each poll.
     Refilling,
     /// Polling by io_uring.
     IoUring,
@@ -59,22 +58,22 @@ pub enum Feature {
     Nftables,
 }
 
-/// What became of trying a feature: what was seen, or what is wrong.
+/// The outcome of trying a feature.
 pub struct Finding {
     /// The feature.
     pub feature: Feature,
-    /// What was seen.
+    /// The observation; or the fault.
     pub result: Result<String>,
 }
 
-/// How often [`features`] fills and drains a ring, and for how long at most.
+/// The rounds in which [`features`] fills and drains a ring, and the longest time for them.
 const REFILLS: u32 = 400;
 const REFILLS_NS_MAX: u64 = 300_000_000;
 /// The name of the end that is in a namespace of ours.
 const NAME: &std::ffi::CStr = c"probe";
 
-/// Whether this kernel holds senders back without losing anything of theirs: the one thing that a wire cannot do without and
-/// cannot see in what the kernel says of itself.
+/// Whether this kernel holds senders back without losing their packets: the one feature that a wire cannot do without and that the kernel
+/// does not state.
 ///
 /// Takes 50 to 90 ms on two busy cores, nearly all of it spent waiting for the kernel's grace periods: one each for the
 /// namespace, the XDP program and the tcx program.
@@ -160,7 +159,7 @@ fn bpf() -> Result<()> {
 fn tcx(pair: &ScratchPair) -> Result<()> {
     hooks::check_tcx(pair.sender.ifindex)?;
     let attach = || -> io::Result<()> {
-        // Two queues, so that the program is the longer one.
+        // A program for two queues is the longer one.
         DoorbellProgram::load(&[&Bell::new()?], &Announcements::new(2)?, None)?.put_first(pair.sender.ifindex)
     };
     attach().doing(|| "attaching a tcx program (Linux 6.6 or newer, CONFIG_NET_XGRESS)".into())
@@ -177,7 +176,7 @@ fn af_xdp(pair: &ScratchPair) -> Result<()> {
     const SIZES: RingSizes = RingSizes { receive: 64, transmit: 64 };
     let bind = || -> io::Result<()> {
         let memory = FrameMemory::new(64, 4096).map_err(io::Error::other)?;
-        // Not at the receiver, whose queue is needed again before the kernel has quite freed it.
+        // The socket is not at the receiver, whose queue is needed again before the kernel has quite freed it.
         XskSocket::bind(&Umem::new(Arc::new(memory)), pair.sender.ifindex, 0, SIZES).map(drop)
     };
     bind().doing(|| "binding an AF_XDP socket to a veth (CONFIG_XDP_SOCKETS)".into())
@@ -202,8 +201,8 @@ fn checksum(pair: &ScratchPair) -> Result<()> {
     ethtool::set_tx_checksum(name, true)
 }
 
-/// Whether a packet for the kernel's own stack gets through to a socket in this thread's namespace, as priming needs; where a
-/// firewall sees to it that it does not, wires poll by io_uring.
+/// Whether a packet for the kernel's own stack gets through to a socket in this thread's namespace, as priming needs; where a firewall
+/// drops it, wires poll by io_uring.
 pub fn primes_here() -> Result<bool> {
     let netns = NetNs::new()?;
     let pair = ScratchPair::new(c"weirprobe%d", &netns)?;
@@ -219,7 +218,7 @@ pub fn primes_here() -> Result<bool> {
     primed
 }
 
-/// Masquerades for addresses that nobody has (RFC 5737, RFC 3849), in this thread's namespace, with which it goes.
+/// Masquerades for addresses that no host has (RFC 5737, RFC 3849), in this thread's namespace, with which the table goes.
 fn nftables() -> Result<()> {
     let sources = [Ipv4Addr::new(192, 0, 2, 1).into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into()];
     nftables::install(&NftTable {

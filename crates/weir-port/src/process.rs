@@ -1,13 +1,13 @@
-//! A program started in another network namespace, as whom it should, which cannot outlive this process.
+//! A program started in another network namespace, as a given user, which cannot outlive this process.
 //!
-//! Rule: it is found before anything is changed for it ([`find`]); between fork and exec only system calls are made; and it is
-//! reaped by [`Process::status`] alone, so its number is its own for as long as somebody may still signal it.
+//! Rule: the program is found before anything is changed for it ([`find`]); between fork and exec only system calls are made; and it is
+//! reaped by [`Process::status`] alone, so its number is its own for as long as a thread may still signal it.
 //!
 //! Owner: the thread that starts it, which must live as long as the program may: the kernel kills the program when that
 //! thread ends (`PR_SET_PDEATHSIG`).
 //!
-//! Limits: the kernel forgets that promise when the program changes its user or runs a set-user-ID file, and its children
-//! never had it. Whose signals reach the program is asked anew for each: to end that of another user takes `CAP_KILL`.
+//! Limits: the kernel forgets that promise when the program changes its user or runs a set-user-ID file, and its children never had it. The
+//! right to signal the program is checked anew for each signal: to end that of another user takes `CAP_KILL`.
 //!
 //! Source: execvp(3) for the search; `PR_SET_PDEATHSIG(2const)`, `waitid(2)`.
 
@@ -23,7 +23,7 @@ use crate::identity::{self, Identity};
 use crate::netns::NetNs;
 use crate::{signals, sys};
 
-/// Where programs are looked for if `PATH` is not set, as execvp(3) does.
+/// The directories in which programs are looked for if `PATH` is not set, as execvp(3) does.
 const PATH_DEFAULT: &str = "/bin:/usr/bin";
 
 /// Looks for a program as executing it would.
@@ -61,8 +61,8 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts a program in `netns`, with this process's input, output, environment and working directory, and no signal blocked; as
-    /// somebody else if that is asked for.
+    /// Starts a program in `netns`, with this process's input, output, environment and working directory, and no signal blocked; as another
+    /// user if `identity` is one.
     pub fn start(
         program: &OsStr,
         arguments: &[OsString],
@@ -84,13 +84,13 @@ impl Process {
             signals::unblock_all()?;
             // SAFETY: takes no pointers; the caller's `netns` keeps the descriptor open until after the exec.
             sys::check(unsafe { libc::setns(namespace, libc::CLONE_NEWNET) })?;
-            // Before the promise, which the kernel forgets at a change of user.
+            // The user changes before the promise, which the kernel forgets at such a change.
             identity.as_ref().map_or(Ok(()), Identity::assume)?;
             // SAFETY: takes no pointers.
             sys::check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) })?;
             // SAFETY: takes nothing and cannot fail.
             if unsafe { libc::getppid() } as u32 != parent {
-                // It died before it could be promised that this one would not outlive it.
+                // The parent died before this program could be bound not to outlive it.
                 return Err(io::Error::from_raw_os_error(libc::ESRCH));
             }
             Ok(())
@@ -101,18 +101,18 @@ impl Process {
         Ok(Process { child: command.spawn()? })
     }
 
-    /// What another thread can wait for the program's end by.
+    /// The waiter by which another thread waits for the program's end.
     pub fn waiter(&self) -> Waiter {
         Waiter { id: self.child.id() }
     }
 
-    /// Sends it a signal; one that has ended takes no notice.
+    /// Sends the program a signal; one that has ended takes no notice.
     pub fn signal(&self, signal: c_int) {
         // SAFETY: takes no pointers. The program has not been reaped, so the number is still its own.
         unsafe { libc::kill(self.child.id() as libc::pid_t, signal) };
     }
 
-    /// Waits for its end, and how it ended.
+    /// Waits for the program's end; returns its status.
     pub fn status(mut self) -> io::Result<ExitStatus> {
         self.child.wait()
     }
@@ -134,7 +134,7 @@ impl Waiter {
                 unsafe { libc::waitid(libc::P_PID, self.id, &mut info, libc::WEXITED | libc::WNOWAIT) };
             match sys::check(result) {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                // Failing, there is no such child any more.
+                // The call fails when there is no such child any more.
                 _ => return,
             }
         }

@@ -1,14 +1,14 @@
 //! The queue at a sending end: it must hold every packet that the device's ring does not take, and drop none.
 //!
-//! A veth whose ring is full stops its queue only if a qdisc is there to keep the packets (kernel `dc82a33297fc`); without
-//! one they are dropped. The qdisc is `pfifo`, below `mq` where the device can have several queues: it drops only past its limit,
-//! unlike those with CoDel. What it holds stays charged to the senders' sockets, so their buffers bound it; what is forwarded into the
-//! device has no socket here, and is bounded in bytes before it gets to the queue ([`crate::bpf::doorbell`]).
+//! A veth whose ring is full stops its queue only if a qdisc is there to keep the packets (kernel `dc82a33297fc`); without one they are
+//! dropped. The qdisc is `pfifo`, below `mq` where the device can have several queues: it drops only past its limit, unlike those with
+//! CoDel. Packets in it stay charged to the senders' sockets, whose buffers bound them; packets forwarded into the device have no socket
+//! here, and are bounded in bytes before they get to the queue ([`crate::bpf::doorbell`]).
 //!
-//! Order. What counts is how many queues the device *can* have, not how many it uses. Only a qdisc that has one of them for itself
-//! (`TCQ_F_ONETXQUEUE`) asks whether the queue is stopped before it hands a packet over. Any other takes several out at once, and of
-//! those that the device refuses, one that is refused again goes behind the rest: a `pfifo` at the root of a veth made without naming
-//! queues reordered every tenth datagram. `mq` gives each queue one of its own, also those that only `ethtool -L` will bring into use.
+//! Order. It depends on how many queues the device *can* have, not on how many it uses. Only a qdisc that has one of them for itself
+//! (`TCQ_F_ONETXQUEUE`) asks whether the queue is stopped before it hands a packet over. Any other takes several out at once, and of those
+//! that the device refuses, one that is refused again goes behind the rest: a `pfifo` at the root of a veth made without naming queues
+//! reordered every tenth datagram. `mq` gives each queue one of its own, also those that only `ethtool -L` will bring into use.
 //!
 //! Source: `tc-pfifo(8)`; kernel `net/sched/sch_mq.c`, `net/sched/sch_generic.c:dequeue_skb`, `dev_requeue_skb`,
 //! `drivers/net/veth.c:veth_xmit`.
@@ -30,14 +30,14 @@ use crate::netns::NetNs;
 use crate::waiting;
 
 const ROOT: u32 = 0xffff_ffff;
-/// The handle by which Weir knows its own qdiscs again, also after a crash: `7765:`, "we" in ASCII.
+/// The handle by which Weir recognises its own qdiscs, also after a crash: `7765:`, "we" in ASCII.
 const HANDLE: u32 = 0x7765_0000;
-/// Room for what the socket buffers of hundreds of senders hold in the queue of a device that has one, in packets.
+/// The packets with a socket for which the one queue of a device has room: as many as the socket buffers of hundreds of senders hold.
 pub const HELD_SINGLE: u32 = 65_536;
-/// The same for each queue of a device with several.
+/// The packets with a socket for which each of several queues has room.
 const HELD_EACH: u32 = 16_384;
 
-/// The limit of each queue of a device, in packets: what has a socket, and above it what may wait without one.
+/// The limit of each queue of a device, in packets: those with a socket, and above them those that may wait without one.
 pub fn limit_packets(queues: u32) -> u32 {
     let held = if queues == 1 { HELD_SINGLE } else { HELD_EACH };
     held + waiting::packets_max(queues as usize)
@@ -45,14 +45,14 @@ pub fn limit_packets(queues: u32) -> u32 {
 
 /// `TCA_OPTIONS` of `include/uapi/linux/rtnetlink.h`.
 const TCA_OPTIONS: u16 = 2;
-/// The length of `struct tc_netem_qopt` of `include/uapi/linux/pkt_sched.h`, and where in it the variation of the delay is.
+/// The length of `struct tc_netem_qopt` of `include/uapi/linux/pkt_sched.h`, and the offset of the variation of the delay in it.
 const NETEM_BYTES: usize = 24;
 const NETEM_JITTER: usize = 20;
 const TCA_NETEM_SLOT: u16 = 12;
-/// The parent of what looks at packets beside the queues, `ingress` and `clsact`, which stays where it is.
+/// The parent of `ingress` and `clsact`, which look at packets beside the queues and stay where they are.
 const BESIDE: u32 = 0xffff_fff1;
-/// Qdiscs of which the kernel tells all that it takes to make them again, as long as nothing was put below them. Of others it keeps
-/// something to itself, such as tables (`red`, `choke`), or they mean nothing without their classes.
+/// Qdiscs of which the kernel tells all that it takes to make them again, as long as nothing was put below them. Of others it keeps part to
+/// itself, such as tables (`red`, `choke`), or they mean nothing without their classes.
 const WHOLE: [&str; 12] = [
     "pfifo",
     "bfifo",
@@ -68,7 +68,7 @@ const WHOLE: [&str; 12] = [
     "cake",
 ];
 
-/// What a qdisc lost and holds.
+/// The losses and the backlog of a qdisc.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Packets it dropped.
@@ -79,14 +79,14 @@ pub struct Counters {
     pub sent: u32,
 }
 
-/// The qdisc at the root of an interface, whosever it is.
+/// The qdisc at the root of an interface, Weir's or another.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Root {
     /// Its kind; empty where there is none, as on an interface that has never been up.
     pub kind: String,
     /// Whether it is Weir's, whole.
     pub is_ours: bool,
-    /// What it lost and holds.
+    /// Its losses and backlog.
     pub counters: Counters,
 }
 
@@ -98,12 +98,12 @@ pub struct RootQdisc {
 }
 
 impl RootQdisc {
-    /// That of interface `ifindex` of `netns`.
+    /// The root qdisc of interface `ifindex` of `netns`.
     pub fn new(netns: Arc<NetNs>, ifindex: u32) -> RootQdisc {
         RootQdisc { netns, ifindex }
     }
 
-    /// What it holds and has lost.
+    /// Its losses and backlog.
     pub fn counters(&self) -> Result<Counters> {
         self.netns.run(|| counters(self.ifindex))
     }
@@ -117,8 +117,8 @@ pub struct Saved {
     options: Vec<u8>,
 }
 
-/// The root qdisc that somebody chose for an interface of this thread's namespace, to be put back later; `None` if there is
-/// nothing but what interfaces are born with, or Weir's own.
+/// The root qdisc that somebody chose for an interface of this thread's namespace, to be put back later; `None` if it is the default of a
+/// new interface, or Weir's own.
 ///
 /// # Errors
 /// If it could not be put back as it was: it has classes, filters, or settings that the kernel does not tell.
@@ -172,7 +172,7 @@ pub fn is_installed(ifindex: u32) -> Result<bool> {
 }
 
 impl Saved {
-    /// Whether it says all that it takes to make the qdisc again.
+    /// Whether the kernel has told all that it takes to make the qdisc again.
     fn is_whole(&self) -> bool {
         // A delay that varies, or slots, may follow a table that the kernel does not tell.
         let is_steady = || {
@@ -200,7 +200,7 @@ fn has_filters(ifindex: u32, handle: u32) -> Result<bool> {
     Ok(found)
 }
 
-/// Puts the queue on an interface of this thread's namespace in place of whatever is there.
+/// Puts the queue on an interface of this thread's namespace in place of the one that is there.
 pub fn install(link: &Link) -> Result<()> {
     let mut socket = NetlinkSocket::new();
     let add = |socket: &mut NetlinkSocket, handle: u32, parent: u32, limit: Option<u32>| {
@@ -212,7 +212,7 @@ pub fn install(link: &Link) -> Result<()> {
         }
         acknowledged(socket, &request, || format!("giving {} a queue that holds its packets", link.name))
     };
-    // One that a crash left behind may be of the other kind, which cannot be replaced under the same handle.
+    // A queue that a crash left behind may be of the other kind, which cannot be replaced under the same handle.
     remove(link.ifindex)?;
     let limit = limit_packets(link.tx_queues.max(1));
     if link.tx_queues_max == 1 {
@@ -226,13 +226,13 @@ pub fn install(link: &Link) -> Result<()> {
     Ok(())
 }
 
-/// Takes the queue off an interface of this thread's namespace again; content with it being gone.
+/// Takes the queue off an interface of this thread's namespace again; an absent one is no error.
 pub fn remove(ifindex: u32) -> Result<()> {
     let header = Tcmsg { ifindex: ifindex as i32, handle: HANDLE, parent: ROOT, ..Default::default() };
     let request = tc::Request::new().op_delqdisc_do(&header);
     let doing = || format!("removing the queue of interface number {ifindex}");
     match acknowledged(&mut NetlinkSocket::new(), &request, doing) {
-        // Nothing there (ENOENT), no interface (ENODEV), or another's qdisc with another handle (EINVAL).
+        // No qdisc there (ENOENT), no interface (ENODEV), or another's qdisc with another handle (EINVAL).
         Err(error)
             if [libc::ENOENT, libc::ENODEV, libc::EINVAL].iter().any(|&code| is_code(&error, code)) =>
         {
@@ -259,17 +259,17 @@ pub fn restore(ifindex: u32, saved: &Saved) -> Result<()> {
     }
 }
 
-/// What the queue of an interface of this thread's namespace dropped and holds, over all its parts.
+/// The losses and the backlog of the queue of an interface of this thread's namespace, over all its parts.
 fn counters(ifindex: u32) -> Result<Counters> {
     root(ifindex).map(|root| root.counters)
 }
 
-/// What is at the root of an interface of this thread's namespace.
+/// The qdisc at the root of an interface of this thread's namespace.
 pub fn root(ifindex: u32) -> Result<Root> {
     let mut root = Root::default();
     let mut is_whole = true;
     each(&mut NetlinkSocket::new(), ifindex, |header, attributes| {
-        // `mq` adds its children up; counting those too would count twice.
+        // `mq` adds its children up; adding those too would count twice.
         let kind = attributes.get_kind().map(|kind| kind.to_string_lossy().into_owned()).unwrap_or_default();
         if header.parent != ROOT {
             is_whole &= header.parent >> 16 != HANDLE >> 16 || kind == "pfifo";

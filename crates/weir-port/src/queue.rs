@@ -1,10 +1,10 @@
 //! One receive queue of a port: its AF_XDP socket, its poller, and the frames it has on offer.
 //!
-//! Rule (what the intake keeps, `crate::napi`): a queue is polled only while it has as many frames on offer as one poll may
-//! bring, so that the kernel can place them; [`Queue::collect`] offers new ones at once.
+//! Rule (that of the intake, `crate::napi`): a queue is polled only while it has as many frames on offer as one poll may bring, so that the
+//! kernel can place them; [`Queue::collect`] offers new ones at once.
 //!
-//! What the program at the receiving end passes on to the kernel's own stack ([`BoundPorts`]) is taken from the ring by a poll too, and counted as
-//! brought: a poll that brings nothing else has not found the ring empty.
+//! Packets that the program at the receiving end passes on to the kernel's own stack ([`BoundPorts`]) are taken from the ring by a poll
+//! too, and counted as brought: a poll that brings nothing else has not found the ring empty.
 //!
 //! Owner: one worker, whose [`Frames`] the frames on offer are from, always the same.
 
@@ -28,15 +28,15 @@ pub struct Queue {
     socket: XskSocket,
     poller: Poller,
     on_offer: u32,
-    /// How many packets one poll brings at most, and how many frames are on offer at least when it may be polled.
+    /// The most packets that one poll brings, and the least frames on offer with which it may be polled.
     poll_budget: u32,
-    /// What that may be set to.
+    /// The highest value that the budget may be set to.
     poll_budget_max: u32,
-    /// As whom its socket borrows frames.
+    /// The name under which its socket borrows frames.
     borrower: u16,
     announcements: Arc<Announcements>,
     waiting: Waiting,
-    /// What is passed on, where something is, and how much that was at the last look.
+    /// The bound ports of a shared interface, and the packets and bytes passed on at the last look.
     shared: Option<(Arc<BoundPorts>, [u32; 2])>,
 }
 
@@ -66,7 +66,7 @@ impl Queue {
         }
     }
 
-    /// Counts what these ports do not take as passed on.
+    /// Counts packets that these ports do not take as passed on.
     pub(crate) fn share(&mut self, ports: &Arc<BoundPorts>) {
         self.shared = Some((Arc::clone(ports), ports.passed(self.number)));
     }
@@ -104,8 +104,8 @@ impl Queue {
         self.offer_up_to(self.poll_budget, frames)
     }
 
-    /// Fills the offer up for any poll, also one by the kernel, which keeps to its own budget: before the queue is directed to its
-    /// socket, such a poll may have begun that ends after. True if there were frames.
+    /// Fills the offer up for any poll, also one by the kernel, which keeps to its own budget: such a poll may have begun before the queue
+    /// is directed to its socket and end after. True if there were frames.
     pub(crate) fn offer_for_any_poll(&mut self, frames: &mut Frames) -> bool {
         self.offer_up_to(self.poll_budget_max, frames)
     }
@@ -121,23 +121,23 @@ impl Queue {
         self.on_offer >= count
     }
 
-    /// Polls once and collects what came; how many packets that were, with those that were passed on.
+    /// Polls once and collects what came; returns the number of packets, with those that were passed on.
     pub fn poll(&mut self, frames: &mut Frames, received: &mut Vec<PathPacket>) -> usize {
         let mut count = 0;
-        // The kernel has polled uninvited, and what it brought used up part of the offer.
+        // The kernel has polled uninvited, and the packets that it brought used up part of the offer.
         if self.socket.fill.unconsumed() < self.poll_budget {
             count += self.collect(frames, received);
         }
         self.poller.poll();
         count += self.collect(frames, received) + self.note_passed();
         if count == 0 {
-            // It is empty, which `collect` says only of the receive ring.
+            // The device's ring is empty; `collect` says so only of the receive ring.
             self.note_taken(0, 0);
         }
         count
     }
 
-    /// Notes what was passed on to the kernel's own stack since the last poll; how many packets that were.
+    /// Notes the packets that were passed on to the kernel's own stack since the last poll; returns their number.
     fn note_passed(&mut self) -> usize {
         let Some((ports, before)) = &mut self.shared else { return 0 };
         let now = ports.passed(self.number);
@@ -154,7 +154,7 @@ impl Queue {
         self.announcements.set_gone(self.number, gone);
     }
 
-    /// Collects what has come without polling, and fills the offer up.
+    /// Collects the packets that have come without polling, and fills the offer up; returns their number.
     pub fn collect(&mut self, frames: &mut Frames, received: &mut Vec<PathPacket>) -> usize {
         let before = received.len();
         let mut bytes = 0;

@@ -1,9 +1,9 @@
-//! Letting senders go on when whoever held them has gone.
+//! Starts senders again when the process that held them has gone.
 //!
-//! A veth stops a sending queue when its ring is full, and it is the next poll of the receiving NAPI instance that starts it. An
-//! owned instance is polled by its owner alone and goes with the owner's XDP program. If the queue is stopped then, nobody is
-//! left to start it: every packet for it is dropped, or waits in a qdisc, for good. Neither another qdisc nor
-//! `ip link set down` and up at either end starts it; a poll of a new instance does:
+//! A veth stops a sending queue when its ring is full, and the next poll of the receiving NAPI instance starts it. An owned instance is
+//! polled by its owner alone and goes with the owner's XDP program. If the queue is stopped then, nobody is left to start it: every packet
+//! for it is dropped, or waits in a qdisc, for good. Neither another qdisc nor `ip link set down` and up at either end starts it; a poll of
+//! a new instance does:
 //!
 //! ```text
 //! owner's program gone -> a program that passes everything -> instances that nobody owns -> each polled once -> program gone
@@ -16,16 +16,16 @@
 //!   stopped; the veth puts it into the ring of receive queue *core modulo queues* and has softirq poll that. So every queue is reached
 //!   where there are as many cores as queues.
 //!
-//! An instance that nobody owns is run by softirq whenever its ring is not empty, and starts the queue each time, so it can go
-//! again under load. It can go for good only once nothing stops queues any more: a sender without a qdisc is not stopped, its packets are
-//! dropped. So the program stays until the qdiscs are gone ([`Means::end`]). Where the user has GRO on, instances outlive every program,
-//! and what an owner set is put back too.
+//! An instance that nobody owns is run by softirq whenever its ring is not empty, and starts the queue each time, so it can go again under
+//! load. It can go for good only once nothing stops queues any more: a sender without a qdisc is not stopped, its packets are dropped. So
+//! the program stays until the qdiscs are gone ([`Means::end`]). Where the user has GRO on, instances outlive every program, and the
+//! settings of an owner are put back too.
 //!
-//! Owner: whoever puts things back (`crate::undo`), in the interface's namespace. Source: kernel `drivers/net/veth.c:veth_xmit`,
+//! Owner: the process that puts things back (`crate::undo`), in the interface's namespace. Source: kernel `drivers/net/veth.c:veth_xmit`,
 //! `veth_poll`, `veth_napi_del_range`, `veth_xdp_xmit`, `veth_select_rxq`, Linux 6.18; `net/bpf/test_run.c`.
 //!
-//! Limits: an interface that is down has no instances to poll; its senders stay stopped until somebody releases or owns it
-//! again. What is in the ring when a program goes is freed by the kernel uncounted, 256 packets a queue at most.
+//! Limits: an interface that is down has no instances to poll; its senders stay stopped until somebody releases or owns it again. Packets
+//! in the ring when a program goes are freed by the kernel uncounted, 256 packets a queue at most.
 
 use std::io;
 
@@ -38,15 +38,15 @@ use crate::napi::{self, Deferral, Once};
 use crate::netns::NetNs;
 use crate::sys;
 
-/// How long a process that is dying keeps its program at most: its sockets go first, and the kernel waits for all cores at each.
+/// The tries, 10 ms apart, for a dying process to drop its program: its sockets go first, and the kernel waits for all cores at each.
 const TRIES: u32 = 1000;
 const BETWEEN_NS: u64 = 10_000_000;
 
-/// What releasing needs, made before it is needed, when there may be nothing to be had.
+/// The programs and rings by which senders are started, made before they are needed, when there may be none to be had.
 pub struct Means {
     pass: io::Result<Program>,
     once: Result<Once>,
-    /// Programs that pass everything, until the end.
+    /// Programs that pass everything, kept until the end.
     passing: Vec<program::BpfLink>,
 }
 
@@ -57,13 +57,13 @@ impl Default for Means {
 }
 
 impl Means {
-    /// As far as they are to be had here.
+    /// Makes the means, as far as they are to be had here.
     pub fn new() -> Means {
         let pass = Map::xskmap(1).and_then(|none| redirect::load(&none));
         Means { pass, once: Once::new(), passing: Vec::new() }
     }
 
-    /// Fails with what to change unless queues of an interface with so many of them can be released.
+    /// Fails with what to change unless the queues of an interface with so many of them can be released.
     pub fn check(&self, link: &Link) -> Result<()> {
         let cores = sys::allowed_cores().len();
         if self.once.is_ok() || link.rx_queues as usize <= cores {
@@ -79,8 +79,8 @@ impl Means {
         })
     }
 
-    /// Starts the queues that send into an interface of this thread's namespace, once its owner's program has gone; `before` is how
-    /// its instances were deferred before they were owned. Content with the interface being gone, or another's by now.
+    /// Starts the queues that send into an interface of this thread's namespace, once its owner's program has gone; `before` is how its
+    /// instances were deferred before they were owned. Content with the interface being gone, or another's by now.
     pub fn release(&mut self, ifindex: u32, before: Deferral) -> Result<()> {
         let doing = || format!("letting those go on that send into interface number {ifindex}");
         let program = self.pass.as_ref().map_err(|error| io::Error::new(error.kind(), error.to_string()));
@@ -99,7 +99,7 @@ impl Means {
         }
     }
 
-    /// Polls these instances once, whosever they are; interface `sender` of `netns` sends into them.
+    /// Polls these instances once; interface `sender` of `netns` sends into them.
     pub fn start(&self, ids: &[u32], netns: &NetNs, sender: u32) -> Result<()> {
         match &self.once {
             Ok(once) => once.poll(ids),
@@ -107,7 +107,7 @@ impl Means {
         }
     }
 
-    /// Lets the programs go, when there is nothing any more by which senders are stopped.
+    /// Drops the programs, when no qdisc stops senders any more.
     pub fn end(&mut self) {
         self.passing.clear();
     }
@@ -115,7 +115,7 @@ impl Means {
 
 /// Has softirq poll the other end of an interface of this thread's namespace, on as many of its queues as there are cores.
 fn kick(ifindex: u32) -> Result<()> {
-    /// To an address and of a type that are nobody's (IEEE 802, local experiments): who gets it drops it.
+    /// The frame, to an address and of a type that no host has (IEEE 802, local experiments): a receiver drops it.
     const FRAME: [u8; 60] = {
         let mut frame = [0; 60];
         (frame[0], frame[6], frame[12], frame[13]) = (0x02, 0x02, 0x88, 0xb5);
@@ -137,7 +137,7 @@ fn attach_when_free(program: &Program, ifindex: u32) -> io::Result<Option<progra
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
                 sys::poll_readable(&mut [], Some(BETWEEN_NS))?;
             }
-            // The kernel's word for that is EINVAL.
+            // The kernel's error for an absent interface is EINVAL.
             Err(_) if Link::by_index(ifindex).is_err_and(|error| error.is_no_interface()) => return Ok(None),
             Err(error) => return Err(error),
         }

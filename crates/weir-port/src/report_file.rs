@@ -1,7 +1,7 @@
-//! A file that a user names for a report, written by a command that root runs, perhaps in a directory of somebody else.
+//! A file that a user names for a report, written by a command that root runs, perhaps in a directory of another user.
 //!
-//! Rule: a link in the place of the file is followed only where nobody but root and us could have put it, such as /dev/stdout.
-//! Otherwise whoever owns the directory would choose which file of root's is overwritten.
+//! Rule: a link in the place of the file is followed only where nobody but root and us could have put it, such as /dev/stdout. Otherwise
+//! the owner of the directory would choose which file of root's is overwritten.
 //!
 //! Source: `open(2)` for `O_NOFOLLOW`. Limits: another name of the same file (a hard link) is the kernel's business
 //! (`fs.protected_hardlinks`, which is on).
@@ -13,7 +13,7 @@ use std::path::Path;
 
 use crate::sys;
 
-/// Opens a file to write, and makes it if it is not there. What is in it stays for now.
+/// Opens a file to write, and makes it if it is not there. Its content stays for now.
 pub fn open(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(false);
@@ -33,7 +33,7 @@ pub fn open(path: &Path) -> io::Result<File> {
     Err(io::Error::other("it is a link in a directory where others may write: name the file it leads to"))
 }
 
-/// Writes a report to it, in place of what was there.
+/// Writes a report to the file, in place of its content.
 pub fn write(path: &Path, text: &str) -> io::Result<()> {
     let mut file = open(path)?;
     if file.metadata()?.is_file() {

@@ -1,11 +1,11 @@
-//! A port that the kernel gives to nobody, because somebody beside it has it on the same address.
+//! A port that the kernel gives to no program, because a stack beside the kernel has it on the same address.
 //!
-//! Rule: it is a socket of the kernel's that is bound and takes nothing. So who asks the kernel for the port is told that it is in use, the kernel
-//! takes it for no connection of its own, and one that is somebody's already is not to be had here: `EADDRINUSE`, as for two programs of
-//! the kernel's. A TCP port where connections of the kernel's still end (TIME_WAIT) is in use too.
+//! Rule: the reservation is a socket of the kernel's that is bound and takes nothing. So a program that asks the kernel for the port is
+//! told that it is in use, and the kernel takes it for no connection of its own. A port that a program has already is not to be had here:
+//! `EADDRINUSE`, as for two programs of the kernel's. A TCP port where connections of the kernel's still end (TIME_WAIT) is in use too.
 //!
-//! Owner: whoever holds it; the kernel has the port back when it is dropped, and when the process dies. Limits: a datagram to it by way of another
-//! interface, the loopback interface too, finds this socket and is lost, while a connection is refused.
+//! Owner: the holder of this value; the kernel has the port back when it is dropped, and when the process dies. Limits: a datagram to it by
+//! way of another interface, the loopback interface too, finds this socket and is lost, while a connection is refused.
 //!
 //! Source: ip(7) `IP_FREEBIND`, kernel `net/ipv4/inet_connection_sock.c:inet_csk_get_port`.
 
@@ -17,18 +17,18 @@ use crate::bpf::bound::Transport;
 use crate::netns::NetNs;
 use crate::sys;
 
-/// See the head of the file.
+/// A port reserved until this is dropped; see the head of the file.
 #[derive(Debug)]
 pub struct PortReservation {
     _socket: OwnedFd,
 }
 
 impl PortReservation {
-    /// Reserves the port of an address in a namespace, whether the kernel has that address or not; that of a link-local one on the interface that
-    /// its scope says.
+    /// Reserves the port of an address in a namespace, whether the kernel has that address or not. A link-local address is that of the
+    /// interface that its scope names.
     ///
     /// # Errors
-    /// `AddrInUse`; or what else the kernel says.
+    /// `AddrInUse`; or another error of the kernel.
     pub fn new(netns: &NetNs, transport: Transport, address: SocketAddr) -> io::Result<PortReservation> {
         let open = || open(transport, address);
         let socket = match NetNs::current().map_err(io::Error::other)?.is(netns) {
@@ -49,7 +49,7 @@ fn open(transport: Transport, address: SocketAddr) -> io::Result<OwnedFd> {
     let socket = sys::socket(family, kind, 0)?;
     let fd = socket.as_fd();
     sys::refuse_packets(fd)?;
-    // An address may be the stack's alone, or not be the kernel's just now.
+    // The address may be the stack's alone, or not be the kernel's just now.
     sys::setsockopt(fd, libc::SOL_IP, libc::IP_FREEBIND, &1i32)?;
     match address {
         SocketAddr::V4(address) => {

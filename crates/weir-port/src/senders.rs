@@ -1,7 +1,8 @@
-//! Who has something to send that has not left: processes by the sockets of a namespace.
+//! The processes that have something to send that has not left, by the sockets of a namespace.
 //!
-//! Rule: a look at one moment. A socket that several processes have open counts for each; one that nobody has open any more, such as a
-//! closed TCP connection, for nobody. Source: [`crate::socket_table`]; proc_pid_fd(5). Limits: processes that this one cannot see.
+//! Rule: a look at one moment. A socket that several processes have open counts for each; a socket that no process has open any more, such
+//! as a closed TCP connection, is listed without a process. Source: [`crate::socket_table`]; proc_pid_fd(5). Limits: processes that this
+//! one cannot see.
 
 use std::collections::HashMap;
 use std::fs;
@@ -14,17 +15,17 @@ use crate::socket_table::{self, SocketProtocol};
 /// A process that has something to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sender {
-    /// Its number; `None` for sockets that nobody has open.
+    /// Its number; `None` for sockets that no process has open.
     pub pid: Option<u32>,
-    /// What it is called.
+    /// Its name.
     pub command: String,
     /// Its sockets that have something to send.
     pub sockets: u64,
-    /// What that is: memory of UDP and raw sockets, unacknowledged bytes of TCP.
+    /// The bytes that they have to send: memory of UDP and raw sockets, unacknowledged bytes of TCP.
     pub bytes: u64,
 }
 
-/// Those of a namespace, who has most first.
+/// The senders of a namespace, the one with most bytes first.
 pub fn of(netns: &NetNs) -> Result<Vec<Sender>> {
     let mut waiting: HashMap<u64, u64> = HashMap::new();
     let mut unowned = Sender { pid: None, command: String::new(), sockets: 0, bytes: 0 };

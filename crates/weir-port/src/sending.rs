@@ -1,11 +1,11 @@
 //! The sending end of a pair made to hold packets: a queue that keeps what the ring does not take, checksums filled in, and VLAN tags in
 //! the frame.
 //!
-//! Both ends of a pair get the queue, because without one a veth drops what a receiver with a full ring does not take. Two weirs may
-//! each have an end of one pair, so what is arranged is held together ([`crate::hold`]): the first changes it, the last puts it back.
+//! Both ends of a pair get the queue, because without one a veth drops packets that a receiver with a full ring does not take. Two weirs
+//! may each have an end of one pair, so these things are held together ([`crate::hold`]): the first changes them, the last puts them back.
 //!
-//! Rule: it is recorded before it is changed. An end that moves to another namespace is arranged anew there ([`arrange_moved`]): its
-//! queue stays behind, while its offloads come along as they were left, so what they were is what they were in the first place.
+//! Rule: a change is recorded before it is made. An end that moves to another namespace is arranged anew there ([`arrange_moved`]): its
+//! queue stays behind, while its offloads come along as they were left, so their old state is that of the first time.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -19,16 +19,16 @@ use crate::netns::NetNs;
 use crate::undo::{Keeper, Undo};
 use crate::{ethtool, qdisc};
 
-/// What was on at a sending end that a wire needs to be off.
+/// The features that were on at a sending end and that a wire needs to be off.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Before {
     /// Whether checksums were left to the device.
     pub tx_checksum: bool,
-    /// By which features tags went beside the frame.
+    /// The features by which tags went beside the frame.
     pub tag_insertions: Vec<TagInsertion>,
 }
 
-/// Makes the sending end of a pair, an interface of `netns`, hold packets; what was on before.
+/// Makes the sending end of a pair, an interface of `netns`, hold packets; returns the features that were on before.
 pub fn arrange(netns: &NetNs, link: &Link, keeper: &mut dyn Keeper) -> Result<Before> {
     hold_packets(netns, link, keeper)?;
     let tx_checksum = fill_checksums(netns, link, keeper, || ethtool::tx_checksum(&link.name))?;
@@ -36,7 +36,7 @@ pub fn arrange(netns: &NetNs, link: &Link, keeper: &mut dyn Keeper) -> Result<Be
     Ok(Before { tx_checksum, tag_insertions })
 }
 
-/// The same of one that has come to `netns` from where it was arranged, and had this before.
+/// Arranges an end that has come to `netns` from where it was arranged, and had the features `before`.
 pub fn arrange_moved(netns: &NetNs, link: &Link, before: &Before, keeper: &mut dyn Keeper) -> Result<()> {
     hold_packets(netns, link, keeper)?;
     fill_checksums(netns, link, keeper, || Ok(before.tx_checksum))?;
@@ -55,14 +55,14 @@ pub fn hold_packets(netns: &NetNs, link: &Link, keeper: &mut dyn Keeper) -> Resu
         || qdisc::save(link),
         undo,
         |_, is_first| {
-            // Who was the first may have been killed before it came to this.
+            // The first holder may have been killed before it came to this.
             if is_first || !qdisc::is_installed(ifindex)? { qdisc::install(link) } else { Ok(()) }
         },
     )?;
     Ok(())
 }
 
-/// Has the kernel fill in the checksums of what an interface of `netns` sends; whether they were left to the device.
+/// Has the kernel fill in the checksums of packets that an interface of `netns` sends; returns whether they were left to the device.
 fn fill_checksums(
     netns: &NetNs,
     link: &Link,
@@ -75,7 +75,7 @@ fn fill_checksums(
     })
 }
 
-/// Has the kernel write VLAN tags into the frames that an interface of `netns` sends; by what they went beside them.
+/// Has the kernel write VLAN tags into the frames that an interface of `netns` sends; returns the features by which tags went beside them.
 fn tag_frames(
     netns: &NetNs,
     link: &Link,
@@ -91,8 +91,8 @@ fn tag_frames(
     })
 }
 
-/// Changes a thing of `netns` together with whoever else holds it: `look` finds out what was before, `undo` says how that comes back,
-/// or that there is nothing to change, and `change` is told whether it is the first to. What was before.
+/// Changes a thing of `netns` together with its other holders: `look` finds the old state, `undo` says how that comes back, or that there
+/// is nothing to change, and `change` is told whether this is the first holder. Returns the old state.
 fn together<T: Serialize + DeserializeOwned>(
     netns: &NetNs,
     keeper: &mut dyn Keeper,

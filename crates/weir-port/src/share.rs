@@ -1,7 +1,7 @@
 //! A worker's share of a port that only receives: some of its queues, as a port of the path.
 //!
-//! Rule: nothing leaves by it. Its queues are rung for by the bell of their owner; one that has rested for long is looked at all the
-//! same, because packets of an AF_XDP socket at the other end are not announced ([`PortShare::look`]).
+//! Rule: no packet leaves by it. The bell of their owner rings for its queues; a queue that has rested for long is looked at all the same,
+//! because packets of an AF_XDP socket at the other end are not announced ([`PortShare::look`]).
 //!
 //! Owner: one worker. The port is lent out by [`crate::port::Port::split`].
 
@@ -29,7 +29,7 @@ pub struct PortShare<'a> {
 }
 
 impl<'a> PortShare<'a> {
-    /// Of these queues, of a port whose senders announce so.
+    /// The share of these queues, of a port whose senders announce by `announcements`.
     pub fn new(queues: Vec<&'a mut Queue>, announcements: Arc<Announcements>) -> PortShare<'a> {
         let is_due = vec![true; queues.len()];
         PortShare { queues, announcements, is_due, is_open: true, received: Count::default() }
@@ -40,12 +40,12 @@ impl<'a> PortShare<'a> {
         self.is_due.fill(self.is_open);
     }
 
-    /// Takes nothing in any more.
+    /// Takes no more packets in.
     pub fn close(&mut self) {
         self.is_open = false;
     }
 
-    /// What came.
+    /// The packets and bytes that came.
     pub fn received(&self) -> Count {
         self.received
     }
@@ -105,7 +105,7 @@ impl ReceiveQueues for PortShare<'_> {
     }
 }
 
-/// Nothing leaves by it.
+/// No packet leaves by a share.
 impl TransmitRing for PortShare<'_> {
     fn packet_bytes_max(&self) -> u32 {
         0

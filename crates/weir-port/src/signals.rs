@@ -1,9 +1,9 @@
 //! Signals as messages: blocked in every thread, so that none ends the process, and taken one by one by the thread that waits.
 //!
-//! Rule: nothing installs a handler. So a signal that was ignored when this process started stays ignored in the programs it starts
-//! (`nohup`, background jobs of a shell), and one that was not has its default there. Here too: a hang-up that was ignored ends
-//! nothing, whoever sends it, and of the others that were ignored only those that a process sends on purpose are heard, not those of a
-//! terminal. A signal that is blocked arrives even if it is ignored, so it takes care to keep that.
+//! Rule: no handler is installed. So a signal that was ignored when this process started stays ignored in the programs it starts (`nohup`,
+//! background jobs of a shell), and any other has its default there. Here too: a hang-up that was ignored ends nothing, whoever sends it,
+//! and of the other ignored signals only those that a process sends on purpose are heard, not those of a terminal. A signal that is blocked
+//! arrives even if it is ignored, so this file filters it.
 //!
 //! Limits: blocking is inherited by threads, so it must come before the first of them. One signal of a kind waits at a time.
 //!
@@ -25,7 +25,7 @@ pub struct Received {
     pub by_kernel: bool,
 }
 
-/// Blocks no signal in this thread any more, for a program that is about to take its place. Async-signal-safe.
+/// Unblocks all signals in this thread, for a program that is about to take its place. Async-signal-safe.
 pub fn unblock_all() -> io::Result<()> {
     set_mask(libc::SIG_SETMASK, &empty_set())
 }
@@ -58,7 +58,7 @@ fn is_ignored(signal: c_int) -> io::Result<bool> {
 /// Signals that are waited for.
 pub struct Signals {
     set: libc::sigset_t,
-    /// Those of them that were ignored.
+    /// The signals among them that were ignored.
     ignored: Vec<c_int>,
 }
 
@@ -81,12 +81,12 @@ impl Signals {
         Ok(Signals { set, ignored })
     }
 
-    /// Waits for the next one.
+    /// Waits for the next signal.
     pub fn wait(&self) -> io::Result<Received> {
         self.take(None)
     }
 
-    /// One that has arrived already.
+    /// A signal that has arrived already, if there is one.
     pub fn arrived(&self) -> io::Result<Option<Received>> {
         match self.take(Some(libc::timespec { tv_sec: 0, tv_nsec: 0 })) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),

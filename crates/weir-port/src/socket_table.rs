@@ -1,11 +1,11 @@
-//! The kernel's tables of sockets: what each has to send, and the number by which a process has it open.
+//! The kernel's tables of sockets: the bytes each has to send, and the number by which a process has it open.
 //!
 //! ```text
 //! sl local remote st tx_queue:rx_queue tr:when retrnsmt uid timeout inode ...          numbers but the last in hexadecimal
 //! ```
 //!
-//! Rule: a line that is none of this form is left out. Owner: the kernel; a look is a copy. Limits: of UDP and raw sockets `tx_queue` is
-//! the memory of what has not left, of TCP what is not acknowledged. Packet sockets are not told of.
+//! Rule: a line that is not of this form is left out. Owner: the kernel; a look is a copy. Limits: of UDP and raw sockets `tx_queue` is the
+//! memory of packets that have not left, of TCP the bytes that are not acknowledged. Packet sockets are not listed.
 //!
 //! Source: proc_pid_net(5); kernel `net/ipv4/udp.c:udp4_format_sock`, `net/ipv4/tcp_ipv4.c:get_tcp4_sock`.
 
@@ -36,11 +36,11 @@ impl SocketProtocol {
 /// One socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketRow {
-    /// As the kernel numbers states of TCP.
+    /// The state, by the kernel's numbers for TCP.
     pub state: u8,
-    /// What it has to send.
+    /// The bytes it has to send.
     pub to_send_bytes: u64,
-    /// The number of its file; 0 where nobody has it open any more.
+    /// The number of its file; 0 where no process has it open any more.
     pub inode: u64,
 }
 
@@ -77,7 +77,7 @@ fn row(line: &str) -> Option<SocketRow> {
     let state = u8::from_str_radix(words.next()?, 16).ok()?;
     let queue = words.next()?.split(':').next()?;
     let to_send_bytes = u64::from_str_radix(queue, 16).ok()?;
-    // What a test or an older kernel leaves out at the end is nobody's.
+    // A test or an older kernel leaves fields out at the end; the inode is then 0.
     let inode = words.nth(4).and_then(|word| word.parse().ok()).unwrap_or(0);
     Some(SocketRow { state, to_send_bytes, inode })
 }

@@ -1,9 +1,8 @@
-//! Choosing a private network of two addresses for a program, one that the host has no use for.
+//! The choice of a private network of two addresses for a program, one that the host has no use for.
 //!
-//! Candidates are taken in order, so the choice depends on nothing but what the host has: IPv4 networks of four addresses
-//! (`/30`) from a few little-used private ranges, and for each the IPv6 network (`/126`) that ends in the same bits. A
-//! candidate is free if no address and no route of the host overlaps it. Routes that cover nearly everything say only which way
-//! out is, and do not count.
+//! Candidates are taken in order, so the choice depends only on the host's addresses and routes: IPv4 networks of four addresses (`/30`)
+//! from a few little-used private ranges, and for each the IPv6 network (`/126`) that ends in the same bits. A candidate is free if no
+//! address and no route of the host overlaps it. Routes that cover nearly everything say only which way out is, and do not count.
 //!
 //! Source: RFC 1918, RFC 6598, RFC 2544 (private IPv4), RFC 4193 (IPv6 `fd00::/8`).
 
@@ -20,16 +19,16 @@ const V6_HEAD: [u16; 3] = [0xfd57, 0x4549, 0x5200];
 const V6_LENGTH: u8 = 126;
 /// Routes shorter than this, in bits, are ways out: the default route and the halves of it that VPNs use.
 const WAY_OUT_LENGTH: u8 = 8;
-/// A whole IPv6 site. A route to more than that (such as one for all of `fd00::/8`) says nothing of these few addresses.
+/// The length of a whole IPv6 site. A route to more than that (such as one for all of `fd00::/8`) says nothing of these few addresses.
 const V6_SITE_LENGTH: u8 = 48;
 
-/// A network of two: the host and the program.
+/// A network of two addresses: the host's and the program's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PairSubnet {
     v4: u32,
 }
 
-/// One of the two.
+/// One of the two ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// The host's end.

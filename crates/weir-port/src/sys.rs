@@ -1,7 +1,7 @@
 //! The system calls that have no safe wrapper elsewhere, one thin function each.
 //!
-//! Every function here checks the return value and hands errors back as [`io::Error`]; none keeps state. Layouts
-//! come from `libc` where it has them and otherwise from the kernel's uapi headers, named beside the structure.
+//! Every function here checks the return value and returns errors as [`io::Error`]; none keeps state. Layouts come from `libc` where it has
+//! them and otherwise from the kernel's uapi headers, named beside the structure.
 
 use std::ffi::{CStr, c_int, c_long, c_void};
 use std::io;
@@ -26,7 +26,7 @@ pub fn socket(domain: c_int, kind: c_int, protocol: c_int) -> io::Result<OwnedFd
     check_fd(unsafe { libc::socket(domain, kind | libc::SOCK_CLOEXEC, protocol) })
 }
 
-/// What the kernel may read and write as plain bytes.
+/// A value that the kernel may read and write as plain bytes.
 ///
 /// # Safety
 /// Any bytes of that size are a valid value, there is no padding, and no field is an address that the kernel would follow.
@@ -62,7 +62,7 @@ pub fn setsockopt<T: Plain>(fd: BorrowedFd<'_>, level: c_int, name: c_int, value
 /// `setsockopt(2)` with a value that holds addresses.
 ///
 /// # Safety
-/// `value` is what the kernel reads for this option, and what its addresses point at is alive for as long as the kernel uses it.
+/// `value` is what the kernel reads for this option, and the memory that its addresses point at is alive for as long as the kernel uses it.
 pub unsafe fn setsockopt_with<T: Copy>(
     fd: BorrowedFd<'_>,
     level: c_int,
@@ -75,7 +75,7 @@ pub unsafe fn setsockopt_with<T: Copy>(
     check(unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, pointer, length) }).map(drop)
 }
 
-/// `getsockopt(2)` into a plain value that starts with all bytes 0; also says how many bytes the kernel wrote.
+/// `getsockopt(2)` into a plain value that starts with all bytes 0; also returns how many bytes the kernel wrote.
 pub fn getsockopt<T: Plain>(fd: BorrowedFd<'_>, level: c_int, name: c_int) -> io::Result<(T, usize)> {
     let mut value = T::zeroed();
     let mut length = size_of::<T>() as libc::socklen_t;
@@ -93,7 +93,7 @@ pub fn bind<T: Plain>(fd: BorrowedFd<'_>, address: &T) -> io::Result<()> {
     check(unsafe { libc::bind(fd.as_raw_fd(), pointer, length) }).map(drop)
 }
 
-/// Lets nothing be delivered to a socket from now on, by a filter that accepts nothing and cannot be taken off.
+/// Keeps all packets from a socket from now on, by a filter that accepts nothing and cannot be taken off.
 pub fn refuse_packets(fd: BorrowedFd<'_>) -> io::Result<()> {
     let code = (libc::BPF_RET | libc::BPF_K) as u16;
     let mut accept_nothing = libc::sock_filter { code, jt: 0, jf: 0, k: 0 };
@@ -114,14 +114,14 @@ pub unsafe fn bpf<T>(command: u32, attributes: &mut T) -> io::Result<c_int> {
     check(result as c_int)
 }
 
-/// Makes something of BPF, and where the kernel refuses it once more with no bound of locked memory: before Linux 5.11 maps and programs are
-/// charged to `RLIMIT_MEMLOCK`, of which root too has 64 KiB, and one that is short is `EPERM`. The bound is then what it was.
+/// Makes a map or a program of BPF, and where the kernel refuses it once more with no bound of locked memory: before Linux 5.11 maps and
+/// programs are charged to `RLIMIT_MEMLOCK`, of which root too has 64 KiB, and too little of it is `EPERM`. The bound is then set back.
 pub fn with_memory_to_lock<T>(mut make: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let refused = match make() {
         Err(error) if error.raw_os_error() == Some(libc::EPERM) => error,
         made => return made,
     };
-    // Without the right to raise it the first answer stands.
+    // Without the right to raise the bound the first answer stands.
     let Ok(before) =
         set_memory_to_lock(libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY })
     else {
@@ -132,7 +132,7 @@ pub fn with_memory_to_lock<T>(mut make: impl FnMut() -> io::Result<T>) -> io::Re
     made
 }
 
-/// Sets how much memory this process may lock; what it was before.
+/// Sets how much memory this process may lock; returns the bound before.
 fn set_memory_to_lock(limit: libc::rlimit) -> io::Result<libc::rlimit> {
     let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: both point at live values; 0 names this process.
@@ -140,7 +140,7 @@ fn set_memory_to_lock(limit: libc::rlimit) -> io::Result<libc::rlimit> {
     Ok(before)
 }
 
-/// Waits until `wait` is readable or `timeout_ns` have passed; `None` waits for ever. Says which were readable.
+/// Waits until `wait` is readable or `timeout_ns` have passed; `None` waits for ever. Returns how many were readable.
 pub fn poll_readable(fds: &mut [libc::pollfd], timeout_ns: Option<u64>) -> io::Result<usize> {
     let timeout = timeout_ns.map(|ns| libc::timespec {
         tv_sec: (ns / 1_000_000_000) as libc::time_t,
@@ -186,7 +186,7 @@ pub fn poll_in(fd: RawFd) -> libc::pollfd {
     libc::pollfd { fd, events: libc::POLLIN, revents: 0 }
 }
 
-/// Makes an [`eventfd`] readable. Cannot fail in a way that matters: a full counter is readable already.
+/// Makes an [`eventfd`] readable. A failure does not matter: a full counter is readable already.
 pub fn signal_eventfd(fd: &OwnedFd) {
     let one = 1u64;
     // SAFETY: eight bytes of a live value are passed.
@@ -217,11 +217,11 @@ pub fn pin_thread(core: usize) -> io::Result<()> {
 pub fn current_core() -> usize {
     // SAFETY: takes no pointers.
     let core = unsafe { libc::sched_getcpu() };
-    // It fails on kernels without the call alone.
+    // The call fails only on kernels that lack it.
     usize::try_from(core).unwrap_or(0)
 }
 
-/// Does something on each core that this thread may run on, one after the other, which leaves it free to run on all of them again.
+/// Calls `work` on each core that this thread may run on, one after the other; the thread is free to run on all of them again afterwards.
 pub fn on_each_core(mut work: impl FnMut() -> io::Result<()>) -> io::Result<()> {
     // SAFETY: an all-zero `cpu_set_t` is the empty set.
     let mut before: libc::cpu_set_t = unsafe { std::mem::zeroed() };
@@ -233,7 +233,7 @@ pub fn on_each_core(mut work: impl FnMut() -> io::Result<()>) -> io::Result<()> 
     done.and(back.map(drop))
 }
 
-/// A descriptor of a process, which stays that one's whatever becomes of its number: `pidfd_open(2)`.
+/// A descriptor of a process, which names that process even when its number is another's: `pidfd_open(2)`.
 pub fn pidfd(process: u32) -> io::Result<OwnedFd> {
     // SAFETY: takes no pointers.
     check_fd(unsafe { libc::syscall(libc::SYS_pidfd_open, process, 0) } as c_int)
@@ -247,13 +247,13 @@ pub fn pidfd_signal(pidfd: BorrowedFd<'_>, signal: c_int) -> io::Result<()> {
     check(sent as c_int).map(drop)
 }
 
-/// What `ps` calls this thread, 15 bytes at most.
+/// Sets the name of this thread, as `ps` shows it, 15 bytes at most.
 pub fn set_name(name: &CStr) {
     // SAFETY: the kernel reads a terminated string.
     unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
 }
 
-/// How late the kernel may let this thread's sleeps end, in nanoseconds.
+/// Sets how late the kernel may let this thread's sleeps end, in nanoseconds.
 pub fn set_timer_slack_ns(slack_ns: u64) {
     // SAFETY: takes no pointers.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, slack_ns, 0, 0, 0) };
@@ -283,7 +283,7 @@ pub fn peer_user(socket: BorrowedFd<'_>) -> io::Result<u32> {
     Ok(peer.uid)
 }
 
-/// Makes this process deaf to the terminal it was started from and to polite requests to end.
+/// Makes this process ignore the terminal it was started from and signals that ask it to end.
 pub fn leave_terminal() {
     // SAFETY: takes no pointers; if it fails, this process leads its session already.
     unsafe { libc::setsid() };
@@ -313,8 +313,8 @@ pub fn allowed_cores() -> Vec<usize> {
     if read.is_ok() { (0..libc::CPU_SETSIZE as usize).filter(allowed).collect() } else { vec![0] }
 }
 
-/// Makes this thread go before all that is not real-time (`SCHED_FIFO`, lowest priority); without the right to, it stays as it
-/// is. The kernel keeps a share of each core for the others (`sched_rt_runtime_us`).
+/// Makes this thread run before all that are not real-time (`SCHED_FIFO`, lowest priority); without the right to, it stays as it is. The
+/// kernel keeps a share of each core for the others (`sched_rt_runtime_us`).
 pub fn set_realtime() {
     let parameters = libc::sched_param { sched_priority: 1 };
     // SAFETY: the parameters are passed by a pointer to a live value; 0 names this thread.
@@ -342,7 +342,7 @@ mod tests {
         });
         match made {
             Ok(()) => assert_eq!(bounds, [before, libc::RLIM_INFINITY]),
-            // Without the right to raise it.
+            // The test runs without the right to raise the bound.
             Err(error) => assert_eq!((error.raw_os_error(), bounds), (Some(libc::EPERM), vec![before])),
         }
         assert_eq!(memory_to_lock(), before);

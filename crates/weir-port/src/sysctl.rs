@@ -8,7 +8,7 @@ use crate::error::{PortError, Result};
 
 const FOLDER: &str = "/proc/sys/net";
 
-/// What a setting is, such as `ipv4/conf/eth0/forwarding`; none if this kernel or namespace has no such setting.
+/// The value of a setting such as `ipv4/conf/eth0/forwarding`; `None` if this kernel or namespace has no such setting.
 pub fn read(path: &str) -> Option<String> {
     std::fs::read_to_string(file(path)).ok().map(|text| text.trim().to_string())
 }
@@ -22,7 +22,7 @@ pub fn write(path: &str, value: &str) -> Result<()> {
     })
 }
 
-/// Changes a setting if there is such a one.
+/// Changes a setting if there is such a setting.
 pub fn write_if_there(path: &str, value: &str) -> Result<()> {
     if read(path).is_none() { Ok(()) } else { write(path, value) }
 }

@@ -1,18 +1,18 @@
-//! Copies of what the kernel's own stack gets and a stack at the same address must hear of too: answers to questions for link-layer addresses,
-//! and ICMP errors. Whose they are cannot be told from them, and XDP gives a packet to one of both.
+//! Copies of packets that go to the kernel's own stack and that a stack at the same address must hear of too: answers to questions for
+//! link-layer addresses, and ICMP errors. A packet does not show for which of both it is, and XDP gives it to one.
 //!
 //! ```text
 //! XDP: pass --> the kernel's own stack
 //!                   +--> packet socket: ARP reply, neighbour advertisement, ICMP unreachable or too big, without a VLAN's tag
 //! ```
 //!
-//! So the stack asks for its neighbours itself and learns what an answer to its own questions tells, as it would alone; and the kernel, which
-//! did not ask, ignores the answer (`arp_accept`, `accept_untracked_na` are 0 unless somebody sets them) or has asked as well and learns it too.
-//! An error about what the kernel has sent is copied too, and dropped by the stack as `no-handler`.
+//! So the stack asks for its neighbours itself and learns from an answer to its own questions, as it would alone; and the kernel, which did
+//! not ask, ignores the answer (`arp_accept`, `accept_untracked_na` are 0 unless somebody sets them) or has asked as well and learns it
+//! too. An error about a packet of the kernel's is copied too, and dropped by the stack as `no-handler`.
 //!
-//! Owner: the worker of the port, which looks now and then and takes copies as from a receive queue. Limits: a socket's buffer of copies; in a
-//! flood of ICMP errors further ones are lost to the stack, as it would lose them to any full queue of the kernel's (`ss -0` counts them), and
-//! an answer that is lost is asked for again.
+//! Owner: the worker of the port, which looks now and then and takes copies as from a receive queue. Limits: a socket's buffer of copies;
+//! in a flood of ICMP errors further ones are lost to the stack, as it would lose them to any full queue of the kernel's (`ss -0` counts
+//! them), and the stack asks again for an answer that is lost.
 //!
 //! Source: packet(7); kernel `Documentation/networking/filter.rst`; RFC 826; RFC 792, 4443, 4861 for the types.
 
@@ -27,33 +27,33 @@ use crate::error::{Doing, Result};
 use crate::link::Link;
 use crate::sys;
 
-/// The shortest that the filter lets in has an IPv4 header; less is no frame.
+/// The shortest frame that the filter lets in, with an IPv4 header; fewer bytes are no frame.
 const FRAME_BYTES_MIN: usize = 34;
 
-/// See the head of the file.
+/// A packet socket that receives the copies; see the head of the file.
 pub struct PacketTap {
     socket: OwnedFd,
-    /// Whether there is something, as far as was looked.
+    /// Whether a copy waits, as of the last look.
     is_readable: bool,
 }
 
 impl PacketTap {
-    /// Of an interface of this thread's namespace, from now on.
+    /// The copies of an interface of this thread's namespace, from now on.
     pub fn new(link: &Link) -> Result<PacketTap> {
         open(link.ifindex)
             .map(|socket| PacketTap { socket, is_readable: false })
             .doing(|| format!("opening a packet socket on {}", link.name))
     }
 
-    /// Readable while there is something.
+    /// The descriptor, readable while a copy waits.
     pub fn fd(&self) -> RawFd {
         self.socket.as_raw_fd()
     }
 
-    /// Looks whether there is something.
+    /// Looks whether a copy waits.
     pub fn look(&mut self) {
         let mut fds = [sys::poll_in(self.fd())];
-        // One that fails has nothing, until it is looked at again.
+        // A failed look finds none, until the next one.
         self.is_readable |= sys::poll_readable(&mut fds, Some(0)).is_ok_and(|ready| ready > 0);
     }
 
@@ -65,7 +65,7 @@ impl PacketTap {
         self.is_readable = is_readable;
     }
 
-    /// Takes what there is, as much as a poll may bring; how many packets.
+    /// Takes the copies that wait, as many as a poll may bring; returns their number.
     pub(crate) fn take(&mut self, frames: &mut Frames, received: &mut Vec<PathPacket>) -> usize {
         let before = received.len();
         while received.len() - before < POLL_PACKETS_MAX as usize {
@@ -84,7 +84,7 @@ impl PacketTap {
     }
 }
 
-/// The next frame, cut to the buffer.
+/// Receives the next frame, cut to the buffer; returns its length.
 fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> io::Result<usize> {
     // SAFETY: the kernel writes at most the length of `buffer`.
     let length = unsafe {
@@ -95,7 +95,7 @@ fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> io::Result<usize> {
 
 fn open(ifindex: u32) -> io::Result<OwnedFd> {
     const PACKET_IGNORE_OUTGOING: i32 = 23;
-    // Of no protocol it hears nothing until it is bound, when it has its filter.
+    // A socket of no protocol hears nothing until it is bound, when it has its filter.
     let socket = sys::socket(libc::AF_PACKET, libc::SOCK_RAW, 0)?;
     let mut code = filter();
     let program = libc::sock_fprog { len: code.len() as u16, filter: code.as_mut_ptr() };
@@ -113,7 +113,8 @@ fn open(ifindex: u32) -> io::Result<OwnedFd> {
 const KEEP: u8 = u8::MAX;
 const LEAVE: u8 = u8::MAX - 1;
 
-/// The filter: each line is an operation, its operand, and whereto if it holds and if not, by how many lines to skip, [`KEEP`] or [`LEAVE`].
+/// The filter. Each line is an operation, its operand, and the jumps if it holds and if not: a number of lines to skip, [`KEEP`] or
+/// [`LEAVE`].
 fn filter() -> Vec<libc::sock_filter> {
     const LOAD_HALF: u32 = libc::BPF_LD | libc::BPF_H | libc::BPF_ABS;
     const LOAD_BYTE: u32 = libc::BPF_LD | libc::BPF_B | libc::BPF_ABS;
@@ -171,7 +172,7 @@ fn filter() -> Vec<libc::sock_filter> {
 mod tests {
     use super::*;
 
-    /// What the filter says of a frame; a load beyond its end leaves it, as in the kernel.
+    /// The verdict of the filter on a frame; a load beyond its end leaves the frame, as in the kernel.
     fn keeps(frame: &[u8], has_tag: bool) -> bool {
         let half = |at: usize| Some(u32::from(u16::from_be_bytes(frame.get(at..at + 2)?.try_into().ok()?)));
         let (code, mut accumulator, mut index, mut at) = (filter(), 0u32, 0u32, 0);

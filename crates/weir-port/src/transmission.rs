@@ -1,13 +1,13 @@
-//! The transmitting half of a queue: what is on its transmit ring or with the device, and what became of it.
+//! The transmitting half of a queue: the packets on its transmit ring or with the device, and the outcome of each.
 //!
-//! Rule: `in_flight = put - completed`, at most the length of the transmit ring, because each completion must find room on a
-//! ring as long. The kernel completes a packet that the device refused (`NET_XMIT_DROP`) like any other, and says so only by the
-//! return of the call that took it: the refused one is the last that call took from the ring.
+//! Rule: `in_flight = put - completed`, at most the length of the transmit ring, because each completion must find room on a ring as long.
+//! The kernel completes a packet that the device refused (`NET_XMIT_DROP`) like any other, and says so only by the return of the call that
+//! took it: the refused packet is the last that call took from the ring.
 //!
-//! How far the kernel has taken packets is not read from the ring's counter alone: before Linux 6.17 a call that ends with an error
-//! leaves it as it was, and so does a later one whose first packet is refused. What it has completed it has taken, with all
-//! before it, as it takes them in order. And a refused packet is completed before the call returns, so it is the last in the order of
-//! the ring of all that are completed then.
+//! The ring's counter alone does not say how far the kernel has taken packets: before Linux 6.17 a call that ends with an error leaves it
+//! as it was, and so does a later one whose first packet is refused. A completed packet has been taken, with all before it, as the kernel
+//! takes them in order. And a refused packet is completed before the call returns, so it is the last in the order of the ring of all that
+//! are completed then.
 //!
 //! Owner: the worker that owns the port. Source: kernel `net/xdp/xsk.c:__xsk_generic_xmit`, `net/core/dev.c:__dev_direct_xmit`.
 
@@ -25,19 +25,19 @@ use crate::xsk::socket::XskSocket;
 pub(crate) trait TransmitRings {
     /// Writes the next entry of the transmit ring.
     fn push(&mut self, descriptor: Descriptor);
-    /// Makes what was written visible to the kernel.
+    /// Makes the written entries visible to the kernel.
     fn publish(&mut self);
-    /// How many entries the kernel has not taken, as far as is known.
+    /// The entries that the kernel has not taken, as far as is known.
     fn unconsumed(&self) -> u32;
-    /// Notes that it has taken all but so many.
+    /// Notes that the kernel has taken all but so many entries.
     fn note_unconsumed(&mut self, unconsumed: u32);
     /// Makes the kernel take entries.
     fn kick(&mut self) -> io::Result<Transmit>;
     /// The addresses that have been completed and not popped.
     fn completed(&self) -> impl Iterator<Item = u64>;
-    /// The next of these, to be given back by [`TransmitRings::release`].
+    /// The next of these addresses, to be given back by [`TransmitRings::release`].
     fn pop(&mut self) -> Option<u64>;
-    /// Gives back what was popped.
+    /// Gives back the popped entries.
     fn release(&mut self);
 }
 
@@ -77,29 +77,29 @@ impl TransmitRings for XskSocket {
 
 /// Packets in transmission.
 pub(crate) struct Transmission {
-    /// By frame index.
+    /// The record of each packet, by frame index.
     in_flight: Box<[InFlight]>,
     packets: u32,
     bytes: u64,
     frame_bytes: u64,
-    /// How long the ring is.
+    /// The length of the ring, in entries.
     ring: u32,
-    /// As whom its socket borrows frames.
+    /// The name under which its socket borrows frames.
     borrower: u16,
-    /// How many were put, modulo 2^32.
+    /// The packets that were put, modulo 2^32.
     next: u32,
 }
 
 #[derive(Clone, Copy, Default)]
 struct InFlight {
     len_bytes: u32,
-    /// Its place in the order of the ring, counted as `next`.
+    /// The packet's place in the order of the ring, counted as `next`.
     place: u32,
     refused: bool,
 }
 
 impl Transmission {
-    /// For the frames of a memory and a ring of so many entries, a power of two.
+    /// The transmission of frames of `memory` by a ring of `ring` entries, a power of two.
     pub(crate) fn new(memory: &FrameMemory, ring: u32, borrower: u16) -> Transmission {
         let in_flight = vec![InFlight::default(); memory.frames() as usize].into_boxed_slice();
         let frame_bytes = u64::from(memory.frame_size_bytes());
@@ -128,7 +128,7 @@ impl Transmission {
         });
     }
 
-    /// Makes the kernel take what is on the ring; after a packet that the device refused it goes on if `goes_on` says so.
+    /// Makes the kernel take the packets on the ring; after a packet that the device refused it goes on if `goes_on` says so.
     pub(crate) fn flush(
         &mut self,
         rings: &mut impl TransmitRings,
@@ -146,7 +146,7 @@ impl Transmission {
             let still = rings.unconsumed();
             match outcome {
                 Transmit::Refused => {
-                    // One that an earlier call refused is not meant.
+                    // A packet that an earlier call refused is left out.
                     let refused =
                         last.map(|index| &mut self.in_flight[index]).filter(|packet| !packet.refused);
                     let is_found = refused.map(|packet| packet.refused = true).is_some();
@@ -167,13 +167,13 @@ impl Transmission {
     fn last_completed(&self, rings: &impl TransmitRings) -> Option<usize> {
         rings
             .completed()
-            // The kernel's word, checked.
+            // The address is the kernel's word, so it is checked.
             .filter_map(|address| usize::try_from(address / self.frame_bytes).ok())
             .filter(|&index| index < self.in_flight.len())
             .min_by_key(|&index| self.behind(index))
     }
 
-    /// How many packets were put after this one.
+    /// The number of packets that were put after this one.
     fn behind(&self, index: usize) -> u32 {
         self.next.wrapping_sub(self.in_flight[index].place).wrapping_sub(1)
     }
@@ -189,12 +189,12 @@ impl Transmission {
         }
         let mut count = 0;
         while let Some(address) = rings.pop() {
-            // The kernel's word, checked: an index that is not on loan is not followed.
+            // The address is the kernel's word, so it is checked: an index that is not on loan is not followed.
             let index = u32::try_from(address / self.frame_bytes).unwrap_or(u32::MAX);
             // SAFETY: the index is from this socket's completion ring.
             let Ok(frame) = (unsafe { frames.loans.reclaim(index) }) else { continue };
             let InFlight { len_bytes, refused, .. } = self.in_flight[index as usize];
-            // Taken, and all before it.
+            // This packet was taken, and all before it.
             rings.note_unconsumed(self.behind(index as usize));
             each(len_bytes, if refused { Completion::Refused } else { Completion::Delivered });
             frames.pool.give(frame);

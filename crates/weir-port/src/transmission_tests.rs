@@ -1,4 +1,4 @@
-//! [`Transmission`] on a modelled kernel, which may keep to itself how far it has taken packets when a call fails.
+//! [`Transmission`] on a modelled kernel, which may not say how far it has taken packets when a call fails.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,29 +11,29 @@ const RING: u32 = 8;
 const FRAMES: u32 = 64;
 const FRAME_BYTES: u32 = 64;
 
-/// What the device does with a packet.
+/// The device's treatment of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
-    /// Takes it and has done with it at once.
+    /// The device takes it and has done with it at once.
     Taken,
-    /// Takes it and has done with it later.
+    /// The device takes it and has done with it later.
     Kept,
     Refused,
-    /// Has no room for it at the first try.
+    /// The device has no room for it at the first try.
     Busy,
 }
 
-/// When a call that fails leaves the counter of the transmit ring as it should be.
+/// The calls that fail and yet leave the counter of the transmit ring as it should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tells {
-    /// If it took a packet before (Linux 6.17).
+    /// Calls that took a packet before they failed (Linux 6.17).
     IfSent,
     Never,
 }
 
 struct Kernel {
     tells: Tells,
-    /// How many packets one call takes.
+    /// The packets that one call takes.
     batch: usize,
     fates: VecDeque<Fate>,
     entries: Vec<Descriptor>,
@@ -70,7 +70,7 @@ impl Kernel {
         Ok(how)
     }
 
-    /// The device has done with what it kept, the last first.
+    /// Completes the packets that the device kept, the last first.
     fn finish_kept(&mut self) {
         self.completions.extend(self.kept.drain(..).rev());
     }
@@ -140,7 +140,7 @@ impl TransmitRings for Kernel {
     }
 }
 
-/// Sends a packet for each fate, `burst` at a time, and gives what was reported of them, by length: the `n`th is `n` bytes long.
+/// Sends a packet for each fate, `burst` at a time, and returns the reported completions, by length: the `n`th packet is `n` bytes long.
 fn fates_reported(kernel: &mut Kernel, packets: u32, burst: u32) -> Vec<(u32, Completion)> {
     let pool = Pool::new(FrameMemory::new(FRAMES, FRAME_BYTES).unwrap());
     let mut frames = Frames::new(pool);

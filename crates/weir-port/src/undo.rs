@@ -1,11 +1,11 @@
-//! What Weir changed outside its own process and must put back, written so that another process can do it.
+//! The changes that Weir made outside its own process and must put back, written so that another process can do it.
 //!
-//! Each change is recorded *before* it is made, with a keeper that outlives a crash (`weir_run::guardian`), and with the hold on the
-//! thing that is changed ([`crate::hold`]): what others hold too stays as it is. Putting back is idempotent and content with things that are
-//! already gone. It needs no thread, process or new file, and no more descriptors than a few at a time, because it may have to be done
-//! where there are none to be had. What belongs to descriptors is not listed, because the kernel
-//! takes it back by itself: XDP and tcx programs (links), maps, AF_XDP sockets. With them go the NAPI instances that XDP made, but
-//! not what they held: that is [`Undo::Queues`].
+//! Each change is recorded *before* it is made, with a keeper that outlives a crash (`weir_run::guardian`), and with the hold on the thing
+//! that is changed ([`crate::hold`]): a thing that others hold too stays as it is. Putting back is idempotent and content with things that
+//! are already gone. It needs no thread, process or new file, and no more descriptors than a few at a time, because it may have to be done
+//! where there are none to be had. XDP and tcx programs (links), maps and AF_XDP sockets are not listed, because they belong to descriptors
+//! and the kernel takes them back by itself. With them go the NAPI instances that XDP made, but not the senders that they held: those are
+//! [`Undo::Queues`].
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -30,20 +30,20 @@ use crate::{ethtool, features, qdisc, sysctl};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Undo {
-    /// Nothing but the hold.
+    /// Give the hold up; there is nothing else to put back.
     Hold,
-    /// Let those go on that were held by owning the receive queues of an interface.
+    /// Start the senders that were held by owning the receive queues of an interface.
     Queues {
         /// The interface's number.
         ifindex: u32,
-        /// How the NAPI instances of its queues were deferred.
+        /// The deferral of the NAPI instances of its queues before.
         before: Deferral,
     },
     /// Remove Weir's qdisc from an interface and put the one before it back.
     Qdisc {
         /// The interface's number.
         ifindex: u32,
-        /// What was there, if somebody chose it.
+        /// The qdisc before, if somebody chose it.
         before: Option<qdisc::Saved>,
     },
     /// Leave checksums to the device again.
@@ -55,7 +55,7 @@ pub enum Undo {
     TagInsertion {
         /// The interface's number.
         ifindex: u32,
-        /// What was on.
+        /// The features that were on.
         features: Vec<TagInsertion>,
     },
     /// Delete an interface that Weir made.
@@ -72,22 +72,22 @@ pub enum Undo {
     },
     /// Put a setting back.
     Setting {
-        /// Which.
+        /// The setting.
         setting: Setting,
-        /// What it was.
+        /// Its value before.
         was: u8,
     },
     /// Delete a file that Weir made.
     File {
         /// The file.
         path: PathBuf,
-        /// Which, because somebody may have made another one there by now.
+        /// The identity of the file, because somebody may have made another one there by now.
         identity: FileIdentity,
     },
 }
 
 impl Undo {
-    /// Fails unless it is one that Weir may have written: who puts things back does so as root.
+    /// Fails unless the record is one that Weir may have written: the process that puts things back does so as root.
     pub fn check(&self) -> io::Result<()> {
         let may_be = match self {
             Undo::File { path, .. } => {
@@ -106,7 +106,7 @@ impl Undo {
         if may_be { Ok(()) } else { Err(io::Error::other(format!("{self:?} is none of Weir's changes"))) }
     }
 
-    /// The interface that it is about, if it is about one alone.
+    /// The interface that the record is about, if it is about one alone.
     fn ifindex(&self) -> Option<u32> {
         match self {
             Undo::Queues { ifindex, .. }
@@ -118,7 +118,7 @@ impl Undo {
         }
     }
 
-    /// In this thread's namespace.
+    /// Puts the thing back in this thread's namespace.
     fn apply(&self, means: &mut Means) -> Result<()> {
         match self {
             Undo::Hold => Ok(()),
@@ -155,17 +155,17 @@ impl Undo {
     }
 }
 
-/// What tells a file from another that is later made in its place.
+/// The identity that tells a file from another that is later made in its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileIdentity {
-    /// Its number, which some file systems give to the next file at once.
+    /// Its inode number, which some file systems give to the next file at once.
     inode: u64,
-    /// When it was made, as far as the file system tells.
+    /// The time when it was made, in nanoseconds, as far as the file system tells.
     created_ns: u64,
 }
 
 impl FileIdentity {
-    /// Of a file itself, not of what a link leads to; `None` if there is none.
+    /// The identity of a file itself, not of the target of a link; `None` if there is none.
     pub fn of(path: &Path) -> Option<FileIdentity> {
         let about = std::fs::symlink_metadata(path).ok()?;
         let created = about.created().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
@@ -173,18 +173,18 @@ impl FileIdentity {
     }
 }
 
-/// A change, where it was made, and the hold on what was changed.
+/// A change, the namespace where it was made, and the hold on the thing that was changed.
 pub struct UndoRecord {
     /// The namespace.
     pub netns: NetNs,
-    /// What to put back there.
+    /// The change to put back there.
     pub undo: Undo,
-    /// On the thing; none where it is nobody else's.
+    /// The hold on the thing; `None` where no other process shares it.
     pub hold: Option<Hold>,
 }
 
 impl UndoRecord {
-    /// Whether it is of one of these interfaces, each given by its namespace and number.
+    /// Whether this is about one of these interfaces, each given by its namespace and number.
     pub fn is_of(&self, interfaces: &[(u64, u32)]) -> bool {
         interfaces.iter().any(|&interface| {
             let of = self.undo.ifindex().map(|ifindex| (self.netns.inode(), ifindex));
@@ -192,14 +192,14 @@ impl UndoRecord {
         })
     }
 
-    /// Says to whoever waits for the thing that it is being put back.
+    /// Says to processes that wait for the thing that it is being put back.
     pub fn note_undone(&self) {
         if self.undo == Undo::Hold {
             self.hold.iter().for_each(Hold::note_undone);
         }
     }
 
-    /// Puts the thing back and lets go of it, unless others hold it.
+    /// Puts the thing back and gives up its hold, unless others hold it.
     pub fn put_back(&mut self, means: &mut Means) -> Result<()> {
         let here = NetNs::current()?;
         let entered = if here.is(&self.netns) { Ok(()) } else { self.netns.enter() };
@@ -210,7 +210,7 @@ impl UndoRecord {
     fn put_back_here(&mut self, means: &mut Means) -> Result<()> {
         let Some(hold) = &self.hold else { return self.undo.apply(means) };
         if self.undo != Undo::Hold {
-            // Lest somebody joins meanwhile; but a lock that is not to be had must not leave things as they are.
+            // The lock keeps others from joining meanwhile; but without it things must not be left as they are.
             let _lock = Lock::take();
             if !hold.is_last() {
                 self.hold = None;
@@ -231,22 +231,22 @@ impl UndoRecord {
     }
 }
 
-/// Where changes are recorded before they are made.
+/// The keeper with which changes are recorded before they are made.
 pub trait Keeper {
-    /// Remembers `undo` for a namespace; returns when a crash from here on would be put right.
+    /// Records `undo` for a namespace; once this returns, a crash would be put right.
     fn record(&mut self, netns: &NetNs, undo: Undo, hold: Option<Hold>) -> Result<()>;
 
-    /// Puts back what was recorded of these interfaces, each given by its namespace and number, and forgets it: they are gone, or elsewhere.
-    /// What cannot be put back now stays recorded.
+    /// Puts back the recorded changes of these interfaces, each given by its namespace and number, and forgets them: the interfaces are
+    /// gone, or elsewhere. A change that cannot be put back now stays recorded.
     fn put_back(&mut self, interfaces: &[(u64, u32)]) -> Result<()>;
 
-    /// Who holds what is changed; none where that is nobody else's.
+    /// The owner of holds on changed things; `None` where no other process shares them.
     fn owner(&self) -> Option<Owner>;
 
-    /// Whether an interface of a namespace goes at the end, so that nobody behind it has to be let go.
+    /// Whether an interface of a namespace is deleted at the end, so that its senders need not be started.
     fn deletes(&self, netns: &NetNs, ifindex: u32) -> bool;
 
-    /// Tells whoever waits for this process why it does.
+    /// Tells processes that wait for this one why they wait.
     fn say(&mut self, text: &str);
 }
 

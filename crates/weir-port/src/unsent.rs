@@ -1,10 +1,10 @@
-//! What closed TCP sockets of a namespace have still to send.
+//! The bytes that closed TCP sockets of a namespace have still to send.
 //!
 //! Rule: a socket that its program has closed goes on in the kernel until its end of stream is acknowledged. Until then it is in
 //! one of three states: FIN_WAIT1, CLOSING, LAST_ACK. In any other it is open still, or has nothing left to send.
 //!
-//! Owner: the kernel; a look is a copy. Limits: a socket whose sending half alone was shut down looks the same. What is not
-//! acknowledged counts, so also what is on its way or has arrived.
+//! Owner: the kernel; a look is a copy. Limits: a socket whose sending half alone was shut down looks the same. Bytes that are not
+//! acknowledged count, also those that are on their way or have arrived.
 //!
 //! Source: proc_pid_net(5), `tcp`; kernel `include/net/tcp_states.h`, `net/ipv4/tcp_ipv4.c:get_tcp4_sock`.
 
@@ -12,10 +12,10 @@ use crate::error::Result;
 use crate::netns::NetNs;
 use crate::socket_table::{self, SocketProtocol, SocketRow};
 
-/// FIN_WAIT1, LAST_ACK, CLOSING.
+/// The states FIN_WAIT1, LAST_ACK and CLOSING, by the kernel's numbers.
 const CLOSED_AND_SENDING: [u8; 3] = [4, 9, 11];
 
-/// What is not acknowledged yet.
+/// The sockets and bytes that are not acknowledged yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unsent {
     /// Closed sockets that have something to send.
@@ -24,7 +24,7 @@ pub struct Unsent {
     pub bytes: u64,
 }
 
-/// What the closed TCP sockets of `netns` have still to send.
+/// The bytes that the closed TCP sockets of `netns` have still to send.
 pub fn by_closed_sockets(netns: &NetNs) -> Result<Unsent> {
     let mut unsent = Unsent::default();
     socket_table::read(netns, &[SocketProtocol::Tcp], |_, table| add(&mut unsent, table))?;

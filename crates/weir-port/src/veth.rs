@@ -1,7 +1,7 @@
 //! Making veth pairs, one end here and the other in another namespace.
 //!
-//! Both ends get all the queues that are asked for in use at once, because the numbers are given explicitly (kernel
-//! `drivers/net/veth.c:veth_init_queues`), and the addresses that are asked for, which udev then leaves alone.
+//! Both ends have all their queues in use at once, because the numbers are given explicitly (kernel `drivers/net/veth.c:veth_init_queues`),
+//! and the addresses that are asked for, which udev then leaves alone.
 //!
 //! Source: rtnetlink(7); `include/uapi/linux/veth.h`, `VETH_INFO_PEER`.
 
@@ -30,8 +30,8 @@ pub struct VethEnd<'a> {
     pub address: Option<[u8; 6]>,
 }
 
-/// Makes a pair with `queues` queues each way at both ends, `near` in this thread's namespace and `far` in `far_netns`. Both
-/// are down. Gives what is known of both.
+/// Makes a pair with `queues` queues each way at both ends, `near` in this thread's namespace and `far` in `far_netns`. Both are down.
+/// Returns the links of both.
 pub fn create(near: &VethEnd<'_>, far: &VethEnd<'_>, far_netns: &NetNs, queues: u32) -> Result<(Link, Link)> {
     let mut request = rt_link::Request::new().set_create().set_excl().op_newlink_do(&Ifinfomsg::default());
     let mut info = describe(request.encode(), near, queues).nested_linkinfo().push_kind(c"veth");

@@ -1,9 +1,10 @@
-//! What a wire depends on at one end of a pair, as it is at one moment.
+//! The state of one end of a pair that a wire depends on, at one moment.
 //!
-//! A wire needs more of its interfaces than descriptors hold: a queue that keeps what the ring does not take, checksums filled in, tags in
-//! the frame, its program before others, an MTU and queues that it knows. Anybody may change those, so they are looked at again and again.
+//! A wire needs more of its interfaces than descriptors hold: a queue that keeps packets that the ring does not take, checksums filled in,
+//! tags in the frame, its program before others, an MTU and queues that it knows. Anybody may change those, so they are looked at again and
+//! again.
 //!
-//! Rule: nothing is kept here. An interface that goes while it is looked at is not there.
+//! Rule: no state is kept here. An interface that goes during the look counts as absent.
 //!
 //! Source: rtnetlink(7), `SIOCETHTOOL`, `BPF_PROG_QUERY` of bpf(2).
 
@@ -17,18 +18,18 @@ use crate::netns::NetNs;
 use crate::sending::Before;
 use crate::{ethtool, hooks, qdisc};
 
-/// A pair, as it was when it was last looked at.
+/// A pair, as of the last look at it.
 #[derive(Clone, Debug)]
 pub struct Pair {
     /// The end that is a wire's.
     pub port: Link,
-    /// Where the other end is.
+    /// The namespace of the other end.
     pub sender_netns: Arc<NetNs>,
     /// The other end, by which programs send and receive.
     pub sender: Link,
-    /// What was on at the sender's end before the wire came.
+    /// The features that were on at the sender's end before the wire came.
     pub before: Before,
-    /// The program there, that rings when packets come.
+    /// The program at the sender's end, which rings when packets come.
     pub doorbell: Arc<DoorbellProgram>,
 }
 
@@ -41,14 +42,14 @@ pub struct View {
     pub queue: qdisc::Root,
     /// Whether checksums of what it sends are left to the device.
     pub tx_checksum: bool,
-    /// By which features VLAN tags of what it sends go beside the frame.
+    /// The features by which VLAN tags of packets it sends go beside the frame.
     pub tag_insertions: Vec<TagInsertion>,
-    /// The tcx programs that it asks of what it sends, by number and in that order.
+    /// The tcx programs that it runs on packets it sends, by number and in that order.
     pub egress_programs: Vec<u32>,
 }
 
 impl View {
-    /// Of an interface of this thread's namespace; `None` if there is none of that number.
+    /// The state of an interface of this thread's namespace; `None` if there is none of that number.
     pub fn of(ifindex: u32) -> Result<Option<View>> {
         let look = || -> Result<View> {
             let link = Link::by_index(ifindex)?;

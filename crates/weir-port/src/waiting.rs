@@ -1,90 +1,91 @@
-//! How much waits in front of a queue without a socket that could be held for it: what is forwarded, or bridged.
+//! The bytes that wait in front of a queue without a socket that could be held for them: forwarded or bridged packets.
 //!
-//! The program at the sending end counts what it lets into the queue, in order: all, and of that what is forwarded. The queue takes from the
-//! front and cannot tell one from the other. But the two counts, noted together now and then, are a curve:
+//! The program at the sending end counts the bytes that it lets into the queue, in order: all of them, and those that are forwarded. The
+//! queue takes from the front and cannot tell one from the other. But the two counts, noted together now and then, are a curve:
 //!
 //! ```text
 //! forwarded  |            . now
 //!            |        x     noted: when `all` stood here, so much of it was forwarded
 //!            |  x
 //!            +----------------- all
-//!                  ^ taken: so what is forwarded up to the last note before it has gone
+//!                  ^ taken: so the bytes forwarded up to the last note before it have gone
 //! ```
 //!
-//! Rule: waiting = forwarded so far - forwarded at the last note that has been taken; never less than what waits, and too much by one
-//! [`STEP_BYTES`] at most. What is lost in between, behind the program and before the queue, was let in and never comes: a queue
-//! that is found empty [`EMPTY_LOOKS`] times has taken all that was let in before the first of them.
+//! Rule: waiting = forwarded so far - forwarded at the last note that has been taken; never less than the bytes that wait, and too much by
+//! one [`STEP_BYTES`] at most. A packet that is lost in between, behind the program and before the queue, was let in and never comes: a
+//! queue that is found empty [`EMPTY_LOOKS`] times has taken all that was let in before the first of them.
 //!
-//! Units: the bytes of a frame and [`OVERHEAD_BYTES`] for the kernel's own, so about what it keeps in memory. All counts go round at 2^32.
+//! Units: the bytes of a frame and [`OVERHEAD_BYTES`] for the kernel's own, so about what it keeps in memory. All counts wrap at 2^32.
 //!
-//! Owner: the queue's worker. Limits: what is lost with a queue that somebody replaces is taken for waiting until the queue is empty
-//! once. Processors that look at the same moment may each let one packet in beyond the bound. A packet that is cut into other segments than its sender said is put right the same way.
+//! Owner: the queue's worker. Limits: packets lost with a queue that somebody replaces are taken for waiting until the queue is empty once.
+//! Processors that look at the same moment may each let one packet in beyond the bound. A packet that is cut into other segments than its
+//! sender said is put right the same way.
 
 use std::collections::VecDeque;
 
-/// What the kernel needs for a packet besides its bytes: `struct sk_buff` and `struct skb_shared_info`.
+/// The bytes that the kernel needs for a packet besides its own: `struct sk_buff` and `struct skb_shared_info`.
 pub const OVERHEAD_BYTES: u32 = 768;
-/// What may wait at a sending end of few queues without a socket, in bytes.
+/// The most bytes that may wait without a socket at a sending end of few queues.
 const END_BYTES_MAX: u32 = 16 << 20;
-/// What may wait in one of its queues at least, in bytes.
+/// The bytes that may wait in one of its queues at least.
 const QUEUE_BYTES_MAX_MIN: u32 = 1 << 20;
 /// A frame up to this length, in bytes, may wait where longer ones no longer may: address resolution, acknowledgements, pings.
 pub const SHORT_BYTES: u32 = 256;
-/// How far notes are apart, in bytes.
+/// The distance between notes, in bytes.
 const STEP_BYTES: u32 = 64 << 10;
-/// As many as cover far more than may wait.
+/// The most notes: they cover far more bytes than may wait.
 const NOTES_MAX: usize = 512;
-/// How often a queue is found empty until what was let in before has come or is lost.
+/// The looks that find a queue empty until what was let in before has come or is lost.
 const EMPTY_LOOKS: u32 = 8;
 
-/// What may wait in each of `queues` queues without a socket, in bytes.
+/// The bytes that may wait in each of `queues` queues without a socket.
 pub const fn bytes_max(queues: usize) -> u32 {
     let share = END_BYTES_MAX / queues as u32;
     if share > QUEUE_BYTES_MAX_MIN { share } else { QUEUE_BYTES_MAX_MIN }
 }
 
-/// And on top of that if a packet is short, in bytes.
+/// The bytes that may wait on top of that if a packet is short.
 pub const fn reserve_bytes(queues: usize) -> u32 {
     bytes_max(queues) / 8
 }
 
-/// How many packets wait then at most, the shortest there are.
+/// The most packets that wait then, the shortest there are.
 pub const fn packets_max(queues: usize) -> u32 {
     (bytes_max(queues) + reserve_bytes(queues)) / OVERHEAD_BYTES
 }
 
-/// What was let in: counts that go round.
+/// The bytes that the program let in: counts that wrap at 2^32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LetIn {
-    /// All, in bytes.
+    /// The bytes of all packets.
     pub all: u32,
-    /// Of that what is forwarded, in bytes.
+    /// The bytes of forwarded packets.
     pub forwarded: u32,
 }
 
-/// See the head of the file.
+/// The forwarded bytes that wait in front of a queue; see the head of the file.
 #[derive(Debug, Default)]
 pub struct Waiting {
-    /// How far the queue has come, as a count of all.
+    /// The bytes that the queue has taken, as a count of all.
     taken: u32,
-    /// What is forwarded and no longer waits.
+    /// The forwarded bytes that no longer wait.
     gone: u32,
     notes: VecDeque<LetIn>,
-    /// What was let in when the queue was found empty, and how often it has been since.
+    /// The counts when the queue was found empty, and how many looks have found it so since.
     empty: Option<(LetIn, u32)>,
 }
 
 impl Waiting {
-    /// For a queue that has nothing in it.
+    /// The state of a queue that has nothing in it.
     pub fn new(now: LetIn) -> Waiting {
         Waiting { taken: now.all, gone: now.forwarded, ..Waiting::default() }
     }
 
-    /// Notes that `packets` of `bytes` in all have been taken; what is forwarded and no longer waits, as a count.
+    /// Notes that `packets` of `bytes` in all have been taken; returns the count of forwarded bytes that no longer wait.
     pub fn took(&mut self, packets: u32, bytes: u32, now: LetIn) -> u32 {
         let taken = bytes.wrapping_add(packets.wrapping_mul(OVERHEAD_BYTES));
         self.taken = self.taken.wrapping_add(taken);
-        // What no program let in was taken, too.
+        // Packets that no program let in were taken, too.
         if is_before(now.all, self.taken) {
             self.taken = now.all;
         }
@@ -107,7 +108,7 @@ impl Waiting {
     fn note(&mut self, now: LetIn) {
         let last = self.notes.back().map_or(self.gone, |note| note.forwarded);
         let is_far = self.notes.back().is_none_or(|note| now.all.wrapping_sub(note.all) >= STEP_BYTES);
-        // Where nothing more is forwarded there is nothing to note.
+        // Where no more is forwarded there is nothing to note.
         if now.forwarded != last && is_far && self.notes.len() < NOTES_MAX {
             self.notes.push_back(now);
         }
@@ -134,7 +135,7 @@ impl Waiting {
     }
 }
 
-/// Whether one count is before another, both going round.
+/// Whether one count is before another, both wrapping.
 fn is_before(one: u32, other: u32) -> bool {
     one != other && other.wrapping_sub(one) < 1 << 31
 }
@@ -148,7 +149,7 @@ mod tests {
     const FRAME: u32 = 1514;
     const COST: u32 = FRAME + OVERHEAD_BYTES;
 
-    /// A queue, of packets that are forwarded or not.
+    /// A queue of packets, forwarded or not, for tests.
     struct Bed {
         queue: Queue<bool>,
         now: LetIn,
@@ -187,7 +188,7 @@ mod tests {
 
     #[test]
     fn what_waits_is_never_told_as_less_and_at_most_a_step_as_more() {
-        // Counts that go round, and mixtures that change as the queue is gone through.
+        // The counts wrap, and the mixture changes as the queue is gone through.
         for start in [0, u32::MAX - 100 * COST] {
             let mut bed = Bed::new(start);
             let mut seed = 0x1234_5678u32;
@@ -199,7 +200,7 @@ mod tests {
                 }
                 bed.take((seed >> 20 & 0x3f) as usize);
                 assert!(bed.told() >= bed.waits(), "{} told, {} wait", bed.told(), bed.waits());
-                // A step, and what comes and goes between two looks.
+                // The error is a step, and what comes and goes between two looks.
                 let most = bed.waits() + STEP_BYTES + 2 * 64 * COST;
                 assert!(bed.told() <= most, "{} told, {} wait", bed.told(), bed.waits());
             }

@@ -1,8 +1,8 @@
 //! Whether anybody but this weir keeps a network namespace alive.
 //!
 //! A namespace lives as long as processes in it, mounts of it and descriptors of it, and ours are among those: a container's pair would
-//! never go if its wire held on to it. The kernel does not say who else there is, so one other is looked for, a *witness*, and
-//! asked for again and again, which is one `stat(2)`; only when it is gone another is looked for.
+//! never go if its wire held on to it. The kernel does not list the others, so one of them is looked for, a *witness*, and asked for again
+//! and again, which is one `stat(2)`; only when it is gone another is looked for.
 //!
 //! ```text
 //! /proc/PID/ns/net        a process that is in it
@@ -10,7 +10,7 @@
 //! /proc/PID/fd/N          a descriptor, of any process that is no weir
 //! ```
 //!
-//! Limits: a socket that was made inside by a process that is elsewhere keeps a namespace alive and is not seen; nor is what
+//! Limits: a socket that was made inside by a process that is elsewhere keeps a namespace alive and is not seen; nor are processes that
 //! other PID namespaces hide.
 
 use std::collections::BTreeSet;
@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 
 use crate::netns::NetNs;
 
-/// Who else keeps a namespace.
+/// The process, mount or descriptor that keeps a namespace besides ours.
 #[derive(Debug)]
 pub struct Witness {
     /// The device and the number that a path must have to be of the namespace.
@@ -34,13 +34,13 @@ pub struct Witness {
 }
 
 impl Witness {
-    /// Of `netns`, where these processes do not count.
+    /// A witness of `netns`, for which these processes do not count.
     pub fn new(netns: &NetNs, without: &[u32]) -> std::io::Result<Witness> {
         let about = fs::File::from(netns.as_fd().try_clone_to_owned()?).metadata()?;
         Ok(Witness { identity: (about.dev(), about.ino()), without: without.to_vec(), path: None })
     }
 
-    /// Whether there is one.
+    /// Whether there is a witness.
     pub fn is_there(&mut self) -> bool {
         if self.path.as_deref().is_none_or(|path| !self.is_of(path)) {
             self.path = self.find();
@@ -64,7 +64,7 @@ impl Witness {
             if !is_ours && self.is_of(&inside) {
                 return Some(inside);
             }
-            // What a process of ours sees mounted counts all the same.
+            // Mounts that a process of ours sees count all the same.
             if fs::metadata(folder.join("ns/mnt")).is_ok_and(|about| mount_namespaces.insert(about.ino())) {
                 mounts.push(folder.clone());
             }
@@ -83,7 +83,7 @@ fn processes() -> impl Iterator<Item = u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// Where the mount namespace of a process has something mounted that is called so.
+/// The paths at which the mount namespace of a process has mounted the root named `text`.
 fn mounted_at(folder: &Path, text: &str) -> Vec<PathBuf> {
     let mounts = fs::read(folder.join("mountinfo")).unwrap_or_default();
     let of_line = |line: &[u8]| {
@@ -95,7 +95,7 @@ fn mounted_at(folder: &Path, text: &str) -> Vec<PathBuf> {
     mounts.split(|byte| *byte == b'\n').filter_map(of_line).collect()
 }
 
-/// As mountinfo has it: space, tab, newline and backslash stand as `\ooo`.
+/// A path of mountinfo in plain bytes: there space, tab, newline and backslash stand as `\ooo`.
 fn unescaped(text: &[u8]) -> Vec<u8> {
     let mut plain = Vec::new();
     let mut rest = text;
@@ -114,7 +114,7 @@ fn open_at(folder: &Path, text: &str) -> Vec<PathBuf> {
     paths.filter(|path| fs::read_link(path).is_ok_and(|link| link == Path::new(text))).collect()
 }
 
-/// Its own descriptors must not count for another wire.
+/// Whether a process is a weir: its descriptors must not count for another wire.
 fn is_weir(folder: &Path) -> bool {
     fs::read_to_string(folder.join("comm")).is_ok_and(|name| name.starts_with("weir"))
 }
@@ -127,7 +127,7 @@ mod tests {
     fn a_namespace_with_others_in_it_has_a_witness() {
         let netns = NetNs::current().unwrap();
         let mut witness = Witness::new(&netns, &[std::process::id()]).unwrap();
-        // Whoever runs this test is a process too, in the same namespace.
+        // The process that runs this test is in the same namespace.
         assert!(witness.is_there() && witness.is_there());
         let own = Path::new("/proc").join(std::process::id().to_string());
         assert!(!witness.path.unwrap().starts_with(own.join("ns")));

@@ -1,14 +1,14 @@
-//! A worker's queues of a port that several workers have: packets enter and leave by them, and what all workers must hear it has copies of.
+//! A worker's queues of a port that several workers have: packets enter and leave by them, and it gets copies of packets for all workers.
 //!
 //! ```text
-//! Port (the first worker's queues, the programs, who owns what) --deal--> WorkerPort of each other worker
+//! Port (the first worker's queues, the programs, the ownership) --deal--> WorkerPort of each other worker
 //! ```
 //!
-//! Rule: what is the port's as a whole stays with the first worker: that the queues are owned again after the interface was down, what the
-//! kernel lost, and that the programs are detached at the end. A queue's new poller comes to the worker that has the queue.
+//! Rule: the tasks of the port as a whole stay with the first worker: owning the queues again after the interface was down, the count of
+//! packets that the kernel lost, and detaching the programs at the end. A queue's new poller comes to the worker that has the queue.
 //!
-//! Owner: one worker, with its frames and its bell. Limits: packets leave by way of its first queue; how long a packet may be was found when it was
-//! made.
+//! Owner: one worker, with its frames and its bell. Limits: packets leave by way of its first queue; the longest packet was found when it
+//! was made.
 
 use std::io;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use crate::queue::Queue;
 use crate::tap::PacketTap;
 use crate::transmission::Transmission;
 
-/// See the head of the file.
+/// The queues of a port that are one worker's; see the head of the file.
 pub struct WorkerPort {
     pub(crate) queues: Vec<Queue>,
     pub(crate) tap: PacketTap,
@@ -43,7 +43,7 @@ pub struct WorkerPort {
 }
 
 impl WorkerPort {
-    /// The queue of copies, for whoever looks at it now and then and waits for it.
+    /// The queue of copies, which the worker looks at now and then and waits for.
     pub fn tap_mut(&mut self) -> &mut PacketTap {
         &mut self.tap
     }
@@ -53,7 +53,7 @@ impl WorkerPort {
         &self.sender
     }
 
-    /// How its queues are polled.
+    /// The name of the way its queues are polled.
     pub fn poller_name(&self) -> &'static str {
         self.queues[0].poller_name()
     }
@@ -100,7 +100,7 @@ impl ReceiveQueues for WorkerPort {
     }
 
     fn set_backlog(&mut self, queue: usize, has_backlog: bool) {
-        // Nobody chooses the queue of copies.
+        // No flow is given the queue of copies.
         if !self.is_tap(queue) {
             self.announcements.set_backlog(self.queues[queue].number(), has_backlog);
         }
@@ -115,7 +115,7 @@ impl ReceiveQueues for WorkerPort {
     }
 
     fn collect(&mut self, queue: usize, frames: &mut Frames, received: &mut Vec<PathPacket>) -> usize {
-        // Nothing of the copies is lost by waiting.
+        // Copies are not lost by waiting.
         if self.is_tap(queue) { 0 } else { self.queues[queue].collect(frames, received) }
     }
 

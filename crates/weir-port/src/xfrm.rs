@@ -1,9 +1,9 @@
 //! The kernel's IPsec over netlink: its events, and dumps of its associations and policies.
 //!
-//! Rule: whoever wants to miss nothing listens first and asks for a dump then. What is received has keys in it, so it lies in memory that is
-//! wiped. What it says is read elsewhere (`weir-run/ipsec/follow/message.rs`); here only a dump's end is looked for.
+//! Rule: a caller that is to miss nothing listens first and asks for a dump then. Messages have keys in them, so they lie in memory that is
+//! wiped. They are read elsewhere (`weir-run/ipsec/follow/message.rs`); here only a dump's end is looked for.
 //!
-//! Limits: of the network namespace of the thread that asks. Source: netlink(7), linux/xfrm.h (`xfrm_nlgroups`).
+//! Limits: the network namespace of the thread that asks. Source: netlink(7), linux/xfrm.h (`xfrm_nlgroups`).
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -17,26 +17,26 @@ use crate::{monitor, sys};
 const GROUPS: u32 = 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 6 | 1 << 7;
 const XFRM_MSG_GETSA: u16 = 0x12;
 const XFRM_MSG_GETPOLICY: u16 = 0x15;
-/// What the kernel fills at most in one answer of a dump, and more than any event has.
+/// The bytes that the kernel fills at most in one answer of a dump, and more than any event has.
 const MESSAGES_BYTES: usize = 64 * 1024;
-/// What may wait for us; asked for, and granted to root.
+/// The bytes of messages that may wait for us; asked for, and granted to root.
 const RECEIVE_BUFFER_BYTES: i32 = 4 << 20;
 const HEADER_BYTES: usize = 16;
 
-/// Hears what happens to the associations and policies of this thread's namespace.
+/// A listener for events of the associations and policies of this thread's namespace.
 pub struct XfrmEvents {
     socket: OwnedFd,
     buffer: Zeroizing<Vec<u8>>,
 }
 
-/// What was received at once.
+/// The result of one call to receive.
 #[derive(Debug)]
 pub enum XfrmReceived<'a> {
-    /// Messages.
+    /// One or more messages.
     Messages(&'a [u8]),
-    /// Some were lost, of anything.
+    /// Some messages were lost, of any kind.
     Overrun,
-    /// There is no more for now.
+    /// There are no more messages for now.
     Nothing,
 }
 
@@ -47,21 +47,21 @@ impl XfrmEvents {
     /// If this kernel has no IPsec, or it is not for this user.
     pub fn listen() -> Result<XfrmEvents> {
         let socket = monitor::listen(libc::NETLINK_XFRM, GROUPS)?;
-        // Without it more may be lost, which is noticed.
+        // With a smaller buffer more messages may be lost, which is noticed.
         let _ =
             sys::setsockopt(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &RECEIVE_BUFFER_BYTES);
         Ok(XfrmEvents { socket, buffer: Zeroizing::new(vec![0; MESSAGES_BYTES]) })
     }
 
-    /// Readable while there is something to hear.
+    /// The descriptor, readable while there are messages.
     pub fn fd(&self) -> RawFd {
         self.socket.as_raw_fd()
     }
 
-    /// What there is to hear, without waiting.
+    /// The messages there are, without waiting.
     ///
     /// # Errors
-    /// If the kernel has no more to say, ever.
+    /// If the socket will give no more messages.
     pub fn receive(&mut self) -> io::Result<XfrmReceived<'_>> {
         loop {
             match monitor::receive(&self.socket, &mut self.buffer, libc::MSG_DONTWAIT) {
@@ -77,7 +77,7 @@ impl XfrmEvents {
     }
 }
 
-/// All associations, then all policies, as messages. Whether they are one moment's is said in their flags.
+/// All associations, then all policies, as messages. Their flags say whether they are of one moment.
 ///
 /// # Errors
 /// If the kernel does not answer.
@@ -85,13 +85,13 @@ pub fn dump() -> Result<Zeroizing<Vec<u8>>> {
     let dump = || -> io::Result<_> {
         let socket = sys::socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_XFRM)?;
         let mut messages = Zeroizing::new(Vec::new());
-        // `xfrm_usersa_id` and `xfrm_userpolicy_id`, of which a dump looks at nothing.
+        // The bodies `xfrm_usersa_id` and `xfrm_userpolicy_id`, which a dump does not look at.
         for (kind, body) in [(XFRM_MSG_GETSA, [0; 24].as_slice()), (XFRM_MSG_GETPOLICY, &[0; 64])] {
             request(&socket, kind, body)?;
             let mut buffer = Zeroizing::new(vec![0; MESSAGES_BYTES]);
             loop {
                 let length = monitor::receive(&socket, &mut buffer, 0)?;
-                // One that grows leaves copies of what it had behind.
+                // A buffer that grows would leave copies of its content behind.
                 let mut longer = Zeroizing::new(Vec::with_capacity(messages.len() + length));
                 longer.extend_from_slice(&messages);
                 longer.extend_from_slice(&buffer[..length]);
@@ -149,7 +149,7 @@ mod tests {
         let [more, done, refused] = [message(0x10, &[7; 13]), message(3, &[0; 4]), message(2, &[1; 4])];
         assert!(!is_end(&more) && !is_end(&[more.clone(), more.clone()].concat()));
         assert!(is_end(&[more.clone(), done].concat()) && is_end(&refused));
-        // What says that it is shorter than its header would never be passed.
+        // A message that says it is shorter than its header would never be passed.
         assert!(is_end(&[3, 0, 0, 0, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]));
         assert!(!is_end(&more[..9]) && !is_end(&[]));
     }

@@ -1,5 +1,5 @@
-//! The essential thing, tried out: does a veth that nobody polls hold what is sent into it, and does all of it come once it is
-//! polled?
+//! The feature that a wire depends on, tried out: does a veth that nobody polls hold the packets sent into it, and do all of them come once
+//! it is polled?
 //!
 //! ```text
 //! send n frames, n > ring; poll nothing      a kernel with dc82a33297fc    qdisc backlog > 0, dropped = 0
@@ -8,8 +8,8 @@
 //!                                            without                       the queue may stay stopped: backlog > 0 for good
 //! ```
 //!
-//! The port is a real one ([`Port`]), so what is tried is what a wire does. A stall is a race, so [`Trial::refill`] fills and
-//! drains many times with the sender on a thread of its own; it can show that a kernel stalls, not that it never will.
+//! The port is a real one ([`Port`]), so the trial does as a wire does. A stall is a race, so [`Trial::refill`] fills and drains many times
+//! with the sender on a thread of its own; it can show that a kernel stalls, not that it never will.
 //!
 //! Source: kernel `drivers/net/veth.c:veth_xmit`, `veth_poll`.
 
@@ -31,20 +31,20 @@ use crate::port::Port;
 use crate::sys;
 use crate::xsk::umem::Umem;
 
-/// Well above the 256 slots of a veth's ring.
+/// The packets of a burst, well above the 256 slots of a veth's ring.
 const BURST: u32 = 600;
-/// What a round of filling and draining sends: enough to stop the queue.
+/// The packets of a round of filling and draining: enough to stop the queue.
 const ROUND: u32 = 400;
-/// How many looks, a millisecond apart, find nothing before a queue counts as stuck.
+/// The looks, a millisecond apart, that find nothing before a queue counts as stuck.
 const LOOKS: u32 = 60;
 const LOOK_NS: u64 = 1_000_000;
-/// How many looks come without a pause: what is on its way comes within them.
+/// The looks without a pause: packets that are on their way come within them.
 const LOOKS_AT_ONCE: u32 = 50;
-/// A port of one queue needs its offer twice over.
+/// The frames. A port of one queue needs its offer twice over.
 const FRAMES: u32 = 512;
 const MEMORY_FRAME_BYTES: u32 = 4096;
 
-/// What a kernel held.
+/// The packets that a kernel held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Held {
     /// Packets sent while nothing was polled.
@@ -65,7 +65,7 @@ pub struct Trial {
 }
 
 impl Trial {
-    /// Both ends of `pair` must be in this thread's namespace.
+    /// A port and a sender on `pair`, both ends of which must be in this thread's namespace.
     pub fn new(pair: &ScratchPair) -> Result<Trial> {
         hooks::check_tcx(pair.sender.ifindex)?;
         let memory = FrameMemory::new(FRAMES, MEMORY_FRAME_BYTES)
@@ -87,7 +87,7 @@ impl Trial {
         Ok(Trial { port, frames, sender, arrived: 0, _umem: umem, _bell: bell })
     }
 
-    /// How the port polls.
+    /// The name of the way the port polls.
     pub fn poller_name(&self) -> &'static str {
         self.port.poller_name()
     }
@@ -97,12 +97,12 @@ impl Trial {
         self.port.poll_by_ring()
     }
 
-    /// Sends more than the ring takes, sees where it is, then polls until all of it has come.
+    /// Sends more than the ring takes, sees where the packets are, then polls until all have come.
     pub fn hold(&mut self) -> Result<Held> {
         let before = self.port.sender_queue().counters()?;
         for _ in 0..BURST {
             match self.sender.send() {
-                // Dropped by the device or the qdisc, and so missing below.
+                // The device or the qdisc dropped the packet, so it is missing below.
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {}
                 sent => sent.doing(|| "sending into a veth that is not polled".into())?,
             }
@@ -127,7 +127,7 @@ impl Trial {
         }
     }
 
-    /// Fills and drains the ring `rounds` times, or until `keep_going` says no; how often it did.
+    /// Fills and drains the ring `rounds` times, or until `keep_going` says no; returns the number of rounds done.
     pub fn refill(&mut self, rounds: u32, keep_going: &dyn Fn() -> bool) -> Result<u32> {
         let (go, told) = channel::<()>();
         let sent_rounds = AtomicU32::new(0);
@@ -141,7 +141,7 @@ impl Trial {
             let sent = &sent_rounds;
             scope.spawn(move || {
                 while told.recv().is_ok() {
-                    // A send that is refused is missed by the drain.
+                    // A packet whose sending is refused is missed by the drain.
                     (0..ROUND).for_each(|_| drop(sender.send()));
                     sent.fetch_add(1, Ordering::Release);
                 }
@@ -181,7 +181,7 @@ impl Trial {
     }
 }
 
-/// Polls until `due` frames have arrived, or until nothing has for long although everything was sent, as `complete` tells.
+/// Polls until `due` frames have arrived, or until none has for long although everything was sent, as `complete` tells.
 fn drain(port: &mut Port, frames: &mut Frames, arrived: &mut u64, due: u64, complete: impl Fn() -> bool) {
     let mut received = Vec::new();
     let mut looks = 0;

@@ -11,10 +11,10 @@ use crate::netns::NetNs;
 
 const BURST_BYTES: u64 = 20_480;
 
-/// Tries it.
+/// Tries a limit in place.
 pub fn limits_in_place(clock_ns: fn() -> u64) -> Result<()> {
     scratch::run(move |answer| {
-        // Kept open, so that it can be found: no process is in it.
+        // The namespace is kept open, so that it can be found: no process is in it.
         let far_netns = NetNs::new()?;
         let pair = ScratchPair::new(c"weir%d", &far_netns)?;
         let place = NetnsInterface { netns: NetNs::current()?, link: pair.receiver };

@@ -1,4 +1,4 @@
-//! A place to try things out: a namespace without a name, and a veth pair in it that nobody else sees.
+//! A namespace without a name to try things out, and a veth pair in it that nobody else sees.
 //!
 //! The namespace belongs to one thread. When that ends, and also when the process is killed, the kernel takes the namespace
 //! and what is in it away; a veth whose other end is elsewhere takes that end along.
@@ -18,19 +18,19 @@ use crate::sys;
 use crate::undo::{Keeper, Undo};
 use crate::veth::{self, VethEnd};
 
-/// A frame's length that nothing but [`ScratchSender`] sends: interfaces that come up have things of their own to say.
+/// The length of a frame that only [`ScratchSender`] sends: interfaces that come up send frames of their own.
 pub const FRAME_BYTES: u32 = 61;
-/// For local experiments (IEEE 802): no protocol of the kernel's answers to it.
+/// The type for local experiments (IEEE 802): no protocol of the kernel answers to it.
 const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
 const SEND_BUFFER_BYTES: i32 = 8 << 20;
 
-/// Runs `work` on a thread in a new namespace and gives what it gives. What it used is taken apart after this has returned.
+/// Runs `work` on a thread in a new namespace and returns its answer. The namespace is taken apart after this has returned.
 pub fn run<T: Send + 'static>(work: impl FnOnce(&dyn Fn(T)) -> Result<()> + Send + 'static) -> Result<T> {
     let (answer, answered) = channel();
     let spawned = std::thread::Builder::new().name("weir-probe".into()).spawn(move || {
         let result = NetNs::unshare().and_then(|_| {
             work(&|value| {
-                // Whoever asked waits until there is an answer or this thread has ended.
+                // The caller waits until there is an answer or this thread has ended.
                 let _ = answer.send(Ok(value));
             })
         });
@@ -44,18 +44,18 @@ pub fn run<T: Send + 'static>(work: impl FnOnce(&dyn Fn(T)) -> Result<()> + Send
 
 /// A veth pair, both ends up.
 pub struct ScratchPair {
-    /// Where packets arrive, in this thread's namespace.
+    /// The end where packets arrive, in this thread's namespace.
     pub receiver: Link,
-    /// Where packets are sent.
+    /// The end where packets are sent.
     pub sender: Link,
 }
 
 impl ScratchPair {
-    /// A pair of which one end is in this thread's namespace and called `receiver`, `%d` becoming a free number, and the
-    /// other in `sender_netns`.
+    /// A pair of which one end is in this thread's namespace and named `receiver`, `%d` becoming a free number, and the other in
+    /// `sender_netns`.
     pub fn new(receiver: &CStr, sender_netns: &NetNs) -> Result<ScratchPair> {
         let receiver_netns = NetNs::current()?;
-        // From the sender's side, whose name is known, so that the other is found by way of it.
+        // The pair is made from the sender's side, whose name is known, so that the other end is found by way of it.
         let (sender, receiver) = sender_netns.run(|| {
             let near = VethEnd { name: c"sender", address: None };
             let far = VethEnd { name: receiver, address: None };
@@ -76,11 +76,11 @@ pub struct ScratchSender {
 }
 
 impl ScratchSender {
-    /// By an interface of this thread's namespace.
+    /// A sender by an interface of this thread's namespace.
     pub fn new(link: &Link) -> Result<ScratchSender> {
         let open = || -> io::Result<OwnedFd> {
             let socket = sys::socket(libc::AF_PACKET, libc::SOCK_RAW, 0)?;
-            // Above what all frames of a burst are charged, so that it is the device that says no.
+            // The buffer is larger than the charge of all frames of a burst, so that only the device refuses one.
             sys::setsockopt(socket.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &SEND_BUFFER_BYTES)?;
             Ok(socket)
         };
@@ -99,7 +99,7 @@ impl ScratchSender {
         Ok(ScratchSender { socket, frame, address })
     }
 
-    /// Sends one; an error if it was not accepted.
+    /// Sends one frame; an error if it was not accepted.
     pub fn send(&self) -> io::Result<()> {
         // SAFETY: both pointers are passed with the sizes of the live values they point at.
         let sent = unsafe {
@@ -116,7 +116,7 @@ impl ScratchSender {
     }
 }
 
-/// Remembers nothing, because what is changed here goes with the namespace.
+/// A keeper that remembers nothing, because all changes here go with the namespace.
 pub struct Forget;
 
 impl Keeper for Forget {

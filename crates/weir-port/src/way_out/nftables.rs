@@ -1,8 +1,8 @@
 //! A run's table in the kernel: written as [`NftTable`] says, found again, removed.
 //!
-//! It is named after the run's interface, so a table that has the name of a new interface was left behind, by a run whose guardian
-//! was killed too, and is replaced; one without an interface of its name is left behind too, and removed. The comment tells it from
-//! somebody else's, and nothing is read from it: who may edit the ruleset is not asked what to put back.
+//! The table is named after the run's interface. So a table that has the name of a new interface was left behind, by a run whose guardian
+//! was killed too, and is replaced; one without an interface of its name is left behind too, and removed. The comment tells it from a table
+//! of another program, and nothing is read from it: a user who may edit the ruleset has no say in what is put back.
 //!
 //! Limits: a firewall of the host's that drops forwarded packets drops a program's too.
 //!
@@ -29,7 +29,7 @@ const PRIORITY_SRCNAT: i32 = 100;
 const PRIORITY_FILTER: i32 = 0;
 /// A comment: `NFTNL_UDATA_TABLE_COMMENT`, its length, and text with a zero at its end.
 const COMMENT: &[u8] = b"\x00\x05weir\x00";
-/// What an expression loads, the next one compares.
+/// The register that an expression loads and the next one compares.
 const REGISTER: u32 = Registers::Reg1 as u32;
 /// `NF_CT_STATE_BIT(IP_CT_ESTABLISHED)` and that of `IP_CT_RELATED`.
 const ANSWERS: u32 = 1 << 1 | 1 << 2;
@@ -39,7 +39,7 @@ pub fn install(table: &NftTable) -> Result<()> {
     let name = table.name.as_bytes();
     let left_behind = tables()?.contains(&table.name);
     let (masquerading, gate) = (table.masquerading(), table.gate());
-    // The batch's two ends, the table of before, this one and its chains.
+    // The batch's two ends, the table before, this one and its chains.
     let requests = 6 + masquerading.len() + gate.len();
     let doing = format!("adding the nftables table {}, a run's way out", table.name);
     transact(&doing, requests as u32, |batch| {
@@ -75,8 +75,8 @@ pub fn is_whole(table: &NftTable) -> Result<bool> {
     Ok(rules == table.masquerading().len() + table.gate().len())
 }
 
-/// Removes the tables that runs left behind whose guardians were killed too: those without an interface. Their names. To be called with
-/// [`crate::lock::Lock`] held, as a run's interface is made before its table.
+/// Removes the tables that runs left behind whose guardians were killed too: those without an interface. Returns their names. To be called
+/// with [`crate::lock::Lock`] held, as a run's interface is made before its table.
 pub fn remove_left_behind() -> Result<Vec<String>> {
     let tables = match tables() {
         // This kernel has no nftables.
@@ -98,7 +98,7 @@ pub fn remove_left_behind() -> Result<Vec<String>> {
     Ok(left)
 }
 
-/// Removes the table; content with it being gone, or somebody else's.
+/// Removes the table; content with it being gone, or another program's.
 pub fn remove(name: &str) -> Result<()> {
     if !tables()?.iter().any(|table| table == name) {
         return Ok(());
@@ -156,7 +156,7 @@ fn push_rule(batch: &mut Chained<'static>, table: &[u8], chain: &CStr, (matches,
     }
 }
 
-/// Goes on only if the packet is as asked.
+/// Goes on only if the packet meets the condition.
 fn asks<P: Pusher>(expressions: PushExprListAttrs<P>, asked: &Match) -> PushExprListAttrs<P> {
     let is = CmpOps::Eq;
     let number = u32::to_ne_bytes;
@@ -178,7 +178,7 @@ fn asks<P: Pusher>(expressions: PushExprListAttrs<P>, asked: &Match) -> PushExpr
         Match::In(ifindex) => compare(meta(expressions, MetaKeys::Iif), is, &number(ifindex)),
         Match::Out(ifindex) => compare(meta(expressions, MetaKeys::Oif), is, &number(ifindex)),
         Match::NotOut(ifindex) => compare(meta(expressions, MetaKeys::Oif), CmpOps::Neq, &number(ifindex)),
-        // Compared as far as it goes.
+        // The name is compared up to the length of the prefix.
         Match::InNamed(prefix) => compare(meta(expressions, MetaKeys::Iifname), is, prefix.as_bytes()),
         Match::OutNamed(prefix) => compare(meta(expressions, MetaKeys::Oifname), is, prefix.as_bytes()),
         Match::InKind(kind) => compare(meta(expressions, MetaKeys::Iifkind), is, &name_of(kind)),
@@ -195,7 +195,7 @@ fn asks<P: Pusher>(expressions: PushExprListAttrs<P>, asked: &Match) -> PushExpr
     }
 }
 
-/// As the kernel has the names of kinds: with zeros up to their full length.
+/// A kind's name as the kernel has it: with zeros up to its full length.
 fn name_of(kind: &str) -> [u8; libc::IFNAMSIZ] {
     let mut name = [0; libc::IFNAMSIZ];
     name[..kind.len()].copy_from_slice(kind.as_bytes());
@@ -241,7 +241,7 @@ fn header() -> Nfgenmsg {
     Nfgenmsg { nfgen_family: libc::NFPROTO_INET as u8, ..Default::default() }
 }
 
-/// One transaction: all of it or nothing.
+/// Sends one transaction: all of it or nothing.
 fn transact(doing: &str, requests_max: u32, fill: impl FnOnce(&mut Chained<'static>)) -> Result<()> {
     let mut edge = Nfgenmsg::new();
     edge.set_res_id(libc::NFNL_SUBSYS_NFTABLES as u16);

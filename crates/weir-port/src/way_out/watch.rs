@@ -1,10 +1,10 @@
-//! Keeps a run's table where it is: whoever flushes the ruleset would cut the program off, and leave the host a router for everybody.
+//! Keeps a run's table in place: a user who flushes the ruleset would cut the program off, and leave the host a router for everybody.
 //!
-//! Rule: the kernel's messages only tell when to look; what is looked at decides. A table of ours with all its rules is left alone, and
-//! anything less is made anew. Looks are [`BETWEEN_NS`] apart at least, however often the ruleset changes.
+//! Rule: the kernel's messages only tell when to look; the ruleset that is found decides. A table of ours with all its rules is left alone,
+//! and anything less is made anew. Looks are [`BETWEEN_NS`] apart at least, however often the ruleset changes.
 //!
 //! Owner: one thread, until [`Stopper::stop`]. To be stopped before the table is removed. Limits: a rule that somebody put in the place of
-//! another is not seen; in the moment before a flushed table is back, what comes is forwarded.
+//! another is not seen; in the moment before a flushed table is back, arriving packets are forwarded.
 //!
 //! Source: kernel `net/netfilter/nf_tables_api.c:nf_tables_gen_notify`; netlink(7).
 
@@ -17,25 +17,25 @@ use crate::monitor;
 use crate::netns::NetNs;
 use crate::sys;
 
-/// At least this long from one look to the next, in nanoseconds.
+/// The least time from one look to the next, in nanoseconds.
 const BETWEEN_NS: u64 = 20_000_000;
-/// How long until one that could not be put back is tried again, in nanoseconds.
+/// The time until a table that could not be put back is tried again, in nanoseconds.
 const AGAIN_NS: u64 = 1_000_000_000;
 /// The multicast group `NFNLGRP_NFTABLES`, as a mask.
 const NFNLGRP_NFTABLES_MASK: u32 = 1 << 6;
 
-/// What came of a change of the ruleset.
+/// The outcome of a change of the ruleset.
 #[derive(Debug)]
 pub enum TableEvent {
     /// The table was gone, or rules of it, and is back.
     PutBack,
     /// It was gone and cannot be put back.
     Failed(crate::PortError),
-    /// Nobody is to look any more.
+    /// The watch was stopped.
     Stopped,
 }
 
-/// See the head of the file.
+/// The watch over a run's table; see the head of the file.
 pub struct TableWatch {
     host: NetNs,
     table: NftTable,
@@ -49,21 +49,21 @@ pub struct TableWatch {
 pub struct Stopper(Arc<OwnedFd>);
 
 impl Stopper {
-    /// It returns [`TableEvent::Stopped`] soon.
+    /// Has the watch return [`TableEvent::Stopped`] soon.
     pub fn stop(&self) {
         sys::signal_eventfd(&self.0);
     }
 }
 
 impl TableWatch {
-    /// Of the table as it stands in `host`.
+    /// The watch over the table as it stands in `host`.
     pub fn new(host: NetNs, table: NftTable) -> Result<TableWatch> {
         let changes = host.run(|| monitor::listen(libc::NETLINK_NETFILTER, NFNLGRP_NFTABLES_MASK))?;
         let stop = sys::eventfd().doing(|| "making an event counter".into())?;
         Ok(TableWatch { host, table, changes, stop: Arc::new(stop), has_failed: false })
     }
 
-    /// Its end for whoever stops it.
+    /// The handle that stops this watch.
     pub fn stopper(&self) -> Stopper {
         Stopper(Arc::clone(&self.stop))
     }
@@ -73,12 +73,12 @@ impl TableWatch {
         &self.table.name
     }
 
-    /// Waits until there is something to tell.
+    /// Waits for the next event of the table.
     pub fn wait(&mut self) -> TableEvent {
         loop {
             let timeout_ns = self.has_failed.then_some(AGAIN_NS);
             let mut fds = [self.changes.as_raw_fd(), self.stop.as_raw_fd()].map(sys::poll_in);
-            // What it returns early for is seen in the next round.
+            // An early return, whatever its reason, is seen in the next round.
             let _ = sys::poll_readable(&mut fds, timeout_ns);
             // Several changes in a row are one, and a ruleset that never rests is looked at now and then.
             let _ = sys::poll_readable(&mut [sys::poll_in(self.stop.as_raw_fd())], Some(BETWEEN_NS));

@@ -1,9 +1,9 @@
 //! The rings that an AF_XDP socket shares with the kernel: single producer, single consumer, a power of two long.
 //!
-//! Rule: `consumer <= producer <= consumer + size`, both free-running 32-bit counters; entry `i` is at `i & mask`.
-//! Whoever advances a counter publishes with a release store, and the other side reads it with an acquire load:
-//! R0 (our producer) <-> the kernel's `xskq_cons_get_entries`; the kernel's `xskq_prod_submit` <-> A0; R1 (our consumer) <->
-//! the kernel's `xskq_prod_nb_free`; the kernel's `__xskq_cons_release` <-> A1.
+//! Rule: `consumer <= producer <= consumer + size`, both free-running 32-bit counters; entry `i` is at `i & mask`. The side that advances a
+//! counter publishes with a release store, and the other side reads it with an acquire load: R0 (our producer) <-> the kernel's
+//! `xskq_cons_get_entries`; the kernel's `xskq_prod_submit` <-> A0; R1 (our consumer) <-> the kernel's `xskq_prod_nb_free`; the kernel's
+//! `__xskq_cons_release` <-> A1.
 //!
 //! Owner: the worker that owns the port. Source: kernel `net/xdp/xsk_queue.h`, `Documentation/networking/af_xdp.rst`.
 
@@ -26,7 +26,7 @@ pub struct Descriptor {
     pub options: u32,
 }
 
-/// Where the kernel put a ring's counters and entries (`struct xdp_ring_offset`).
+/// The offsets at which the kernel put a ring's counters and entries (`struct xdp_ring_offset`).
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct Offsets {
@@ -36,7 +36,7 @@ pub struct Offsets {
     flags: u64,
 }
 
-/// What fill and completion rings (`u64` offsets) or receive and transmit rings ([`Descriptor`]s) are made of.
+/// An entry of fill and completion rings (`u64` offsets) or of receive and transmit rings ([`Descriptor`]s).
 pub trait Entry: Copy {}
 impl Entry for u64 {}
 impl Entry for Descriptor {}
@@ -79,7 +79,7 @@ pub struct XskProducer<T> {
     shared: Shared<T>,
     next: u32,
     published: u32,
-    /// Up to where the kernel has shown that it has taken entries: `published` at the most, and `next - size` at the least.
+    /// The count up to which the kernel has shown that it has taken entries: `published` at the most, and `next - size` at the least.
     taken: u32,
 }
 
@@ -97,9 +97,9 @@ impl<T: Entry> XskProducer<T> {
         Ok(XskProducer { shared, next, published: next, taken })
     }
 
-    /// How many entries, published or not, the kernel has not taken yet, as far as it has said.
+    /// The entries, published or not, that the kernel has not taken yet, as far as it has said.
     pub fn unconsumed(&self) -> u32 {
-        // A1: what the kernel has taken it has read; its slot may be written again.
+        // A1: the kernel has read what it has taken; that slot may be written again.
         let said = self.next.wrapping_sub(self.shared.consumer().load(Ordering::Acquire));
         said.min(self.next.wrapping_sub(self.taken))
     }
@@ -122,14 +122,14 @@ impl<T: Entry> XskProducer<T> {
         // SAFETY: the slot is inside the ring and, there being room, not the kernel's to read until published.
         unsafe { self.shared.entry(self.next).write(entry) };
         self.next = self.next.wrapping_add(1);
-        // Taken, or there would have been no room.
+        // The kernel has taken the entry before in this slot, or there would have been no room.
         self.note_unconsumed(self.shared.size());
     }
 
     /// Makes everything pushed visible to the kernel.
     pub fn publish(&mut self) {
         if self.published != self.next {
-            // R0: the entries written above are visible to whoever sees this counter.
+            // R0: the entries written above are visible to a reader of this counter.
             self.shared.producer().store(self.next, Ordering::Release);
             self.published = self.next;
         }
@@ -165,14 +165,14 @@ impl<T: Entry> XskConsumer<T> {
                 return None;
             }
         }
-        // SAFETY: the slot is inside the ring and was published to us; the kernel leaves it alone until released. An
-        // entry is plain integers, so any bytes in it are a valid value, to be checked by whoever uses them.
+        // SAFETY: the slot is inside the ring and was published to us; the kernel leaves it alone until released. An entry is plain
+        // integers, so any bytes in it are a valid value, which the caller checks.
         let entry = unsafe { self.shared.entry(self.next).read() };
         self.next = self.next.wrapping_add(1);
         Some(entry)
     }
 
-    /// What could be popped now, without taking it.
+    /// The entries that could be popped now, without taking them.
     pub fn waiting(&self) -> impl Iterator<Item = T> + '_ {
         // A0, as in `pop`.
         let end = self.shared.producer().load(Ordering::Acquire);

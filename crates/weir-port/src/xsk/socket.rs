@@ -16,7 +16,7 @@ use super::ring::{Descriptor, Offsets, XskConsumer, XskProducer};
 use super::umem::Umem;
 use crate::sys;
 
-/// `XDP_MAX_TX_SKB_BUDGET`, since Linux 6.17: how many packets one call transmits.
+/// `XDP_MAX_TX_SKB_BUDGET`, since Linux 6.17: the packets that one call transmits.
 const XDP_MAX_TX_SKB_BUDGET: i32 = 9;
 
 #[repr(C)]
@@ -35,15 +35,15 @@ unsafe impl sys::Plain for MmapOffsets {}
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
-    /// Dropped for other reasons than those below.
+    /// Packets dropped for other reasons than those below.
     pub rx_dropped: u64,
     /// Received descriptors that were invalid.
     pub rx_invalid_descs: u64,
     /// Transmit descriptors that were invalid.
     pub tx_invalid_descs: u64,
-    /// Dropped because the receive ring was full.
+    /// Packets dropped because the receive ring was full.
     pub rx_ring_full: u64,
-    /// Dropped because the fill ring was empty.
+    /// Packets dropped because the fill ring was empty.
     pub rx_fill_ring_empty_descs: u64,
     /// Times that the transmit ring was looked at and empty.
     pub tx_ring_empty_descs: u64,
@@ -52,7 +52,7 @@ pub struct Statistics {
 // SAFETY: 64-bit integers.
 unsafe impl sys::Plain for Statistics {}
 
-/// How long the rings of a socket are, in entries, each a power of two.
+/// The lengths of a socket's rings, in entries, each a power of two.
 #[derive(Clone, Copy, Debug)]
 pub struct RingSizes {
     /// Fill and receive ring.
@@ -83,9 +83,9 @@ impl XskSocket {
         set(libc::XDP_UMEM_COMPLETION_RING, sizes.transmit)?;
         set(libc::XDP_RX_RING, sizes.receive)?;
         set(libc::XDP_TX_RING, sizes.transmit)?;
-        // Where the kernel does not know the option, it transmits 32 packets a call, and it takes more calls.
+        // A kernel that does not know the option transmits 32 packets a call, so it takes more calls.
         let _ = set(XDP_MAX_TX_SKB_BUDGET, 64);
-        // What is on its way to the receiver is bounded by the transmit ring, not by this socket's buffer.
+        // Packets on their way to the receiver are bounded by the transmit ring, not by this socket's buffer.
         sys::setsockopt(fd.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &(i32::MAX / 2))?;
 
         let (offsets, length) =
@@ -115,7 +115,7 @@ impl XskSocket {
         let mut is_bound = false;
         for member in umem.members() {
             match bind_when_free(socket, &address(Some(&member))) {
-                // That one is bound no more: its interface is gone.
+                // This member is bound no more: its interface is gone.
                 Err(error) if error.raw_os_error() == Some(libc::EBADF) => {}
                 result => {
                     result?;
@@ -132,7 +132,7 @@ impl XskSocket {
         Ok(XskSocket { fd, fill, rx, tx, completion })
     }
 
-    /// Asks the kernel to transmit what has been published on the transmit ring: one call, one batch.
+    /// Asks the kernel to transmit the packets published on the transmit ring: one call, one batch.
     pub fn kick(&self) -> io::Result<Transmit> {
         // SAFETY: no buffer is passed; the call only makes the kernel look at the transmit ring.
         let result = unsafe {
@@ -150,19 +150,19 @@ impl XskSocket {
         }
     }
 
-    /// Its descriptor, for what is asked of the kernel while the socket is in use elsewhere.
+    /// Its descriptor, for questions to the kernel while the socket is in use elsewhere.
     pub fn fd(&self) -> &Arc<OwnedFd> {
         &self.fd
     }
 }
 
-/// What the kernel lost at a socket.
+/// The packets that the kernel lost at a socket.
 pub fn statistics(fd: BorrowedFd<'_>) -> io::Result<Statistics> {
     Ok(sys::getsockopt(fd, libc::SOL_XDP, libc::XDP_STATISTICS)?.0)
 }
 
-/// Binds, and waits where the kernel still holds the queue for a socket that has been closed: it lets go of one in its own time,
-/// after `close` has returned (kernel `net/xdp/xsk_buff_pool.c:xp_put_pool`).
+/// Binds, and waits where the kernel still holds the queue for a socket that has been closed: it frees the queue some time after `close`
+/// has returned (kernel `net/xdp/xsk_buff_pool.c:xp_put_pool`).
 fn bind_when_free(socket: BorrowedFd<'_>, address: &libc::sockaddr_xdp) -> io::Result<()> {
     const TRIES: u32 = 100;
     const BETWEEN_NS: u64 = 10_000_000;

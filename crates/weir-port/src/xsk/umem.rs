@@ -1,8 +1,7 @@
 //! The packet memory as the kernel knows it (UMEM): registered once, shared by the sockets of all queues and ports.
 //!
-//! The memory is registered on the first socket that is bound; every other socket is bound by naming one that is
-//! (`XDP_SHARED_UMEM`). A socket whose interface has gone is bound no more, so which to name is tried; when none is left, the memory is
-//! registered anew.
+//! The memory is registered on the first socket that is bound; every other socket is bound by naming one that is (`XDP_SHARED_UMEM`). A
+//! socket whose interface has gone is bound no more, so the members are tried in turn; when none is left, the memory is registered anew.
 //!
 //! Source: `Documentation/networking/af_xdp.rst`, "XDP_SHARED_UMEM bind flag"; kernel `net/xdp/xsk.c:xsk_bind`.
 
@@ -14,7 +13,7 @@ use weir_ring::memory::FrameMemory;
 
 use crate::sys;
 
-/// What the kernel keeps free before each received packet (`XDP_PACKET_HEADROOM`).
+/// The bytes that the kernel keeps free before each received packet (`XDP_PACKET_HEADROOM`).
 pub const HEADROOM_BYTES: u32 = 256;
 
 #[repr(C)]
@@ -31,7 +30,7 @@ struct Registration {
 /// Packet memory that sockets can be bound to.
 pub struct Umem {
     memory: Arc<FrameMemory>,
-    /// The sockets that were bound, those that were closed among them.
+    /// The sockets that were bound, closed ones included.
     members: Mutex<Vec<Weak<OwnedFd>>>,
 }
 
@@ -63,7 +62,7 @@ impl Umem {
         self.members.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(socket));
     }
 
-    /// Registers the memory on a socket, which none that is bound shares it with.
+    /// Registers the memory on a socket, as no bound socket shares it.
     pub(super) fn register(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
         let registration = Registration {
             address: self.memory.base_ptr().addr() as u64,
@@ -73,13 +72,13 @@ impl Umem {
             flags: 0,
             tx_metadata_length: 0,
         };
-        // SAFETY: the kernel pins the pages of the memory's own mapping, which stays theirs if it is unmapped here. What it writes there
-        // it writes to frames that were lent to it.
+        // SAFETY: the kernel pins the pages of the memory's own mapping, which stays theirs if it is unmapped here. It writes only to
+        // frames that were lent to it.
         unsafe { sys::setsockopt_with(socket, libc::SOL_XDP, libc::XDP_UMEM_REG, &registration)? };
         self.keep_from_children()
     }
 
-    /// The kernel pins what is registered, and a fork would copy pinned pages, all of them, before the child even runs.
+    /// Keeps the memory from children: the kernel pins what is registered, and a fork would copy all pinned pages before the child runs.
     fn keep_from_children(&self) -> io::Result<()> {
         let (base, length) = (self.memory.base_ptr(), self.memory.len_bytes());
         // SAFETY: the range is the memory's own mapping, which lives as long as `self`; the advice changes nothing in this
