@@ -65,7 +65,7 @@ mod bench {
         );
         toeplitz::<V4_WORDS>("12-byte tuple", &best, &portable, peer.as_ref(), "12", &mut floors);
         toeplitz::<V6_WORDS>("36-byte tuple", &best, &portable, peer.as_ref(), "36", &mut floors);
-        // How many frames keep together while the order is changed, if it is.
+        // The frames that keep together while the order is changed, if it is.
         let bursts: [(&str, Make, Option<usize>); 7] = [
             ("IPv4", |_, _| [false, false], None),
             ("IPv4 tagged", |_, _| [true, false], None),
@@ -78,7 +78,8 @@ mod bench {
         for (name, make, run) in bursts {
             for workers in [2, 16] {
                 let cycles = burst(&format!("{name}, {workers} workers"), make, workers, run);
-                // 10 to 18 on a quiet core, 25 to 27 where IPv4 and IPv6 come in any order; a busy neighbour makes up to 1.5 times of it.
+                // Measured: 10 to 18 on a quiet core, 25 to 27 where IPv4 and IPv6 come in any order; a busy neighbour makes up to 1.5
+                // times of it.
                 let most = if run == Some(1) { 45.0 } else { 30.0 };
                 floors.at_most(&format!("cycles a packet, {name}, {workers} workers"), cycles, most);
             }
@@ -144,7 +145,7 @@ mod bench {
                 }
                 Some(())
             };
-            // A B, then B A.
+            // The order is A B, then B A.
             if repeat % 2 == 0 {
                 ours(&mut note);
                 theirs(&mut note);
@@ -162,7 +163,7 @@ mod bench {
             .collect();
         let of =
             |wanted: &str| medians.iter().find(|(system, _)| system == wanted).map(|(_, cycles)| *cycles);
-        // 10.7 to 15 times.
+        // Measured: 10.7 to 15 times.
         if let (Some(soft), Some(ours)) = (of("rte_softrss_be"), of("weir portable")) {
             floors.at_least(&format!("rte_softrss_be / weir portable, {name}"), soft / ours, 8.0);
         }
@@ -172,8 +173,8 @@ mod bench {
         }
     }
 
-    /// The packets' way, one burst after another, TCP or UDP. A processor learns in what order the frames of a benchmark come, and so
-    /// foretells every branch; unless the order within the bursts is another one each round, of runs of so many frames.
+    /// Measures the way of packets, one burst after another, TCP or UDP. A processor learns in what order the frames of a benchmark come,
+    /// and so predicts every branch; unless the order within the bursts is another one each round, of runs of so many frames.
     fn burst(name: &str, make: Make, workers: usize, run: Option<usize>) -> f64 {
         let rss = Rss::new(&Key::MICROSOFT, HashKind::FourTuple, Rss::default_bits(workers), workers)
             .expect("settings");
@@ -203,7 +204,7 @@ mod bench {
         print(name, "weir", repeats)
     }
 
-    /// Any order of the runs of `run` frames, by the numbers that `state` begins.
+    /// Puts the runs of `run` frames in another order, by the numbers that `state` begins.
     fn shuffle(frames: &mut [&[u8]], run: usize, state: &mut u32) {
         for i in 1..frames.len() / run {
             *state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -219,7 +220,7 @@ mod bench {
         at(2)
     }
 
-    /// Cycles of the least disturbed round, for each of `items`.
+    /// The cycles of the least disturbed round, for each of `items`.
     fn least(items: usize, mut work: impl FnMut()) -> f64 {
         let cycles = (0..ROUNDS).map(|_| {
             let start = now_cycles();
@@ -229,7 +230,7 @@ mod bench {
         cycles.min().unwrap_or(0) as f64 / items as f64
     }
 
-    /// The peer's cycles per tuple and the XOR of its hashes; `None` for what this processor cannot do.
+    /// The peer's cycles per tuple and the XOR of its hashes; `None` for a case that this processor cannot run.
     fn ask(peer: &Peer, case: &str) -> Option<(f64, u32)> {
         let text = peer.run(&[case.to_string()]).ok()?;
         let (cycles, sum) = text.trim().split_once(' ')?;
@@ -269,7 +270,7 @@ mod bench {
         }
     }
 
-    /// Where the first cache line in `memory` begins.
+    /// The offset of the first cache line in `memory`.
     fn first_line(memory: &[u8]) -> usize {
         memory.as_ptr().align_offset(LINE_BYTES)
     }

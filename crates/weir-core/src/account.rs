@@ -1,4 +1,4 @@
-//! The books of one place (a port's direction, a class, a workstream): what came in, what left, what is inside.
+//! The books of one place (a port's direction, a class, a workstream): the packets that came in, left and are inside.
 //!
 //! Invariant 1, conservation, at every instant and for packets and bytes alike:
 //!
@@ -6,8 +6,8 @@
 //! accepted = delivered + dropped(reason) + held
 //! ```
 //!
-//! `held` is counted apart, by what is really in the place's queues, so that the sum can fail: an account whose
-//! `held` were derived from the others could never show a packet that went missing.
+//! `held` is counted apart, by the packets that are in the place's queues, so that the sum can fail: an account whose `held` were derived
+//! from the others could never show a packet that went missing.
 //!
 //! Owner: the worker that owns the place; others read copies.
 
@@ -55,17 +55,17 @@ impl Account {
         self.dropped.add_all(reason, dropped);
     }
 
-    /// Takes a packet off the books that moves to another place: there it is accepted, here it never was.
+    /// Takes a packet that moves to another place off the books: there it is accepted, here it never was.
     pub fn move_out(&mut self, len_bytes: u32) {
         self.accepted.sub(len_bytes);
     }
 
-    /// The same of several.
+    /// Takes packets that move together off the books.
     pub fn move_out_all(&mut self, moved: Count) {
         self.accepted.sub_all(moved);
     }
 
-    /// What the books say must be inside; `None` if more left than entered.
+    /// The packets that must be inside by the books; `None` if more left than entered.
     pub fn expected_held(&self) -> Option<Count> {
         let dropped = self.dropped.total();
         Some(Count {

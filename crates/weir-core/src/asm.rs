@@ -234,12 +234,12 @@ impl Asm {
         self.slot(CLASS_STX | MODE_ATOMIC, dst as u8, src as u8, offset, ATOMIC_XCHG);
     }
 
-    /// If `*(dst + offset)` is `R0`, sets it to `src`; `R0` becomes what it was. 32 bits, sequentially consistent.
+    /// If `*(dst + offset)` is `R0`, sets it to `src`; `R0` becomes the old value. 32 bits, sequentially consistent.
     pub fn compare_exchange(&mut self, dst: Reg, offset: i16, src: Reg) {
         self.slot(CLASS_STX | MODE_ATOMIC, dst as u8, src as u8, offset, ATOMIC_CMPXCHG);
     }
 
-    /// `dst =` the map itself, for a helper's argument.
+    /// `dst =` the map itself, as a helper's argument.
     pub fn load_map(&mut self, dst: Reg, map: BorrowedFd<'_>) {
         self.slot(CLASS_LD | MODE_IMM_DOUBLE, dst as u8, PSEUDO_MAP_FD, 0, map.as_raw_fd());
         self.slot(0, 0, 0, 0, 0);
@@ -279,17 +279,17 @@ impl Asm {
         self.slot(CLASS_JMP | 0x90, 0, 0, 0, 0);
     }
 
-    /// How many slots there are so far.
+    /// The number of slots so far.
     pub fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// Whether there is none yet.
+    /// Whether the program has no slot yet.
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }
 
-    /// How many jumps there are so far.
+    /// The number of jumps so far.
     pub fn jumps(&self) -> usize {
         self.jumps.len()
     }

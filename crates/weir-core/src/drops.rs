@@ -1,11 +1,11 @@
-//! Why a packet was dropped: one list of reasons for the whole path, and a counter for each.
+//! The reasons why packets are dropped: one list for the whole path, and a counter for each.
 //!
 //! The law: nothing is lost unless a rule says so, and then it is counted under the rule's name. So every place
 //! that frees an undelivered packet names one of these, and [`crate::account::Account`] proves that the sums agree.
 
 macro_rules! reasons {
     ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
-        /// The one reason a packet was dropped for.
+        /// The reason of a packet's drop, one for each packet.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
         pub enum DropReason { $($(#[$doc])* $name,)* }
@@ -23,79 +23,79 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// The device behind the port refused it for good (`NET_XMIT_DROP`): its receiver's backlog was full.
+    /// The device behind the port refused the packet for good (`NET_XMIT_DROP`): its receiver's backlog was full.
     DeviceRefused = "device-refused",
-    /// The interface it was bound for vanished while the packet was inside.
+    /// The interface the packet was bound for vanished while it was inside.
     PortGone = "port-gone",
-    /// It does not fit a frame, or is longer than the way out allows.
+    /// The packet does not fit a frame, or is longer than the way out allows.
     TooLong = "too-long",
-    /// It is shorter than its headers say, or its headers contradict each other.
+    /// The packet is shorter than its headers say, or its headers contradict each other.
     Malformed = "malformed",
-    /// Its class is full and its rule is `drop`.
+    /// The packet's class is full and its rule is `drop`.
     ClassFull = "class-full",
-    /// It stayed in its class longer than the class's `max_wait`.
+    /// The packet stayed in its class longer than the class's `max_wait`.
     MaxWait = "max-wait",
-    /// CoDel dropped it: its class's rule is `drop` or `ecn`, and the queue stood too long.
+    /// CoDel dropped the packet: its class's rule is `drop` or `ecn`, and the queue stood too long.
     Codel = "codel",
     /// A workstream's queue is full and its rule is `drop`.
     WorkstreamFull = "workstream-full",
-    /// No route to its destination.
+    /// The packet's destination has no route.
     NoRoute = "no-route",
-    /// Its time to live or hop limit ran out.
+    /// The packet's time to live or hop limit ran out.
     TtlExpired = "ttl-expired",
     /// The next hop's address did not resolve.
     NoNeighbour = "no-neighbour",
-    /// Nothing handles its protocol here.
+    /// No protocol here handles the packet.
     NoHandler = "no-handler",
-    /// A bridge has it for the segment it came from, or has no other segment.
+    /// The packet is for the segment of a bridge that it came from, or the bridge has no other segment.
     OwnSegment = "own-segment",
-    /// A protocol of one link alone (01-80-C2-00-00-0X), which no bridge forwards.
+    /// The packet is of a protocol of one link alone (01-80-C2-00-00-0X), which no bridge forwards.
     LinkLocal = "link-local",
-    /// Its link-layer destination is another station; or its IP destination is, at a host, which forwards nothing.
+    /// The packet's link-layer destination is another station; or its IP destination is, at a host, which forwards nothing.
     NotForUs = "not-for-us",
-    /// Its source or destination address must not be seen on a wire, or not be forwarded.
+    /// The packet's source or destination address must not be seen on a wire, or not be forwarded.
     Martian = "martian",
-    /// The checksum of its header is wrong.
+    /// The checksum of the packet's header is wrong.
     BadChecksum = "bad-checksum",
-    /// Too many packets wait for its next hop's address, or too many addresses are being resolved.
+    /// Too many packets wait for the next hop's address, or too many addresses are being resolved.
     NeighbourFull = "neighbour-full",
-    /// A copy of it was to go to one more port, or it was to leave in fragments, and there were no frames for them.
+    /// The packet was to be copied to one more port, or to leave in fragments, and there were no frames for them.
     NoFrame = "no-frame",
-    /// Its SPI names no security association here.
+    /// The packet's SPI names no security association here.
     EspNoAssociation = "esp-no-association",
-    /// Its sequence number was received before, or is zero.
+    /// The packet's sequence number was received before, or is zero.
     EspReplayed = "esp-replayed",
-    /// Its sequence number is older than the replay window remembers.
+    /// The packet's sequence number is older than the replay window remembers.
     EspTooOld = "esp-too-old",
-    /// It is shorter than ESP with its association's algorithm can be.
+    /// The packet is shorter than ESP with its association's algorithm can be.
     EspTruncated = "esp-truncated",
-    /// Its ICV is not that of its bytes: another key, or somebody changed it.
+    /// The packet's ICV is not that of its bytes: the key is another, or somebody changed it.
     EspBadIcv = "esp-bad-icv",
-    /// It is proven, but its padding is not what RFC 4303 says, or longer than its payload.
+    /// The packet is proven, but its padding is not as RFC 4303 has it, or longer than its payload.
     EspBadPadding = "esp-bad-padding",
-    /// It is proven, but carries what its association's mode does not.
+    /// The packet is proven, but carries a payload that its association's mode does not.
     EspBadPayload = "esp-bad-payload",
-    /// ESP is only opened whole, and in transport mode only put around what is whole.
+    /// The packet is a fragment: ESP is only opened whole, and in transport mode only put around whole packets.
     EspFragment = "esp-fragment",
-    /// Sent so that an observer sees traffic (next header 59); it carries nothing.
+    /// The packet is a dummy (next header 59), sent so that an observer sees traffic; it carries no payload.
     EspDummy = "esp-dummy",
-    /// Its association has no sequence number left.
+    /// The packet's association has no sequence number left.
     EspSequenceOverflow = "esp-sequence-overflow",
-    /// Its association reached a hard lifetime.
+    /// The packet's association reached a hard lifetime.
     EspExpired = "esp-expired",
-    /// The path marked it, but it carries a packet whose sender does not understand marks (RFC 6040).
+    /// The path marked the packet, but it carries one whose sender does not understand marks (RFC 6040).
     EspNotEcnCapable = "esp-not-ecn-capable",
-    /// A security policy says so, or none says otherwise.
+    /// A security policy discards the packet, or no policy applies to it.
     PolicyDiscard = "policy-discard",
-    /// It came by an association that its security policy does not name, or in the clear where the policy wants one.
+    /// The packet came by an association that its security policy does not name, or in the clear where the policy wants one.
     PolicyMismatch = "policy-mismatch",
-    /// The receive buffer of the socket it is for was full, and the socket's rule is to drop.
+    /// The receive buffer of the packet's socket was full, and the socket's rule is to drop.
     SocketFull = "socket-full",
-    /// The socket it was for has been closed.
+    /// The packet's socket has been closed.
     SocketClosed = "socket-closed",
 }
 
-/// How many packets and bytes were dropped for each reason.
+/// The packets and bytes that were dropped for each reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DropCounts {
     counts: [Count; DropReason::ALL.len()],
@@ -110,9 +110,9 @@ impl Default for DropCounts {
 /// Packets and bytes, always counted together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
-    /// How many packets.
+    /// The number of packets.
     pub packets: u64,
-    /// Their lengths, added up.
+    /// The sum of their lengths.
     pub bytes: u64,
 }
 
@@ -153,12 +153,12 @@ impl DropCounts {
         self.counts[reason as usize].merge(dropped);
     }
 
-    /// What was dropped for `reason`.
+    /// The packets and bytes dropped for `reason`.
     pub fn get(&self, reason: DropReason) -> Count {
         self.counts[reason as usize]
     }
 
-    /// What was dropped for any reason.
+    /// The packets and bytes dropped for any reason.
     pub fn total(&self) -> Count {
         self.counts.iter().fold(Count::default(), |mut sum, count| {
             sum.merge(*count);

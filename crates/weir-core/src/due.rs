@@ -1,8 +1,8 @@
-//! When something is due next, of several things that may be due.
+//! The earlier of several due times.
 
-/// The sooner of two times, of which there may be none.
+/// The sooner of two times, each of which may be absent.
 ///
-/// A minimum over a list of the two comes to the same, but a processor waits for both to be written before it reads them back together.
+/// A minimum over a list of the two gives the same, but a processor waits for both to be written before it reads them back together.
 #[inline]
 pub fn sooner(one_ns: Option<u64>, other_ns: Option<u64>) -> Option<u64> {
     match (one_ns, other_ns) {

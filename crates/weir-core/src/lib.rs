@@ -1,11 +1,12 @@
 #![forbid(unsafe_code)]
-//! Every decision Weir makes about a packet, as pure state machines: time is an argument, memory is
-//! taken at start, and nothing here knows ports, threads or the kernel.
+//! Every decision Weir makes about a packet, as pure state machines: time is an argument, memory is taken at start, and nothing here knows
+//! ports, threads or the kernel.
 //!
-//! In the order a packet meets them: [`packet`] is what moves, [`account`] and [`drops`] say where it went, [`poll_order`]
-//! decides which queue is polled next, [`classify`] finds
-//! its class, [`steer`] the worker of its flow, [`dispatch`] has the work done there, now or
-//! later, [`net`] bridges and routes it, and [`shaper`] decides when it leaves. [`limit`] plans what the kernel's own queue does instead, and [`asm`] writes the programs that run there. [`rate`] is the number of a limit, [`units`] how people write it.
+//! In the order a packet meets them: [`packet`] is the packet itself, [`account`] and [`drops`] count its entry and its exit,
+//! [`poll_order`] decides which queue is polled next, [`classify`] finds its class, [`steer`] the worker of its flow, [`dispatch`] has the
+//! work done there, now or later, [`net`] bridges and routes it, and [`shaper`] decides when it leaves. [`limit`] plans the kernel's own
+//! queue where that limits instead, and [`asm`] writes the programs that run there. [`rate`] is the number of a limit, [`units`] its text
+//! form.
 
 pub mod account;
 pub mod asm;

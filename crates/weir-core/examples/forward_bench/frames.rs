@@ -3,7 +3,7 @@
 use smoltcp::wire::{IpProtocol, Ipv4Packet, UdpPacket};
 use weir_core::packet::{Meta, Packet};
 
-/// Frames are a line longer than 2 KiB, so that the headers of a burst do not share a few sets of the cache.
+/// The bytes of a frame, a line longer than 2 KiB, so that the headers of a burst do not share a few sets of the cache.
 const FRAME_BYTES: usize = 2048 + 64;
 
 #[repr(align(64))]
@@ -12,7 +12,7 @@ struct Frame {
     meta: Meta,
 }
 
-/// A frame and how much of it is packet.
+/// A frame and the length of its packet.
 pub struct Pkt {
     frame: Box<Frame>,
     len: usize,

@@ -7,9 +7,9 @@
 //!   `macswap` does what `dpdk-testpmd`'s mode of that name does; the other asks a learning bridge.
 //! - `lookup`: longest prefix match of random destinations in 500,000 prefixes, in bursts.
 //!
-//! Shown are median and quartiles over the repeats, in cycles of the time-stamp counter, of each repeat's least disturbed
-//! round and of its middle one, which is what a busy machine leaves most of the time. With `--peer`, testpmd
-//! runs before and after; otherwise its command is printed.
+//! Shown are median and quartiles over the repeats, in cycles of the time-stamp counter, of each repeat's least disturbed round and of its
+//! middle one, whose speed a busy machine leaves most of the time. With `--peer`, testpmd runs before and after; otherwise its command is
+//! printed.
 
 #[cfg(not(target_arch = "x86_64"))]
 fn main() {
@@ -50,7 +50,7 @@ mod bench {
 
     const REPEATS: usize = 9;
     const ROUNDS: usize = 400;
-    /// Packets of a round: long enough to time, short enough to go undisturbed.
+    /// The packets of a round: long enough to time, short enough to go undisturbed.
     const ROUND: usize = 16 * BURST_MAX;
     const POOL: usize = 4 * BURST_MAX;
 
@@ -112,7 +112,7 @@ mod bench {
             self.queue.push_back(packet);
         }
 
-        /// One flush: what was there when it began.
+        /// Takes one flush: the packets that were there when it began.
         fn flush(&mut self, burst: &mut Vec<Pkt>) {
             let waiting = self.queue.len().min(BURST_MAX);
             burst.extend(self.queue.drain(..waiting));
@@ -165,7 +165,7 @@ mod bench {
                 udp(JAIL_0, GENERATOR, to, 50_000 + (flow / 249) as u16, 100)
             };
             let epair = || Epair { queue: VecDeque::with_capacity(POOL), limit: POOL };
-            // Port 0 is the machine's interface, port 1 the epair's end; each has been heard on.
+            // Port 0 is the machine's interface, port 1 the epair's end; a frame has come by each.
             let bridge = |behind_0, behind_1| {
                 let mut bridge = Bridge::new(1024, AGEING_NS, 0x5eed);
                 for (port, source) in [(0, behind_0), (1, behind_1)] {
@@ -189,7 +189,7 @@ mod bench {
             }
         }
 
-        /// One packet of each flow, each compared whole with what it should have become.
+        /// Checks one packet of each flow, each compared whole with the expected frame.
         fn check(&mut self) {
             while self.next_flow + BURST_MAX <= FLOWS {
                 let first = self.next_flow;
@@ -213,7 +213,7 @@ mod bench {
             }
         }
 
-        /// A burst on its whole way.
+        /// Takes a burst on its whole way.
         fn pass(&mut self) {
             let mut egress = [Egress::Flood; BURST_MAX];
             let mut verdicts = [Verdict::Local; BURST_MAX];

@@ -5,10 +5,10 @@ use std::process::{Command, Stdio};
 
 use super::frames::udp;
 
-/// Reports waited for, one each second.
+/// The reports that are waited for, one each second.
 const REPORTS: usize = 5;
 
-/// Runs testpmd, or prints how to.
+/// Runs testpmd, or prints its command.
 pub fn run(run: bool) -> Result<()> {
     let pcap = std::env::temp_dir().join(format!("forward_bench-{}.pcap", std::process::id()));
     let arguments = format!(
@@ -32,7 +32,7 @@ pub fn run(run: bool) -> Result<()> {
         println!("peer: no dpdk-testpmd here; apt-get install dpdk-dev brings it");
         return std::fs::remove_file(&pcap);
     };
-    // What it received, and the processor time it had for it: others share the machine.
+    // The packets that it received, and the processor time it had for them: others share the machine.
     let mut seen = Vec::new();
     for line in child.stdout.take().map(BufReader::new).into_iter().flat_map(BufRead::lines) {
         let line = line?;
@@ -57,10 +57,10 @@ pub fn run(run: bool) -> Result<()> {
     Ok(())
 }
 
-/// `USER_HZ`, which Linux fixes for what it tells programs.
+/// `USER_HZ`, which Linux fixes for figures that it gives to programs.
 const TICKS_A_SECOND: f64 = 100.0;
 
-/// Processor time a process has had (proc(5), `/proc/pid/stat`, fields 14 and 15).
+/// The processor time that a process has had, in ticks (proc(5), `/proc/pid/stat`, fields 14 and 15).
 fn cpu_ticks(pid: u32) -> Result<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let behind_name = stat.rsplit(')').next().unwrap_or_default();

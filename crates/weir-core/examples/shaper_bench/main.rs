@@ -40,12 +40,12 @@ mod bench {
         println!("cycles, median [quartiles] of {REPEATS}");
         let mut floors = Floors::default();
         let [_, times, _] = [1_000, 100_000, 1_000_000].map(order);
-        // 11.5 to 15 times.
+        // Measured: 11.5 to 15 times.
         floors.at_least("heap / the minimum of the bucket queue, 100000 flows", times, 8.0);
         floors.finish()
     }
 
-    /// In no order that memory could guess.
+    /// The flows in an order that memory could not guess.
     fn shuffled(flows: usize) -> Vec<usize> {
         let mut order: Vec<usize> = (0..flows).collect();
         let mut random = 1;
@@ -60,13 +60,13 @@ mod bench {
         *random >> 33
     }
 
-    /// Of many short stretches, so that being interrupted in some of them does not show.
+    /// The median of many short stretches, so that being interrupted in some of them does not show.
     pub fn median(chunks: &mut [f64]) -> f64 {
         chunks.sort_by(f64::total_cmp);
         chunks[chunks.len() / 2]
     }
 
-    /// Prints both, and how many times the heap's cycles are ours; returns ours and that.
+    /// Prints both, and the ratio of the heap's cycles to ours; returns ours and the ratio.
     pub fn versus(name: &str, ours: Vec<f64>, theirs: Vec<f64>) -> (f64, f64) {
         let ours = print(name, "weir", ours);
         let theirs = print(name, "BinaryHeap", theirs);
@@ -81,8 +81,8 @@ mod bench {
         at(2)
     }
 
-    /// What the figures are to be read against: the counter's pace, what a load costs that no cache holds, and how many of the
-    /// counter's cycles one of the core's takes, which grows when neighbours are busy.
+    /// The measures to read the figures against: the counter's pace, the cost of a load that no cache holds, and how many of the counter's
+    /// cycles one of the core's takes, which grows when neighbours are busy.
     fn calibration() -> String {
         const LINES: usize = 1 << 20;
         let order = shuffled(LINES);
@@ -110,7 +110,7 @@ mod bench {
     fn core_cycles() -> Vec<f64> {
         const STRETCHES: usize = 41;
         const PRODUCTS: u64 = 300_000;
-        /// On every x86-64 core of the last ten years, three for the product and one for the bit.
+        /// The core's cycles for one step: three for the product and one for the bit, on every x86-64 core of the last ten years.
         const CYCLES_A_PRODUCT: u64 = 4;
         let mut cycles: Vec<f64> = (0..STRETCHES)
             .map(|_| {

@@ -1,4 +1,4 @@
-//! The order alone, what shapers have a bucket queue for, beside a binary heap.
+//! The order alone, for which shapers have a bucket queue, beside a binary heap.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -11,12 +11,11 @@ use super::cycles::now_cycles;
 /// Flows that are taken out at a time, fewer than there are.
 const TAKEN: usize = 256;
 
-/// Takes the flows with the earliest times out, [`TAKEN`] at a time, and puts
-/// them back later. Both ways are timed, and shown apart and together; returned is how many times as many cycles the heap takes to take
-/// the earliest out.
+/// Takes the flows with the earliest times out, [`TAKEN`] at a time, and puts them back later. Both ways are timed, and shown apart and
+/// together. Returns the ratio of the heap's cycles to ours for taking the earliest out.
 pub fn order(flows: usize) -> f64 {
     const ROUNDS: usize = 1 << 12;
-    // By how much later each is put back, drawn beforehand: to draw would cost as much as what is measured.
+    // The delays with which flows are put back, drawn beforehand: drawing would cost as much as the measured work.
     let mut random = 1;
     let drawn: Vec<u64> = (0..4096).map(|_| next_random(&mut random) % 100_000_000).collect();
     let bucket_queue = || {
@@ -35,7 +34,7 @@ pub fn order(flows: usize) -> f64 {
                     out.push((now_ns, item));
                     item = next[item as usize];
                 }
-                // What is left of a bucket goes back before the next is taken.
+                // The rest of a bucket goes back before the next is taken.
                 while item != NONE {
                     let following = next[item as usize];
                     next[item as usize] = buckets.push(now_ns, item);
@@ -85,7 +84,7 @@ pub fn order(flows: usize) -> f64 {
     out
 }
 
-/// Of each part the median for one item, and their sum.
+/// The median of each part for one item, and the sum of these.
 fn medians(rounds: impl Iterator<Item = [u64; 2]>) -> [f64; 3] {
     let rounds: Vec<[u64; 2]> = rounds.collect();
     let [out, back] = [0, 1].map(|part| {

@@ -1,14 +1,12 @@
-//! What a frame's headers say about it, as far as a rule can ask: addresses, protocol, ports, DSCP.
+//! The fields of a frame's headers that a rule can ask for: addresses, protocol, ports, DSCP.
 //!
-//! Reads Ethernet, up to two VLAN tags, IPv4 or IPv6 with up to eight extension headers, and the first four
-//! bytes of TCP, UDP, UDP-Lite, SCTP and DCCP. What is not there, or is cut short, is `None`; nothing is ever
-//! refused here.
+//! Reads Ethernet, up to two VLAN tags, IPv4 or IPv6 with up to eight extension headers, and the first four bytes of TCP, UDP, UDP-Lite,
+//! SCTP and DCCP. A field that is absent or cut short is `None`; no frame is ever refused here.
 //!
 //! Source: IEEE 802.1Q; RFC 791; RFC 8200 section 4; RFC 4302 section 2.2 (the odd one, counted in 4-byte
 //! words).
 //!
-//! Limits: no ports for fragments but the first (they carry none), nor for what is inside a tunnel or
-//! encrypted.
+//! Limits: no ports for fragments but the first (they carry none), nor for packets that are inside a tunnel or encrypted.
 
 use std::net::IpAddr;
 
@@ -26,18 +24,18 @@ const EXTENSIONS_MAX: usize = 8;
 /// The parts of a packet's headers that rules match on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Headers {
-    /// IP, or nothing of the kind.
+    /// The IP header; `None` for a frame that is not IP.
     pub ip: Option<Ip>,
     /// Source and destination port.
     pub ports: Option<(u16, u16)>,
 }
 
-/// The network header.
+/// The fields of the network header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ip {
-    /// Where it comes from.
+    /// The source address.
     pub source: IpAddr,
-    /// Where it goes.
+    /// The destination address.
     pub destination: IpAddr,
     /// The transport's number, extension headers skipped.
     pub protocol: u8,
@@ -57,7 +55,7 @@ impl Headers {
     }
 }
 
-/// The ethertype behind any VLAN tags, and where what it names begins; at most the frame's length.
+/// The ethertype behind any VLAN tags, and the offset of that network header; at most the frame's length.
 pub fn network_offset(frame: &[u8]) -> Option<(u16, usize)> {
     let mut offset = 12;
     for _ in 0..=VLAN_TAGS_MAX {
@@ -110,7 +108,7 @@ fn skip_extensions(mut next: u8, mut rest: &[u8]) -> (u8, Option<&[u8]>) {
         let len = match (next, rest) {
             (HOP_BY_HOP | ROUTING | FRAGMENT | AUTHENTICATION | DESTINATION, _) if left == 0 => break,
             (HOP_BY_HOP | ROUTING | DESTINATION, &[_, units, ..]) => 8 + 8 * usize::from(units),
-            // It has a sequence number at least, so its length is never 0.
+            // The header has a sequence number at least, so its length is never 0.
             (AUTHENTICATION, &[_, words, ..]) if words > 0 => 8 + 4 * usize::from(words),
             (FRAGMENT, &[transport, _, high, low, _, _, _, _, ..]) => {
                 if u16::from_be_bytes([high, low]) >> 3 > 0 {
@@ -129,7 +127,7 @@ fn skip_extensions(mut next: u8, mut rest: &[u8]) -> (u8, Option<&[u8]>) {
     (next, None)
 }
 
-/// TCP, UDP, DCCP, SCTP and UDP-Lite all begin with the two ports.
+/// The source and the destination port, with which TCP, UDP, DCCP, SCTP and UDP-Lite all begin.
 fn ports(protocol: u8, transport: &[u8]) -> Option<(u16, u16)> {
     has_ports(protocol).then(|| Some((u16_at(transport, 0)?, u16_at(transport, 2)?)))?
 }

@@ -1,5 +1,5 @@
-//! Classification: which class a packet belongs to. The first rule that matches decides; every condition a
-//! rule states must hold, and one it does not state always does.
+//! Classification: finds the class of a packet. The first rule that matches decides; every condition a rule states must hold, and one it
+//! does not state always does.
 //!
 //! "The cluster is free, the internet is limited" is two rules and a default:
 //!
@@ -24,28 +24,28 @@ pub mod headers;
 /// The most rules a classifier takes.
 pub const RULES_MAX: usize = 4096;
 
-/// Where a packet goes.
+/// The target of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// To the class of this index.
+    /// The class of this index.
     Class(u16),
-    /// Past the shaper.
+    /// No class: the packet passes by the shaper.
     Free,
 }
 
-/// Conditions and where packets go that meet all of them.
+/// Conditions, and the target of packets that meet all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// What must hold.
+    /// The conditions that must hold.
     pub conditions: Conditions,
-    /// Where to.
+    /// The target.
     pub target: Target,
 }
 
-/// What a rule asks of a packet; what is `None` is not asked.
+/// The conditions of a rule on a packet; a field that is `None` is not asked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Conditions {
-    /// The index of the port it entered by.
+    /// The index of the port by which the packet entered.
     pub interface: Option<u16>,
     /// Source address.
     pub from: Option<Subnet>,
@@ -66,13 +66,13 @@ pub struct Conditions {
 /// The flows whose hash leaves remainder `index` when divided by `of`: one of `of` even shares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowShare {
-    /// How many shares there are.
+    /// The number of shares.
     pub of: u32,
-    /// Which of them, from 0.
+    /// The share, from 0.
     pub index: u32,
 }
 
-/// An address and how many of its leading bits count.
+/// An address and the number of its leading bits that count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Subnet {
     address: IpAddr,
@@ -86,17 +86,17 @@ impl Subnet {
         (prefix_len <= bits).then_some(Subnet { address, prefix_len })
     }
 
-    /// An address in it.
+    /// An address in the subnet.
     pub fn address(&self) -> IpAddr {
         self.address
     }
 
-    /// How many leading bits of the address count.
+    /// The number of leading bits of the address that count.
     pub fn prefix_len(&self) -> u8 {
         self.prefix_len
     }
 
-    /// Whether an address is in it. IPv4 and IPv6 addresses are never in each other's subnets.
+    /// Whether an address is in the subnet. IPv4 and IPv6 addresses are never in each other's subnets.
     pub fn contains(&self, address: IpAddr) -> bool {
         let differing = match (self.address, address) {
             (IpAddr::V4(a), IpAddr::V4(b)) => (a.to_bits() ^ b.to_bits()).leading_zeros(),
@@ -117,26 +117,26 @@ impl fmt::Display for Subnet {
     }
 }
 
-/// Why a set of rules is refused or does not do what it says. `rule` is the index of the rule.
+/// The reason why a set of rules is refused or does not do what it says. `rule` is the index of the rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RuleFault {
-    /// More than [`RULES_MAX`].
+    /// There are more than [`RULES_MAX`] rules.
     TooMany {
-        /// How many there are.
+        /// The number of rules.
         rules: usize,
     },
-    /// No packet can meet all its conditions.
+    /// No packet can meet all conditions of a rule.
     Impossible {
         /// The rule.
         rule: usize,
-        /// What contradicts what.
+        /// The contradiction.
         why: &'static str,
     },
-    /// An earlier rule takes every packet it could.
+    /// An earlier rule takes every packet that this one could.
     Shadowed {
         /// The rule.
         rule: usize,
-        /// The earlier one.
+        /// The earlier rule.
         by: usize,
     },
 }
@@ -164,7 +164,7 @@ impl fmt::Display for RuleFault {
 
 impl std::error::Error for RuleFault {}
 
-/// Rules in order, and what holds where none matches.
+/// Rules in order, and the target of packets that none matches.
 #[derive(Clone, Debug)]
 pub struct Classifier {
     rules: Vec<Rule>,
@@ -185,12 +185,12 @@ impl Classifier {
         &self.rules
     }
 
-    /// Where packets go that no rule matches.
+    /// The target of packets that no rule matches.
     pub fn otherwise(&self) -> Target {
         self.otherwise
     }
 
-    /// Where a packet goes that entered by `interface` and whose flow hashes to `flow_hash`.
+    /// The target of a packet that entered by `interface` and whose flow hashes to `flow_hash`.
     pub fn classify(&self, interface: u16, flow_hash: u32, headers: &Headers) -> Target {
         self.rules
             .iter()
@@ -248,7 +248,7 @@ impl Conditions {
             && (self.flows.is_none() || self.flows == other.flows)
     }
 
-    /// Why no packet can meet them, if none can.
+    /// The reason why no packet can meet these conditions; `None` if one can.
     pub fn contradiction(&self) -> Option<&'static str> {
         let empty =
             |range: &Option<RangeInclusive<u16>>| range.as_ref().is_some_and(RangeInclusive::is_empty);

@@ -137,7 +137,7 @@ fn conditions() -> impl Strategy<Value = Conditions> {
 }
 
 proptest! {
-    /// The first match wins, and a rule said never to match never does.
+    /// The first match wins, and a rule reported as hidden never decides.
     #[test]
     fn a_rule_called_hidden_never_decides(
         rules in prop::collection::vec(conditions(), 1..12),

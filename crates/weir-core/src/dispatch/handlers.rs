@@ -1,4 +1,4 @@
-//! The protocols of a host that receives, and what each makes of a frame: ether looks at its type, the others at its header.
+//! The protocols of a host that receives, and the verdict of each on a frame: ether looks at its type, the others at its header.
 //!
 //! ```text
 //! ether --0x0806--> arp     delivered            whatever VLAN tags are before the type, two at most
@@ -11,8 +11,8 @@
 //! the worker's that received it, and handed to that of its flow otherwise. netisr has ether `direct` and leaves steering to the
 //! device. Under policy `cpu` a packet is the worker's that has its receive queue's number, over the workers in turn.
 //!
-//! Owner: values without state, shared by all workers. Source: FreeBSD `sys/net/if_ethersubr.c` (`ether_demux`),
-//! `sys/netinet/ip_input.c`, `sys/netinet6/ip6_input.c`, for what is looked at before anything is believed.
+//! Owner: values without state, shared by all workers. Source: FreeBSD `sys/net/if_ethersubr.c` (`ether_demux`), `sys/netinet/ip_input.c`,
+//! `sys/netinet6/ip6_input.c`, for the checks that come before a header is believed.
 
 use super::protocol::{Mode, Policy, ProtoId, Protocol, Registry};
 use crate::classify::headers::{IPV4, IPV6, network_offset};
@@ -21,14 +21,14 @@ use crate::net::input;
 
 const ARP: u16 = 0x0806;
 
-/// Where a handler sends a packet.
+/// The verdict of a handler on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HandlerVerdict {
-    /// On to another protocol.
+    /// The packet goes on to another protocol.
     Dispatch(ProtoId),
-    /// To whoever receives.
+    /// The packet is delivered to the host.
     Deliver,
-    /// Nowhere.
+    /// The packet is dropped.
     Drop(DropReason),
 }
 
@@ -41,7 +41,7 @@ pub struct Handlers {
     ip6: ProtoId,
 }
 
-/// What is to be registered.
+/// The protocols to register.
 pub fn protocols() -> Vec<Protocol> {
     let mut protocols = Protocol::of_the_path();
     protocols.retain(|protocol| protocol.name != "esp");
@@ -58,19 +58,19 @@ pub fn protocols() -> Vec<Protocol> {
 impl Handlers {
     /// The handlers of a registry of [`protocols`].
     ///
-    /// # Panics
+    /// If the registry has other protocols.
     /// If it is of others.
     pub fn new(registry: &Registry) -> Handlers {
         let id = |name| registry.id(name).expect("a protocol of a host that receives");
         Handlers { ether: id("ether"), arp: id("arp"), ip: id("ip"), ip6: id("ip6") }
     }
 
-    /// Where frames enter.
+    /// The protocol at which frames enter.
     pub fn ether(&self) -> ProtoId {
         self.ether
     }
 
-    /// What `proto` makes of a frame.
+    /// The verdict of `proto` on a frame.
     #[inline]
     pub fn handle(&self, proto: ProtoId, frame: &[u8]) -> HandlerVerdict {
         let Some((ethertype, offset)) = network_offset(frame) else {
@@ -89,7 +89,7 @@ impl Handlers {
         looked_at.map_or_else(HandlerVerdict::Drop, |()| HandlerVerdict::Deliver)
     }
 
-    /// The protocol that a frame goes on to from `proto`, if it does.
+    /// The protocol that a frame goes on to from `proto`, if it goes on.
     #[inline]
     pub fn next(&self, proto: ProtoId, frame: &[u8]) -> Option<ProtoId> {
         if proto != self.ether {

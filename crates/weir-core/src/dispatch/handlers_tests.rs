@@ -1,4 +1,4 @@
-//! Every frame goes one way, whatever it is.
+//! Every frame has one fate, whatever its bytes.
 
 use proptest::prelude::*;
 use smoltcp::wire::{
@@ -8,12 +8,12 @@ use smoltcp::wire::{
 use super::super::settings::Settings;
 use super::*;
 
-/// What becomes of a frame: delivered, or the reason it is dropped for. It goes only where its protocols say that they lead.
+/// The fate of a frame: delivered, or the reason of its drop. It goes only to protocols that its own feed.
 fn fate(frame: &[u8]) -> Result<(), DropReason> {
     let registry = Settings::new(protocols()).finish(1).unwrap().registry;
     let handlers = Handlers::new(&registry);
     let mut proto = handlers.ether();
-    // No way without repeats is longer than there are protocols.
+    // A way without repeats is no longer than there are protocols.
     for _ in registry.ids() {
         match handlers.handle(proto, frame) {
             HandlerVerdict::Deliver => return Ok(()),

@@ -1,12 +1,11 @@
 //! The three tables of `netstat -Q`, from a plain copy of the counters.
 //!
-//! Columns, widths and words are netisr's, so that what reads its tables reads these. Three columns follow
-//! netisr's own: `Held`, packets inside (queued, or on their way between workers); `Blocked`, how often a
-//! feeder was held because of this protocol; `BlkTime`, how long in all. A number wider than its column moves
-//! the rest of its line, as it does in `netstat`.
+//! Columns, widths and words are netisr's, so that a program that reads its tables reads these. Three columns follow netisr's own: `Held`,
+//! packets inside (queued, or on their way between workers); `Blocked`, how often a feeder was held because of this protocol; `BlkTime`,
+//! how long in all. A number wider than its column moves the rest of its line, as it does in `netstat`.
 //!
-//! Flags: `C` the protocol names its worker itself (as in netisr); then what happens when it is full, `-`
-//! block, `E` ecn, `D` drop; the third is netisr's own and stays `-`.
+//! Flags: `C` the protocol names its worker itself (as in netisr); then its rule when it is full, `-` block, `E` ecn, `D` drop; the third
+//! is netisr's own and stays `-`.
 //!
 //! Source: FreeBSD `usr.bin/netstat/netisr.c`.
 
@@ -15,7 +14,7 @@ use std::fmt;
 use super::protocol::{Mode, Policy, WhenFull};
 use super::settings::Configuration;
 
-/// Everything the tables show.
+/// All contents of the tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetstatTables {
     /// Workers running, and the most there may be.
@@ -62,27 +61,27 @@ pub struct WorkstreamRow {
     pub name: String,
     /// Packets queued.
     pub len: usize,
-    /// The most that were ever.
+    /// The most packets that were ever queued.
     pub wmark: usize,
-    /// Handled at once under `direct`.
+    /// Packets handled at once under `direct`.
     pub dispatched: u64,
-    /// Handled at once under `hybrid`.
+    /// Packets handled at once under `hybrid`.
     pub hybrid_dispatched: u64,
-    /// Dropped because the queue was full and its rule is `drop`.
+    /// Packets dropped because the queue was full and its rule is `drop`.
     pub queue_drops: u64,
-    /// Queued.
+    /// Packets that were queued.
     pub queued: u64,
-    /// Handled, at once or from the queue.
+    /// Packets handled, at once or from the queue.
     pub handled: u64,
     /// Packets inside: queued, or handed off to this worker and still on their way.
     pub held: usize,
-    /// How often a feeder was held because of this protocol.
+    /// The number of times that a feeder was held because of this protocol.
     pub blocked: u64,
-    /// For how long, all together.
+    /// The time of those, all together, in nanoseconds.
     pub blocked_ns: u64,
 }
 
-/// All three tables.
+/// Prints all three tables.
 impl fmt::Display for NetstatTables {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.configuration(f)?;
@@ -187,7 +186,7 @@ mod tests {
     use super::super::settings::Settings;
     use super::*;
 
-    /// The state behind the IPsec report's first table, with what this path adds.
+    /// The state behind the IPsec report's first table, with the columns that this path adds.
     fn seed() -> NetstatTables {
         let protocol = |name: &str, number, qlimit, policy, mode| ProtocolRow {
             name: name.into(),

@@ -1,4 +1,4 @@
-//! Protocols: what a packet can be dispatched to, which worker that is, and what it leads to.
+//! Protocols: the stages a packet can be dispatched to, the worker of each, and the protocols it feeds.
 //!
 //! The rule for the worker:
 //!
@@ -8,7 +8,7 @@
 //! | `flow` | the indirection table's, by flow hash; without a hash as `source` |
 //! | `cpu` | the one the protocol's own function names, over the workers in turn |
 //!
-//! Which protocols one leads to it says itself (`feeds`), so that a plan knows where its packets may come to, and who waits for what.
+//! A protocol names the protocols that it feeds (`feeds`), so that a plan knows where its packets may come to, and who waits for whom.
 //!
 //! Ownership: a [`Registry`] is immutable once made; all workers share one.
 //!
@@ -20,48 +20,48 @@ use std::fmt;
 use crate::packet::Meta;
 use crate::steer::rss::Rss;
 
-/// Protocols at most: the bits of a set.
+/// The most protocols: the bits of a set.
 pub const PROTOCOLS_MAX: usize = 64;
 
-/// Which worker handles a packet.
+/// The rule that chooses the worker of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// The one its port belongs to.
+    /// The worker of its port.
     Source,
-    /// The one its flow belongs to.
+    /// The worker of its flow.
     Flow,
-    /// The one the protocol's own function names.
+    /// The worker that the protocol's own function names.
     Cpu,
 }
 
 /// Whether a packet is handled now or later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Now, on the worker that has it, whatever the policy says.
+    /// Packets are handled now, on the worker that has them, whatever the policy says.
     Direct,
-    /// Now if the policy chooses the worker that has it; otherwise later, on the chosen one.
+    /// Packets are handled now if the policy chooses the worker that has them; otherwise later, on the chosen one.
     Hybrid,
-    /// Later, on the worker the policy chooses.
+    /// Packets are handled later, on the worker the policy chooses.
     Deferred,
 }
 
-/// What happens to a packet when its queue is full.
+/// The treatment of a packet when its queue is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenFull {
-    /// Its feeder is held: nothing enters that could come here.
+    /// The packet's feeder is held: no packet enters that could come here.
     #[default]
     Block,
-    /// As `Block`; besides, packets are marked (Congestion Experienced) from half the limit on. Nothing is dropped, in classes of a
+    /// As `Block`; besides, packets are marked (Congestion Experienced) from half the limit on. No packet is dropped, in classes of a
     /// shaper neither.
     Ecn,
-    /// It is dropped and counted, as netisr does.
+    /// The packet is dropped and counted, as in netisr.
     Drop,
 }
 
 macro_rules! names {
     ($type:ident: $($variant:ident = $name:literal),+) => {
         impl $type {
-            /// Every one, in the order they are documented.
+            /// All variants, in the order they are documented.
             pub const ALL: &[$type] = &[$($type::$variant),+];
 
             /// Its name in settings and tables.
@@ -69,7 +69,7 @@ macro_rules! names {
                 match self { $($type::$variant => $name),+ }
             }
 
-            /// The one of that name.
+            /// The variant of that name.
             pub fn from_name(name: &str) -> Option<$type> {
                 $type::ALL.iter().copied().find(|one| one.name() == name)
             }
@@ -115,15 +115,15 @@ pub struct Protocol {
     pub name: &'static str,
     /// Its number in tables (netisr's `NETISR_*`).
     pub number: u16,
-    /// Which worker.
+    /// The policy that chooses the worker.
     pub policy: Policy,
-    /// Now or later; `None` is whatever `dispatch` says for all.
+    /// The mode, now or later; `None` means the mode of `dispatch` for all.
     pub mode: Option<Mode>,
-    /// Packets its queue holds before it is full; `None` is `defaultqlimit`.
+    /// The packets its queue holds before it is full; `None` means `defaultqlimit`.
     pub qlimit: Option<usize>,
-    /// What happens then.
+    /// The rule when it is full.
     pub when_full: WhenFull,
-    /// The worker, for [`Policy::Cpu`].
+    /// The function that names the worker, for [`Policy::Cpu`].
     pub to_worker: Option<ToWorker>,
     /// The protocols its handler may dispatch to, by name.
     pub feeds: &'static [&'static str],
@@ -157,9 +157,9 @@ impl Protocol {
 /// A registered protocol with every default filled in.
 #[derive(Clone, Debug)]
 pub struct Registered {
-    /// As it was registered.
+    /// The protocol as it was registered.
     pub protocol: Protocol,
-    /// Now or later.
+    /// The mode, now or later.
     pub mode: Mode,
     /// Packets its queue holds before it is full.
     pub qlimit: usize,
@@ -231,12 +231,12 @@ impl Registry {
         &self.protocols[id.index()]
     }
 
-    /// Flows to workers.
+    /// The table from flows to workers.
     pub fn rss(&self) -> &Rss {
         &self.rss
     }
 
-    /// The worker `id`'s policy chooses for a packet.
+    /// The worker that the policy of `id` chooses for a packet.
     #[inline]
     pub fn worker(&self, id: ProtoId, meta: &Meta) -> usize {
         let workers = self.rss.workers();
@@ -259,22 +259,22 @@ impl Registry {
     }
 }
 
-/// Why protocols could not be registered.
+/// The reason why protocols could not be registered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RegistryError {
-    /// More than a set has bits.
+    /// There are more protocols than a set has bits.
     TooMany(usize),
-    /// Two of one name.
+    /// Two protocols have one name.
     Twice(&'static str),
-    /// Policy `cpu` without a function that names the worker.
+    /// A protocol has the policy `cpu` and no function that names the worker.
     NoWorkerFunction(&'static str),
-    /// A queue that is always full.
+    /// A protocol has a limit of 0, so its queue is always full.
     ZeroLimit(&'static str),
-    /// It feeds a protocol that is not registered.
+    /// A protocol feeds one that is not registered.
     FeedsUnknown {
         /// The protocol.
         name: &'static str,
-        /// What it feeds.
+        /// The name of the protocol it feeds.
         feeds: &'static str,
     },
 }

@@ -1,4 +1,4 @@
-//! The settings of dispatch and steering, under netisr's names, from wherever they are written.
+//! The settings of dispatch and steering, under netisr's names, from a file or the command line.
 //!
 //! | key | value | default |
 //! |---|---|---|
@@ -16,9 +16,9 @@
 //! | `proto.NAME.qlimit` | packets | `defaultqlimit` |
 //! | `proto.NAME.full` | `block`, `ecn`, `drop` | `block` |
 //!
-//! A topology file and the command line both come here as keys and texts, each with its line if it has one,
-//! in any order. What a key says alone is judged when it is set; what depends on others, in
-//! [`Settings::finish`]. Either way the error names the key, and the line.
+//! A topology file and the command line both come here as keys and texts, each with its line if it has one, in any order. A value that is
+//! wrong by itself is refused when it is set, one that contradicts others in [`Settings::finish`]. Either way the error names the key, and
+//! the line.
 //!
 //! Source: FreeBSD `netisr(9)`, `sys/net/rss_config.c`. Defaults are netisr's except for the threads: it
 //! starts one.
@@ -31,7 +31,7 @@ use crate::steer::key::{BUCKET_BITS_MAX, Key, KeyError};
 use crate::steer::parse::HashKind;
 use crate::steer::rss::{Rss, RssError, WORKERS_MAX};
 
-/// Settings as they come in.
+/// Settings as they are read, not checked against each other yet.
 pub struct Settings {
     dispatch: Mode,
     maxthreads: Option<Set<usize>>,
@@ -47,7 +47,7 @@ pub struct Settings {
     seen: Vec<Set<()>>,
 }
 
-/// A value with where it was set, for what is judged later.
+/// A value with its key and line, for errors that are found later.
 #[derive(Clone)]
 struct Set<T> {
     value: T,
@@ -61,15 +61,15 @@ impl<T> Set<T> {
     }
 }
 
-/// Settings that fit together.
+/// Settings that are checked against each other.
 pub struct Configuration {
     /// Protocols and steering, for every worker.
     pub registry: Arc<Registry>,
-    /// How many workers.
+    /// The number of workers.
     pub workers: usize,
-    /// How many there may be on this machine.
+    /// The most workers that there may be on this machine.
     pub workers_max: usize,
-    /// Whether each is bound to a CPU.
+    /// Whether each worker is bound to a CPU.
     pub bindthreads: bool,
     /// `dispatch`.
     pub dispatch: Mode,
@@ -82,7 +82,7 @@ pub struct Configuration {
 /// Reads `KEY=VALUE`.
 ///
 /// # Errors
-/// One sentence, without either of them.
+/// One sentence, without key and value.
 pub fn pair(text: &str) -> Result<(String, String), String> {
     let pair = text.split_once('=').map(|(key, value)| (key.trim(), value.trim()));
     let (key, value) = pair
@@ -200,14 +200,14 @@ impl Settings {
         Ok(())
     }
 
-    /// Checks what depends on several settings, on a machine with `cpus` CPUs.
+    /// Checks settings that depend on others, on a machine with `cpus` CPUs.
     pub fn finish(self, cpus: usize) -> Result<Configuration, SettingError> {
         let maxqlimit = self.maxqlimit.value;
         let is_default = !self.seen.iter().any(|seen| seen.key == self.defaultqlimit.key);
         for limit in self.qlimits.iter().chain([&self.defaultqlimit]) {
             if limit.value > maxqlimit {
                 if is_default && limit.key == self.defaultqlimit.key {
-                    // What was set is to blame, not what was not.
+                    // The error names the setting that was set, not the default.
                     let problem = Problem::BelowDefault { maxqlimit, defaultqlimit: limit.value };
                     return Err(self.maxqlimit.error(problem));
                 }
@@ -248,7 +248,7 @@ impl Settings {
     }
 }
 
-/// The one way of writing a key whose number can be written in several.
+/// The one way of writing a key whose number can be written in several ways.
 fn canonical(key: &str) -> String {
     let bucket = key.strip_prefix("rss.bucket.").and_then(|bucket| bucket.parse::<usize>().ok());
     bucket.map_or(key.to_string(), |bucket| format!("rss.bucket.{bucket}"))
@@ -263,43 +263,43 @@ fn names(names: impl Iterator<Item = &'static str>) -> String {
     names.collect::<Vec<_>>().join(", ")
 }
 
-/// A setting that cannot be, and where it stands.
+/// The error of a setting, and its line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SettingError {
     /// The key.
     pub key: String,
     /// The line, if it was read from a file.
     pub line: Option<u32>,
-    /// What is wrong.
+    /// The fault.
     pub problem: Problem,
 }
 
-/// What is wrong with a setting.
+/// The fault of a setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Problem {
     /// There is no such key.
     NoSuchKey,
     /// The key was set before.
     Twice {
-        /// Where.
+        /// The line where it was set before.
         first: Option<u32>,
     },
-    /// Not one of the words it may be.
+    /// The word is not one of those it may be.
     Unknown {
-        /// What the word should be.
+        /// The kind of word that is expected.
         kind: &'static str,
         /// The word.
         text: String,
-        /// What it may be.
+        /// The words that it may be.
         known: String,
     },
-    /// Not a number, or out of range.
+    /// The text is not a number, or is out of range.
     NotANumber {
-        /// What was written.
+        /// The text.
         text: String,
-        /// The least it may be.
+        /// The least value.
         least: usize,
-        /// The most it may be.
+        /// The most value.
         most: usize,
     },
     /// A queue limit above `maxqlimit`.
@@ -327,9 +327,9 @@ pub enum Problem {
     },
     /// A key that cannot be used.
     Key(KeyError),
-    /// Steering that cannot be.
+    /// Steering that is refused.
     Rss(RssError),
-    /// Protocols that cannot be registered.
+    /// Protocols that are refused.
     Registry(RegistryError),
 }
 

@@ -1,4 +1,4 @@
-//! Settings are read, and what is wrong with them is said.
+//! Settings are read, and their faults are reported.
 
 use super::*;
 

@@ -1,16 +1,16 @@
-//! The filters of a limit in place, as a program of the kernel's: which class a packet of the queue belongs to.
+//! The filters of a limit in place, as a program of the kernel's that finds the class of a packet in the queue.
 //!
 //! ```text
-//! parse    headers of the packet         -> words on the stack; what is not there has a value that nothing equals
+//! parse    headers of the packet         -> words on the stack; an absent field has a value that nothing equals
 //! decide   rules in order, first match   -> R7, the number of the class
 //! ```
 //!
 //! Rule: the same answer as [`Classifier::classify`] with [`crate::classify::headers::Headers`] has for the frame. A queue's packet is not
-//! quite a frame: a VLAN tag may stand beside it and counts as the first, and one that is yet to be cut into segments may be
-//! longer than its IP header can say, which then says 0.
+//! quite a frame: a VLAN tag may stand beside it and counts as the first, and one that is yet to be cut into segments may be longer than
+//! its IP header can say, which then says 0.
 //!
-//! Keeps `R6`, the packet; [`parse`] spoils all other registers, [`decide`] `R1`, `R2` and `R7`. On the stack [`HEADER`] is for whoever needs 40 bytes.
-//! Limits: only headers in the packet's linear part are seen, which is where the kernel's own senders put them.
+//! Keeps `R6`, the packet; [`parse`] spoils all other registers, [`decide`] `R1`, `R2` and `R7`. On the stack [`HEADER`] is free for
+//! callers that need 40 bytes. Limits: only headers in the packet's linear part are seen, which is where the kernel's own senders put them.
 //!
 //! Source: `include/uapi/linux/bpf.h`, `struct __sk_buff`, `bpf_skb_load_bytes_relative`; the headers' own in `classify::headers`.
 
@@ -20,9 +20,9 @@ use std::ops::RangeInclusive;
 use crate::asm::{Asm, Cond, Helper, Label, Op, Reg, Width};
 use crate::classify::{Classifier, Conditions, Subnet, Target};
 
-/// Where 40 bytes of a header fit, on the stack.
+/// The stack offset at which 40 bytes of a header fit.
 pub const HEADER: i16 = -64;
-/// The most slots of the filters of one file: what a jump can pass over, with room for the rest of the program.
+/// The most slots of the filters of one file: as many as a jump can pass over, with room for the rest of the program.
 pub const SLOTS_MAX: usize = 26_000;
 /// The most conditions: the kernel keeps a place to come back to for each while it checks the program, 8,192 at most.
 pub const CONDITIONS_MAX: usize = 8_000;
@@ -30,21 +30,21 @@ pub const CONDITIONS_MAX: usize = 8_000;
 pub(super) const SKB_LEN: i16 = 0;
 pub(super) const SKB_PROTOCOL: i16 = 16;
 pub(super) const SKB_VLAN_PRESENT: i16 = 20;
-/// Offsets that count from the link's header (`BPF_HDR_START_MAC`), and from the network's.
+/// The origins of offsets: the link's header (`BPF_HDR_START_MAC`), and the network's.
 const FROM_LINK: i32 = 0;
 const FROM_NETWORK: i32 = 1;
 
-/// From where the network header's offset counts, that offset, and how many bytes there are from it on.
+/// The stack offsets of the origin of the network header's offset, of that offset, and of the number of bytes from it on.
 const START: i16 = -8;
 const BASE: i16 = -16;
 const PRESENT: i16 = -24;
-/// 4, 6, or 0 if it is no IP.
+/// The stack offset of the IP version: 4, 6, or 0 if the packet is no IP.
 const FAMILY: i16 = -72;
 const PROTOCOL: i16 = -80;
 const DSCP: i16 = -88;
 const FROM_PORT: i16 = -96;
 const TO_PORT: i16 = -104;
-/// Addresses as numbers; an IPv4 address is in the first word alone.
+/// The stack offsets of addresses as numbers; an IPv4 address is in the first word alone.
 const FROM: i16 = -112;
 const TO: i16 = -128;
 /// The last word of the stack that is used here.
@@ -57,13 +57,13 @@ const VLAN_TAGS_MAX: i32 = 2;
 const EXTENSIONS_MAX: usize = 8;
 const FRAGMENT: i32 = 44;
 const AUTHENTICATION: i32 = 51;
-/// Hop by hop, routing and for the destination; then those with a form of their own.
+/// The extension headers: hop by hop, routing and for the destination; then those with a form of their own.
 const EXTENSIONS: [i32; 5] = [0, 43, 60, FRAGMENT, AUTHENTICATION];
 const WITH_PORTS: [i32; 5] = [6, 17, 33, 132, 136];
-/// Longer than that, no IP header says how long it is.
+/// The longest packet whose length an IP header can say.
 const LENGTH_MAX: i32 = 65_535;
 
-/// Reads the headers of packet `R6`, whose link header is so long.
+/// Reads the headers of packet `R6`, whose link header has `link_header_bytes` bytes.
 pub fn parse(asm: &mut Asm, link_header_bytes: i32) {
     let [ipv4, ipv6, ports, only_protocol, done] = [(); 5].map(|()| asm.label());
     for (word, absent) in [(FAMILY, 0), (PROTOCOL, -1), (DSCP, -1), (FROM_PORT, -1), (TO_PORT, -1)] {
@@ -86,7 +86,7 @@ pub fn parse(asm: &mut Asm, link_header_bytes: i32) {
     asm.place(ipv6);
     parse_ipv6(asm, only_protocol, done);
 
-    // The transport is R7, its header at R9.
+    // The transport is in `R7`, its header at offset `R9`.
     asm.place(ports);
     asm.store(Width::Double, Reg::R10, PROTOCOL, Reg::R7);
     let has_ports = asm.label();
@@ -110,17 +110,17 @@ pub fn parse(asm: &mut Asm, link_header_bytes: i32) {
     }
 }
 
-/// Leaves a word of the stack as it is, written in parts: what the kernel's verifier learns of it by one comparison it forgets by the next.
-/// Else it would check all rules again for each way on which the ones before can fail.
+/// Keeps the value of a word of the stack, but writes it in parts, so that the kernel's verifier forgets from one comparison to the next
+/// what it learned. Else it would check all rules again for each way on which the ones before can fail.
 fn forget_to_the_verifier(asm: &mut Asm, word: i16) {
     asm.load(Width::Byte, Reg::R1, Reg::R10, word);
     asm.store(Width::Byte, Reg::R10, word, Reg::R1);
 }
 
-/// `R7` = the number that `number` gives to where the packet goes, which has been parsed.
+/// `R7` = the number that `number` gives to the target of the parsed packet.
 ///
 /// # Errors
-/// One sentence, if the program would be too long, or a rule asks what no queue knows.
+/// One sentence, if the program would be too long, or a rule asks for a field that no queue knows.
 pub fn decide(asm: &mut Asm, classifier: &Classifier, number: impl Fn(Target) -> u16) -> Result<(), String> {
     let decided = asm.label();
     let (slots, jumps) = (asm.len(), asm.jumps());
@@ -150,7 +150,7 @@ pub fn decide(asm: &mut Asm, classifier: &Classifier, number: impl Fn(Target) ->
     Ok(())
 }
 
-/// Leaves to `next` unless all of them hold.
+/// Emits jumps to `next` unless all conditions hold.
 fn conditions(asm: &mut Asm, conditions: &Conditions, next: Label) {
     let subnets = [(FROM, conditions.from), (TO, conditions.to)];
     if let Some(subnet) = conditions.from.or(conditions.to) {
@@ -185,7 +185,7 @@ fn port_in(asm: &mut Asm, word: i16, range: &RangeInclusive<u16>, next: Label) {
     if start > 0 {
         asm.jump_if(Cond::Lt, Reg::R1, start, next);
     }
-    // A port that is not there is above all.
+    // An absent port is above all.
     asm.jump_if(Cond::Gt, Reg::R1, end, next);
 }
 
@@ -210,13 +210,13 @@ fn address_in(asm: &mut Asm, word: i16, subnet: Subnet, next: Label) {
     }
 }
 
-/// `R7` is an ethertype as it stands in a frame.
+/// Jumps by the ethertype in `R7`, in the byte order of a frame.
 fn jump_by_family(asm: &mut Asm, ipv4: Label, ipv6: Label) {
     asm.jump_if(Cond::Eq, Reg::R7, IPV4.to_be().into(), ipv4);
     asm.jump_if(Cond::Eq, Reg::R7, IPV6.to_be().into(), ipv6);
 }
 
-/// Goes past the tags that stand in the frame.
+/// Skips the tags that stand in the frame.
 fn skip_tags(asm: &mut Asm, [ipv4, ipv6]: [Label; 2], done: Label) {
     let [tagged4, tagged6] = [asm.label(), asm.label()];
     asm.load(Width::Word, Reg::R1, Reg::R6, SKB_VLAN_PRESENT);
@@ -281,7 +281,7 @@ fn parse_ipv4(asm: &mut Asm, ports: Label, done: Label) {
     asm.store(Width::Double, Reg::R10, DSCP, Reg::R1);
     asm.load(Width::Byte, Reg::R7, Reg::R10, HEADER + 9);
     asm.store(Width::Double, Reg::R10, PROTOCOL, Reg::R7);
-    // Not the first fragment.
+    // A fragment that is not the first has no ports.
     load_number(asm, Width::Half, Reg::R1, 6);
     asm.op_imm(Op::And, Reg::R1, 0x1fff);
     asm.jump_if(Cond::Ne, Reg::R1, 0, done);
@@ -328,7 +328,7 @@ fn parse_ipv6(asm: &mut Asm, only_protocol: Label, done: Label) {
     asm.place(transport);
 }
 
-/// Goes past one extension header of kind `R7` at `R9`.
+/// Skips one extension header of kind `R7` at `R9`.
 fn skip_extension(asm: &mut Asm, transport: Label, only_protocol: Label) {
     let [extension, counted, eights, fours] = [(); 4].map(|()| asm.label());
     for kind in EXTENSIONS {
@@ -359,7 +359,7 @@ fn skip_extension(asm: &mut Asm, transport: Label, only_protocol: Label) {
     asm.load(Width::Byte, Reg::R7, Reg::R10, HEADER);
 }
 
-/// Copies `length` bytes at offset `R9` to [`HEADER`]; if an end is told of, only what is before `R8`.
+/// Copies `length` bytes at offset `R9` to [`HEADER`]; if there is a label `beyond`, only bytes before `R8`.
 fn load_header(asm: &mut Asm, length: i32, beyond: Option<Label>, failed: Label) {
     if let Some(beyond) = beyond {
         asm.op(Op::Mov, Reg::R1, Reg::R9);
@@ -377,7 +377,7 @@ fn load_header(asm: &mut Asm, length: i32, beyond: Option<Label>, failed: Label)
     asm.jump_if(Cond::Ne, Reg::R0, 0, failed);
 }
 
-/// `register` = the number that stands at `at` of the header.
+/// `register` = the number at offset `at` of the header.
 fn load_number(asm: &mut Asm, size: Width, register: Reg, at: i16) {
     asm.load(size, register, Reg::R10, HEADER + at);
     let bits = match size {

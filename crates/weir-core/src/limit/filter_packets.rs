@@ -1,10 +1,11 @@
-//! Frames and filters drawn from a seed, for tests that ask two classifiers the same.
+//! Frames and filters drawn from a seed, for tests that compare two classifiers.
 //!
-//! Few values, so that filters often match; every kind of header that is read, and everything cut short or lying now and then.
+//! The values are few, so that filters often match; the frames have every kind of header that is read, and now and then one is cut short or
+//! wrong.
 
 use super::{Classifier, Conditions, Rule, Subnet, Target};
 
-/// Numbers that repeat (xorshift64*, Vigna 2016).
+/// A generator of numbers that repeat (xorshift64*, Vigna 2016).
 pub struct Random(pub u64);
 
 impl Random {
@@ -60,7 +61,7 @@ fn ports(random: &mut Random) -> std::ops::RangeInclusive<u16> {
     if random.one_in(40) { std::ops::RangeInclusive::new(9, 1) } else { a.min(b)..=a.max(b) }
 }
 
-/// So many rules, each to a class of its own number.
+/// `count` rules, each to a class of its own number.
 pub fn filters(random: &mut Random, count: u16) -> Classifier {
     let rules = (0..count).map(|index| {
         let is_ipv4 = random.one_in(2);
@@ -75,7 +76,7 @@ pub fn filters(random: &mut Random, count: u16) -> Classifier {
             ..Conditions::default()
         };
         if conditions == Conditions::default() || random.one_in(3) {
-            // One that takes everything would leave nothing to the others.
+            // A rule that takes everything would leave nothing to the others.
             conditions.protocol = Some(random.of(&TRANSPORTS));
             conditions.dscp = Some(random.of(&DSCPS));
         }
@@ -84,7 +85,7 @@ pub fn filters(random: &mut Random, count: u16) -> Classifier {
     Classifier::new(rules.collect(), Target::Class(count)).unwrap()
 }
 
-/// A frame of at least 14 bytes, which may be anything.
+/// A frame of at least 14 bytes, of any content.
 pub fn frame(random: &mut Random) -> Vec<u8> {
     let mut frame = vec![2; 12];
     for _ in 0..random.of(&[0, 0, 0, 1, 1, 2, 3]) {
@@ -96,7 +97,7 @@ pub fn frame(random: &mut Random) -> Vec<u8> {
     frame.extend(if random.one_in(30) { 0x0806 } else { ethertype }.to_be_bytes());
     frame.extend(if is_ipv4 { ipv4(random) } else { ipv6(random) });
     if random.one_in(6) {
-        // What stands behind the packet, as padding does.
+        // Bytes stand behind the packet, as padding does.
         frame.resize(frame.len() + random.below(20) as usize, 0);
     }
     if random.one_in(5) {
@@ -136,7 +137,7 @@ fn ipv6(random: &mut Random) -> Vec<u8> {
     let mut payload = Vec::new();
     let mut first = random.of(&TRANSPORTS);
     let count = random.of(&[0, 0, 1, 2, 3, 8, 9]);
-    // From the last header to the first.
+    // The headers are made from the last to the first.
     let mut headers = Vec::new();
     for _ in 0..count {
         let kind = random.of(&[0, 43, 44, 51, 60]);

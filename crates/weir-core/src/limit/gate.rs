@@ -1,4 +1,4 @@
-//! Which node of a limit's tree holds what waits in it: whose tokens are used up.
+//! The node of a limit's tree that holds the waiting packets: the one whose tokens are used up.
 //!
 //! ```text
 //! gate(node) = node           if its ceiling's tokens are used up
@@ -6,39 +6,39 @@
 //!              gate(parent)   else: it borrows there, if there is a parent
 //! ```
 //!
-//! Rule: as HTB decides it, the nearest node upward that must not send holds. Nodes are named by their bases; the limit's is 0. Its rate is
-//! its ceiling.
+//! Rule: as in HTB, the nearest node upward that must not send holds. Nodes are named by their bases; the limit's is 0. Its rate is its
+//! ceiling.
 //!
-//! Limits: HTB writes a node's tokens down when something of the node leaves. So a ceiling that was passed by a long packet, of a
-//! class that has since waited for the limit, is still said to hold until the class sends again.
+//! Limits: HTB writes a node's tokens down when a packet of the node leaves. So a ceiling that was passed by a long packet, of a class that
+//! has since waited for the limit, is still reported to hold until the class sends again.
 //!
 //! Source: kernel `net/sched/sch_htb.c` (`htb_class_mode`, `htb_charge_class`).
 
-/// What a node may still send, as times at its rate and at its ceiling.
+/// The tokens of a node, as times at its rate and at its ceiling.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tokens {
-    /// Of its own rate; below zero it borrows.
+    /// The tokens of its own rate; below zero it borrows.
     pub own_ns: i64,
-    /// Of its ceiling; below zero it must not send.
+    /// The tokens of its ceiling; below zero it must not send.
     pub ceil_ns: i64,
 }
 
 /// The limit, or a class of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// What its numbers begin at; 0 for the limit.
+    /// The base of its numbers; 0 for the limit.
     pub base: u16,
     /// The base of the node that it borrows from.
     pub parent: Option<u16>,
-    /// What it may still send.
+    /// The tokens it has left.
     pub tokens: Tokens,
-    /// What waits in its own leaves.
+    /// The bytes that wait in its own leaves.
     pub waiting_bytes: u64,
 }
 
-/// The node that holds what waits at `base`; `None` if none does.
+/// The node that holds the packets waiting at `base`; `None` if none does.
 pub fn gate(nodes: &[Node], base: u16) -> Option<u16> {
-    // No longer than the tree is deep, whatever the parents are.
+    // The walk is no longer than the tree is deep, whatever the parents are.
     let mut at = find(nodes, base);
     for _ in nodes {
         let node = at?;
@@ -53,8 +53,8 @@ pub fn gate(nodes: &[Node], base: u16) -> Option<u16> {
     None
 }
 
-/// The node for which most of what waits at `base` and below is held, of several the one that is named first; `None` if nothing
-/// waits there, or all of it is being served.
+/// The node that holds most of the bytes waiting at `base` and below, of several the one that is named first; `None` if nothing waits
+/// there, or all of it is being served.
 pub fn gate_below(nodes: &[Node], base: u16) -> Option<u16> {
     let mut held: Vec<(u16, u64)> = Vec::new();
     for node in nodes.iter().filter(|node| node.waiting_bytes > 0 && is_below(nodes, node.base, base)) {
@@ -106,7 +106,7 @@ mod tests {
             (USED_UP, BORROWS, BORROWS, Some(0)),
             (FULL, BORROWS, BORROWS, None),
             (USED_UP, FULL, BORROWS, None),
-            // Its floor is its own, whatever the limit has left.
+            // The leaf has tokens of its own, whatever the limit has left.
             (USED_UP, BORROWS, FULL, None),
         ] {
             let nodes = tree(limit, inner, leaf);

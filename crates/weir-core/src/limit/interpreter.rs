@@ -1,25 +1,25 @@
-//! Runs the programs of limits in tests: the instructions, and the one helper, that those have which are decided here.
+//! Runs the programs of limits in tests: the instructions, and the one helper, that the programs assembled here use.
 
 use super::filter::{SKB_LEN, SKB_PROTOCOL, SKB_VLAN_PRESENT};
 use crate::asm::Slot;
 
-/// Of Ethernet.
+/// The length of an Ethernet header.
 pub const LINK_HEADER_BYTES: usize = 14;
 
 /// A packet as a queue has it.
 pub struct QueuedPacket {
-    /// From its link header on.
+    /// The bytes from its link header on.
     pub frame: Vec<u8>,
-    /// An ethertype.
+    /// The ethertype.
     pub protocol: u16,
     /// Whether a VLAN tag stands beside the frame.
     pub vlan_present: bool,
-    /// Of an interface without a link header it is 0.
+    /// The offset of the network header; 0 on an interface without a link header.
     pub network_at: usize,
 }
 
 impl QueuedPacket {
-    /// As the kernel makes it of a frame.
+    /// The packet as the kernel makes it of a frame.
     pub fn of_frame(frame: &[u8]) -> QueuedPacket {
         let protocol = u16::from_be_bytes([frame[12], frame[13]]);
         QueuedPacket { frame: frame.into(), protocol, vlan_present: false, network_at: LINK_HEADER_BYTES }
@@ -98,7 +98,7 @@ pub fn run(program: &[Slot], packet: &QueuedPacket) -> u64 {
             }
             0x05 if opcode == 0x85 => {
                 registers[0] = load_bytes_relative(packet, &registers, &mut stack, STACK_TOP - 512);
-                // A call spoils them.
+                // A call spoils the argument registers.
                 registers[1..=5].fill(0xdead_beef);
             }
             0x05 if opcode == 0x95 => return registers[0],

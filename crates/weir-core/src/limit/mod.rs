@@ -6,14 +6,14 @@
 //!   passing leaf x 16    rate R/2/272  ceil R   first in, first out, 25 ms of R packets that have none
 //! ```
 //!
-//! Rule: the rates of all leaves together are half of the limit, so what is promised to leaves is always there; a leaf that
-//! keeps below its own goes before all that borrow, which is why a quiet flow does not wait for the others.
-//! With the classes of a file ([`Shared`]) the root class has them below it as the file says, and each in which packets wait has such
-//! leaves, with its own rate and ceiling in R's place; of the root's own leaves one stays, for packets that no filter has seen.
-//! A leaf's own burst is one packet, so that one which becomes busy costs the limit no more than that.
-//! The quantum is above the longest packet there is: HTB adds one to a leaf once a turn, however far below zero the leaf is.
+//! Rule: the rates of all leaves together are half of the limit, so the rate promised to leaves is always there; a leaf that keeps below
+//! its own goes before all that borrow, which is why a quiet flow does not wait for the others. With the classes of a file ([`Shared`]) the
+//! root class has them below it as the file says, and each in which packets wait has such leaves, with its own rate and ceiling in R's
+//! place; of the root's own leaves one stays, for packets that no filter has seen. A leaf's own burst is one packet, so that a leaf which
+//! becomes busy costs the limit no more than that. The quantum is above the longest packet there is: HTB adds one to a leaf once a turn,
+//! however far below zero the leaf is.
 //!
-//! Limits: what a class leaves to others is shared by their busy flows, one turn each, not by the classes' rates.
+//! Limits: the rate that a class leaves to others is shared by their busy flows, one turn each, not by the classes' rates.
 //!
 //! Source: tc-htb(8); kernel `net/sched/sch_htb.c` (`htb_dequeue_tree`, `htb_charge_class`).
 
@@ -36,26 +36,26 @@ pub const ROOT_CLASS: u16 = 1;
 pub const HELD: Leaves = Leaves { first_class: 0x100, count: 256 };
 /// Leaves of packets without a socket, such as forwarded ones, and the number of the first.
 pub const PASSING: Leaves = Leaves { first_class: 0x200, count: 16 };
-/// What a held leaf has room for: the default send buffers of more than a hundred flooding sockets.
+/// The room of a held leaf, in bytes: the default send buffers of more than a hundred flooding sockets.
 pub const HELD_BYTES_EACH: u32 = 16 << 20;
-/// How much may wait in a passing leaf, as a time at the rate.
+/// The room of a passing leaf, as a time at the rate.
 pub const PASSING_NS: u64 = 25_000_000;
-/// How late the kernel's timer is now and then where others have the processors too: a virtual machine's are taken away for that long.
+/// The lateness of the kernel's timer now and then where others have the processors too: a virtual machine's are taken away for that long.
 pub const TIMER_LATE_NS: u64 = 1_000_000;
 
-/// Whether a timer that is late makes a limit lose rate: what was not sent meanwhile is made up for by the burst alone.
+/// Whether a timer that is late makes a limit lose rate: only the burst makes up for packets that were not sent meanwhile.
 ///
 /// A queue that drops hardly shows it, as its senders never sleep, and run it whenever they send.
 pub fn is_short_burst(rate: Rate, burst_bytes: u64) -> bool {
     rate.ns_for(burst_bytes) < TIMER_LATE_NS
 }
 
-/// Above any interface that there is: such a rate was not meant.
+/// The highest rate, above any interface that there is: a higher one was not meant.
 pub const BITS_PER_S_MAX: u64 = 10_000_000_000_000;
-/// A burst of more than that of the rate is no limit for as long.
+/// The longest time of a burst at the rate: for the time of a longer one the limit limits nothing.
 const LONG_BURST_NS: u64 = NS_PER_S;
 
-/// Whether so much may pass at once that it is no limit for more than a second.
+/// Whether a burst is so long that the limit limits nothing for more than a second.
 pub fn is_long_burst(rate: Rate, burst_bytes: u64) -> bool {
     rate.ns_for(burst_bytes) > LONG_BURST_NS
 }
@@ -63,43 +63,43 @@ pub fn is_long_burst(rate: Rate, burst_bytes: u64) -> bool {
 /// Leaves of one kind: consecutive numbers of classes. Their count is a power of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leaves {
-    /// The number of the first one's class.
+    /// The number of the first leaf's class.
     pub first_class: u16,
-    /// How many there are.
+    /// The number of leaves.
     pub count: u16,
 }
 
-/// What is asked of one queue.
+/// The parameters of one queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// The limit.
+    /// The rate.
     pub rate: Rate,
-    /// How much may pass at once after a pause.
+    /// The bytes that may pass at once after a pause.
     pub burst_bytes: u64,
     /// The longest packet that the queue is given, segmentation offloads included.
     pub packet_bytes_max: u32,
 }
 
-/// One class, as HTB takes it.
+/// One class, in the terms of HTB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HtbClass {
     /// Its number below the queue's handle.
     pub number: u16,
     /// The number of the class it is below; 0 for the queue itself.
     pub parent: u16,
-    /// What it is promised, in bytes a second.
+    /// The rate that it is promised, in bytes a second.
     pub rate_bytes_per_s: u64,
-    /// What it may have at most.
+    /// The ceiling, the most it may have, in bytes a second.
     pub ceil_bytes_per_s: u64,
-    /// How much it may send at once within its own rate, as a time at that rate.
+    /// The burst within its own rate, as a time at that rate.
     pub burst_ns: u64,
-    /// The same within its ceiling.
+    /// The burst within its ceiling, as a time at the ceiling.
     pub ceil_burst_ns: u64,
-    /// How many bytes it sends in its turn.
+    /// The bytes that it sends in its turn.
     pub quantum_bytes: u32,
     /// Whether it borrows before others: 0 first.
     pub priority: u8,
-    /// How much may wait in it; `None` where it is no leaf.
+    /// The bytes that may wait in it; `None` where it is no leaf.
     pub queue_bytes: Option<u32>,
 }
 
@@ -114,19 +114,19 @@ pub struct HtbTree {
 /// The leaves of the limit itself, or of one class of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// What the numbers of its classes begin at; 0 for the limit's own.
+    /// The base of the numbers of its classes; 0 for the limit's own.
     pub base: u16,
-    /// What a leaf is promised, in bytes a second.
+    /// The rate that a leaf is promised, in bytes a second.
     pub leaf_bytes_per_s: u64,
-    /// The most that all leaves together may have.
+    /// The ceiling of all leaves together.
     pub ceil: Rate,
-    /// What a passing leaf has room for: [`PASSING_NS`] of that, and two of the longest packets at least, because one that
-    /// never fits would never arrive.
+    /// The bytes that a passing leaf has room for: [`PASSING_NS`] of the ceiling, and two of the longest packets at least, because a packet
+    /// that never fits would never arrive.
     pub passing_bytes_each: u32,
 }
 
 impl HtbTree {
-    /// The tree for what is wanted.
+    /// The tree of a limit without classes.
     ///
     /// # Errors
     /// One sentence, if no such tree keeps the limit.
@@ -162,7 +162,7 @@ impl HtbTree {
         Ok(HtbTree { wanted, has_own_leaves: has_own_leaves || shared.is_empty(), shared })
     }
 
-    /// The same tree with another limit, which no class's ceiling is below.
+    /// The same tree with another rate as its limit, which no class's ceiling is below.
     pub fn opened(&self, rate: Rate) -> HtbTree {
         let mut plan = self.clone();
         plan.wanted.rate = rate;
@@ -200,7 +200,7 @@ impl HtbTree {
         let one = Leaves { count: 1, ..HELD };
         let (held, passing) = match self.has_own_leaves {
             true => (HELD, PASSING.count),
-            // Whatever comes while no filter is there.
+            // The one leaf for packets that come while no filter is there.
             false => (one, 0),
         };
         let of_limit = self.leaves(self.root(), own, held, passing);
@@ -213,7 +213,7 @@ impl HtbTree {
         std::iter::once(self.root()).chain(of_limit).chain(of_classes)
     }
 
-    /// What is wanted.
+    /// The parameters of the queue.
     pub fn wanted(&self) -> Wanted {
         self.wanted
     }
@@ -292,24 +292,24 @@ impl HtbTree {
         held.chain(passing.map(move |number| leaf(number, group.passing_bytes_each)))
     }
 
-    /// An eighth more than the longest packet: the headers of its segments count as well.
+    /// The quantum, an eighth more than the longest packet: the headers of its segments count as well.
     fn quantum_bytes(&self) -> u32 {
         self.wanted.packet_bytes_max + self.wanted.packet_bytes_max / 8
     }
 }
 
-/// The rate at which the program that gives flows their leaves takes a leaf to be emptied at least, in bytes for each 2^30 ns.
+/// The rate, in bytes for each 2^30 ns, at which the program that gives flows their leaves takes a leaf to be emptied at least.
 ///
-/// Half of what the leaf is promised: HTB may serve it a timer's lateness after its time, each time.
+/// It is half of the rate that the leaf is promised: HTB may serve the leaf a timer's lateness after its time, each time.
 pub fn leaf_clock(group: &Group) -> u64 {
     const BYTES_MAX: u64 = 1 << 28;
     let bytes = u128::from(group.leaf_bytes_per_s) * (1 << 30) / u128::from(NS_PER_S) / 2;
     (bytes as u64).clamp(1, BYTES_MAX)
 }
 
-/// The rates by which a limit is opened before its queue is removed: each twice the one before, until nothing can wait any more.
+/// The rates by which a limit is opened before its queue is removed: each twice the one before, until no packet can wait any more.
 pub fn opening(rate: Rate) -> impl Iterator<Item = Rate> {
-    /// Above what any interface passes.
+    /// The last rate, above what any interface passes.
     const OPEN_BITS_PER_S: u64 = 1_000_000_000_000;
     let double = |rate: &Rate| {
         let next = rate.bits_per_s().saturating_mul(2).min(OPEN_BITS_PER_S);

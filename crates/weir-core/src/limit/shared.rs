@@ -4,8 +4,8 @@
 //! base + 0x001            the class        base + 0x100 .. 0x1ff   its held leaves      base + 0x200 .. 0x20f   its passing leaves
 //! ```
 //!
-//! Rule: HTB lets a class send by its own rate whatever its parent has left. So a limit holds only while all that is promised below it
-//! is not more than it: promised(class) = max(rate, sum of promised(children)), and the sum below a class stays within its ceiling.
+//! Rule: HTB lets a class send by its own rate whatever its parent has left. So a limit holds only while the sum promised below it is not
+//! more than it: promised(class) = max(rate, sum of promised(children)), and the sum below a class stays within its ceiling.
 //!
 //! Source: kernel `net/sched/sch_htb.c` (`htb_dequeue`: level 0 first; `htb_change_class`: 8 levels).
 
@@ -15,39 +15,39 @@ use std::hash::Hash;
 use super::{BITS_PER_S_MIN, HELD, PASSING, ROOT_CLASS};
 use crate::rate::Rate;
 
-/// What the numbers of one class and its leaves differ by from those of the next.
+/// The distance between the numbers of one class and its leaves and those of the next.
 const STRIDE: u16 = 0x400;
-/// The base of what passes all limits.
+/// The base of the class of packets that pass all limits.
 pub const FREE_BASE: u16 = STRIDE;
-/// The most classes at once, those included that still drain.
+/// The most classes at once, with those that still drain.
 pub const CLASSES_MAX: usize = 62;
-/// How deep classes nest: HTB has 8 levels, the limit and the leaves among them.
+/// The most levels of nested classes: HTB has 8 levels, the limit and the leaves among them.
 pub const LEVELS_MAX: usize = 6;
-/// The rate of what passes all limits, above what any interface passes.
+/// The rate of packets that pass all limits, above what any interface passes.
 const FREE_BITS_PER_S: u64 = 1_000_000_000_000;
 
 /// One class of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shared {
-    /// What its numbers begin at.
+    /// The base of its numbers.
     pub base: u16,
     /// The base of the class it is below; `None` if that is the limit.
     pub parent: Option<u16>,
-    /// What it is promised.
+    /// The rate that it is promised.
     pub rate: Rate,
-    /// What it may have at most, by borrowing.
+    /// The ceiling, the most it may have by borrowing.
     pub ceil: Rate,
-    /// How much it may send at once of its rate.
+    /// The bytes that it may send at once of its rate.
     pub burst_bytes: u64,
-    /// The same of its ceiling.
+    /// The bytes that it may send at once of its ceiling.
     pub cburst_bytes: u64,
-    /// 0 borrows first.
+    /// The priority in borrowing; 0 borrows first.
     pub priority: u8,
     /// Whether packets wait in it.
     pub is_leaf: bool,
 }
 
-/// What a class of HTB is, by its number.
+/// The kind of a class of HTB, known by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HtbClassKind {
     /// The limit, or a class of a file.
@@ -58,7 +58,7 @@ pub enum HtbClassKind {
     Passing,
 }
 
-/// The base that a number is counted from, and what it is; `None` if it is none of a limit's.
+/// The base that a number is counted from, and the kind of the class; `None` if the number is none of a limit's.
 pub fn kind_of(number: u16) -> Option<(u16, HtbClassKind)> {
     let (base, within) = (number & !(STRIDE - 1), number & (STRIDE - 1));
     let is_of = |first: u16, count: u16| (first..first + count).contains(&within);
@@ -71,7 +71,7 @@ pub fn kind_of(number: u16) -> Option<(u16, HtbClassKind)> {
     Some((base, kind))
 }
 
-/// A base for a class of a file that none of `used` is; `None` if all are.
+/// A base for a class of a file that is not in `used`; `None` if all are.
 pub fn free_base(used: impl Iterator<Item = u16> + Clone) -> Option<u16> {
     (2..=CLASSES_MAX as u16)
         .map(|index| index * STRIDE)
@@ -79,7 +79,7 @@ pub fn free_base(used: impl Iterator<Item = u16> + Clone) -> Option<u16> {
 }
 
 impl Shared {
-    /// The class of what passes all limits.
+    /// The class of packets that pass all limits.
     pub fn free() -> Shared {
         let rate = Rate::from_bits_per_s(FREE_BITS_PER_S).expect("more than 0");
         let burst_bytes = 1 << 20;
@@ -102,7 +102,7 @@ impl Shared {
 /// One sentence.
 pub fn check(rate: Rate, classes: &[Shared]) -> Result<(), String> {
     let limited = classes.iter().filter(|class| class.base != FREE_BASE);
-    // One that drains is promised next to nothing.
+    // A class that drains is promised next to nothing.
     let promised = |class: &Shared| if has_leaves(class.rate) { class.rate.bits_per_s() } else { 0 };
     let below = promised_below(limited.map(|class| (class.base, class.parent, promised(class))));
     let of_limit = below.get(&None).copied().unwrap_or(0);
@@ -116,8 +116,8 @@ pub fn check(rate: Rate, classes: &[Shared]) -> Result<(), String> {
     Ok(())
 }
 
-/// How many bits a second are promised below each class, by its key, and below the limit (`None`), of what each is promised itself. Classes
-/// stand behind their parents.
+/// The bits a second that are promised below each class, by its key, and below the limit (`None`), from the rates that each is promised
+/// itself. Classes stand behind their parents.
 pub fn promised_below<K: Copy + Eq + Hash>(
     classes: impl DoubleEndedIterator<Item = (K, Option<K>, u64)>,
 ) -> HashMap<Option<K>, u64> {
@@ -187,7 +187,7 @@ mod tests {
                 |leaf| leaf.ceil_bytes_per_s == inner.ceil_bytes_per_s && leaf.priority == inner.priority
             ));
         }
-        // Each behind the one it is below, which is there.
+        // Each class is behind the one it is below, which is there.
         for (index, class) in all.iter().enumerate() {
             let is_there = all[..index].iter().any(|above| above.number == class.parent);
             assert!(class.parent == 0 || is_there, "{class:?}");

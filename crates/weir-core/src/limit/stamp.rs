@@ -1,18 +1,18 @@
-//! The time that a packet bears while it waits in a limit in place, and how long it waited where it arrives, as instructions.
+//! The time stamp of a packet that waits in a limit in place, and the packet's wait where it arrives, as instructions.
 //!
 //! ```text
 //! stamp  = time >> 17 in 16 bits, and 1 for 0        0 is no stamp
 //! waited = time >> 17 - stamp in 16 bits             in units of 2^17 ns, 0.13 ms
 //! ```
 //!
-//! Rule: what is stamped in a unit that is 0 bears 1, so it is told to have waited a unit less; within that unit nothing, for it would
-//! have come a whole turn of the stamps ago. Limits: a wait of 8.6 s or more goes round.
+//! Rule: a packet stamped in a unit that is 0 bears 1, so its wait is told a unit too short; within that unit, where the difference would
+//! be a whole turn of the stamps, it is 0. Limits: a wait of 8.6 s or more wraps.
 
 use crate::asm::{Asm, Cond, Op, Reg};
 
 /// The unit of stamps: 2^17 ns.
 pub const STAMP_SHIFT: i32 = 17;
-/// The part of the time that fits.
+/// The bits of the time that fit a stamp.
 const STAMP_MASK: i32 = 0xffff;
 
 /// `stamp` = the stamp of time `now`.

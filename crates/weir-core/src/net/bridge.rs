@@ -31,35 +31,35 @@
 use super::table::{Full, Table};
 use crate::drops::DropReason;
 
-/// How long a station is remembered unless it is heard again: 300 s (IEEE 802.1D table 7-5).
+/// The time for which a station is remembered unless it is heard again: 300 s (IEEE 802.1D table 7-5).
 pub const AGEING_NS: u64 = 300_000_000_000;
 
-/// Ports a bridge has at most: the bits of a [`PortSet`].
+/// The most ports of a bridge: the bits of a [`PortSet`].
 pub const PORTS_MAX: usize = 64;
 
 /// A set of ports, one bit for each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortSet(pub u64);
 
-/// Where a frame goes.
+/// The egress of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Egress {
-    /// To this port.
+    /// The frame leaves by this port.
     Port(u16),
-    /// To each of [`Bridge::flood_ports`].
+    /// The frame leaves by each of [`Bridge::flood_ports`].
     Flood,
-    /// Nowhere.
+    /// The frame is dropped.
     Drop(DropReason),
 }
 
-/// A bridge.
+/// The state of a learning bridge.
 #[derive(Debug)]
 pub struct Bridge {
-    /// By [`station_of`].
+    /// The stations, by [`station_of`].
     stations: Table<u64, Station>,
     members: PortSet,
     ageing_ns: u64,
-    /// A station heard again so soon is not written again.
+    /// The least age of an entry that is written again when its station is heard again.
     refresh_ns: u64,
     /// The slot whose age is looked at next.
     sweep: usize,
@@ -72,14 +72,14 @@ struct Station {
     port: u16,
 }
 
-/// What happened to the stations of a bridge.
+/// The counters of a bridge's stations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BridgeCounts {
-    /// Stations that were new.
+    /// New stations.
     pub learned: u64,
     /// Stations that were heard on another port than before.
     pub moved: u64,
-    /// Stations that were forgotten, not having been heard for long.
+    /// Stations that were forgotten, because no frame of theirs came for long.
     pub aged: u64,
     /// Frames whose source was not learned because the table was full.
     pub table_full: u64,
@@ -114,22 +114,22 @@ impl Bridge {
         self.stations.retain(|_, station| station.port != port);
     }
 
-    /// Where a flooded frame of this ingress port goes.
+    /// The ports by which a flooded frame of this ingress port leaves.
     pub fn flood_ports(&self, ingress: u16) -> PortSet {
         self.members.without(ingress)
     }
 
-    /// What happened to the stations so far.
+    /// The counters of the stations so far.
     pub fn counts(&self) -> &BridgeCounts {
         &self.counts
     }
 
-    /// How many stations are remembered; some may have aged without having been forgotten yet.
+    /// The number of remembered stations; some may have aged without having been forgotten yet.
     pub fn stations(&self) -> usize {
         self.stations.len()
     }
 
-    /// Decides where each frame of a burst goes, into the places of `egress`, of which there are as many as frames.
+    /// Decides the egress of each frame of a burst, into the places of `egress`, of which there are as many as frames.
     pub fn forward<F: AsRef<[u8]>>(
         &mut self,
         ingress: u16,
@@ -143,11 +143,11 @@ impl Bridge {
         } else {
             Egress::Flood
         };
-        // Neighbours in a burst mostly share their addresses: what holds for one holds for the next. What has only ones is malformed.
+        // Neighbours in a burst mostly share their addresses, so a decision is kept for the next. A head of only ones is malformed.
         let (mut last, mut compared) = (u128::MAX, u128::MAX);
         let mut decided = Egress::Drop(DropReason::Malformed);
         let mut last_source = NO_STATION;
-        // Whether what holds for the next is that nobody knows its destination, of which each frame is counted.
+        // 1 if the decision kept is to flood because no station has the destination, which is counted for each frame.
         let mut unknown = 0;
         for (frame, egress) in frames.into_iter().zip(egress) {
             let head = head_of(frame.as_ref());
@@ -236,7 +236,7 @@ impl PortSet {
 impl Iterator for PortSet {
     type Item = u16;
 
-    /// Takes the lowest port out.
+    /// Takes the lowest port out of the set.
     fn next(&mut self) -> Option<u16> {
         let port = self.0.trailing_zeros();
         if port == u64::BITS {
@@ -252,19 +252,20 @@ const SWEEP_SLOTS: usize = 2;
 /// The group bit of an address as a number: the lowest of its first byte.
 const GROUP: u64 = 1 << 40;
 const RESERVED: u64 = 0x0180_c200_0000;
-/// Of these the one that bridges with a spanning tree send to each other.
+/// The reserved address that bridges with a spanning tree send to each other.
 const BPDU: u64 = RESERVED;
-/// No station has more than 60 bits.
+/// A value that is no station's key: those have at most 60 bits.
 const NO_STATION: u64 = u64::MAX;
 /// The types of a frame with a tag.
 const TAGS: [u64; 2] = [0x8100, 0x88a8];
 const VLAN_ID: u64 = 0xfff;
 
-/// Of the first sixteen bytes of a frame, as they lie in memory, all but the last two: in a frame without a tag these are no addresses.
+/// The bits of the first sixteen bytes of a frame, as they lie in memory, that are addresses in a frame without a tag: all but the last two
+/// bytes.
 const UNTAGGED: u128 = (u128::MAX << 16).to_be();
 
-/// The first sixteen bytes of a frame as they lie in memory. Of a frame too short for a tag its addresses, and zeros; zeros for one without
-/// addresses.
+/// The first sixteen bytes of a frame as they lie in memory; of a frame too short for a tag its addresses, and zeros; of one without
+/// addresses zeros.
 #[inline]
 fn head_of(frame: &[u8]) -> u128 {
     if let Some(head) = frame.first_chunk() {
@@ -277,7 +278,7 @@ fn head_of(frame: &[u8]) -> u128 {
     u128::from_ne_bytes(padded)
 }
 
-/// What a frame begins with: addresses as numbers of 48 bits, and the VLAN that its tag names.
+/// The beginning of a frame: addresses as numbers of 48 bits, and the VLAN that its tag names.
 struct Head {
     destination: u64,
     source: u64,
@@ -285,7 +286,7 @@ struct Head {
 }
 
 impl From<u128> for Head {
-    /// Of its first sixteen bytes.
+    /// Reads the first sixteen bytes of a frame.
     fn from(head: u128) -> Head {
         let head = u128::from_be(head);
         let (first, last) = ((head >> 64) as u64, head as u64);
@@ -298,7 +299,7 @@ impl From<u128> for Head {
     }
 }
 
-/// An address in a VLAN, as a key.
+/// The key of a station, its address in a VLAN.
 fn station_of(address: u64, vlan: u64) -> u64 {
     vlan << 48 | address
 }

@@ -139,7 +139,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    /// Against a `HashMap` of all stations, frame by frame.
+    /// The bridge against a `HashMap` of all stations, frame by frame.
     #[test]
     fn forwards_as_the_model_does(steps in steps()) {
         let mut bridge = bridge(4, 64);
@@ -155,7 +155,7 @@ proptest! {
                     Egress::Drop(DropReason::Malformed)
                 } else {
                     let known = model.get(&from).filter(|&&(port, heard_ns)| {
-                        // A refresh may be left out this long.
+                        // A refresh may be left out for this long.
                         port == step.ingress && now_ns - heard_ns < AGEING_NS / 256
                     });
                     if known.is_none() {

@@ -1,11 +1,11 @@
-//! The Internet checksum as a forwarder needs it: a header verified, and followed through a change.
+//! The Internet checksum for a forwarder: verifies a header's, and updates it with a change.
 //!
 //! ```text
 //! HC' = ~(~HC + ~m + m')             m, m' the 16-bit word before and after; one's complement sums
 //! right iff 2^16 - 1 divides the sum of the header's words, and they are not all zero: 2^32 = 2^16 = 1 modulo 2^16 - 1
 //! ```
 //!
-//! Following a change never repairs: a wrong checksum stays as wrong as it was.
+//! An update never repairs: a wrong checksum stays as wrong as it was.
 //!
 //! Source: RFC 1071 (sums in any byte order), RFC 1624 section 3, equation 3. Sums over ICMP messages come from
 //! `smoltcp::wire`.
@@ -26,15 +26,15 @@ pub fn updated(checksum: u16, before: u16, after: u16) -> u16 {
 pub fn header_is_right(header: &[u8; IPV4_LEN]) -> bool {
     let (words, _) = header.as_chunks::<4>();
     let sum: u64 = words.iter().map(|&word| u64::from(u32::from_ne_bytes(word))).sum();
-    // A multiple of an odd number, and no other, times its inverse modulo 2^64 is the quotient.
+    // The product of the sum with the inverse modulo 2^64 is the quotient if the sum is a multiple, and above the largest quotient if not.
     const INVERSE: u64 = 0xfffe_fffe_fffe_ffff;
     const QUOTIENT_MAX: u64 = (IPV4_LEN as u64 / 4) * (u32::MAX as u64 / 0xffff);
     const { assert!(INVERSE.wrapping_mul(0xffff) == 1) };
     (1..=QUOTIENT_MAX).contains(&sum.wrapping_mul(INVERSE))
 }
 
-/// The one's complement sum of the 16-bit words of `bytes` and of `start`, both as they lie in the memory of this machine. Behind an odd
-/// last byte is a zero.
+/// The one's complement sum of the 16-bit words of `bytes` and of `start`, both as they lie in the memory of this machine. An odd last byte
+/// is followed by a zero.
 #[inline]
 pub fn ones_sum(bytes: &[u8], start: u64) -> u16 {
     let (words, rest) = bytes.as_chunks::<4>();
@@ -64,7 +64,7 @@ mod tests {
             prop_assert_eq!(header_is_right(&header), Ipv4Packet::new_unchecked(&header).verify_checksum());
             Ipv4Packet::new_unchecked(&mut header).fill_checksum();
             prop_assert!(header_is_right(&header));
-            // The first word says how long the header is, the sixth is the checksum itself.
+            // The first word has the length of the header, the sixth is the checksum itself.
             prop_assume!(word != 0 && word != 5);
             let at = 2 * word;
             let before = u16::from_be_bytes([header[at], header[at + 1]]);
@@ -74,7 +74,7 @@ mod tests {
             prop_assert!(header_is_right(&header));
         }
 
-        /// Against sums of 16-bit words, with the values at which carries and the two zeros meet.
+        /// The sums against those of 16-bit words, with the values at which carries and the two zeros meet.
         #[test]
         fn sums_as_they_are_written_in_the_rfcs(
             header in prop::collection::vec(extreme_word(), 10), checksum in extreme_word(),
@@ -88,7 +88,7 @@ mod tests {
     }
 
     proptest! {
-        /// Any bytes, in any number, as smoltcp sums them in network order.
+        /// The sum of any bytes, in any number, is smoltcp's sum in network order.
         #[test]
         fn a_whole_message_sums_as_smoltcp_has_it(bytes in prop::collection::vec(any::<u8>(), 0..1600), start in extreme_word()) {
             let of_bytes = smoltcp::wire::checksum::data(&bytes);

@@ -11,15 +11,15 @@
 //!
 //! Ownership: borrows the packet; each fragment is written into memory of the caller's. Source: RFC 791 section 3.2.
 //!
-//! Limits: only a header that has been checked ([`super::input`]) is to be shown here. Options that contradict their own lengths, and
-//! data that reaches past 65,535 bytes, are not cut. Nothing is reassembled.
+//! Limits: only a header that has been checked ([`super::input`]) is to be passed in. Packets with options that contradict their own
+//! lengths, or with data that reaches past 65,535 bytes, are not cut. Nothing is reassembled.
 
 use smoltcp::wire::Ipv4Packet;
 
 use super::checksum::IPV4_LEN;
 use crate::drops::DropReason;
 
-/// The least that every link of IPv4 takes: the longest header and 8 bytes (RFC 791 section 3.2).
+/// The least MTU of a link of IPv4: the longest header and 8 bytes (RFC 791 section 3.2).
 pub const MTU_BYTES_MIN: u16 = 68;
 
 const ETHERNET_LEN: usize = 14;
@@ -28,17 +28,17 @@ const HEADER_LEN_MAX: usize = 60;
 const DONT_FRAGMENT: u16 = 0x4000;
 const MORE_FRAGMENTS: u16 = 0x2000;
 const OFFSET: u16 = 0x1fff;
-/// Fragments begin at multiples of this.
+/// The unit of offsets: fragments begin at multiples of it.
 const UNIT: usize = 8;
 
-/// What is left to be cut of a packet.
+/// The part of a packet that is still to be cut.
 #[derive(Clone, Debug)]
 pub struct Fragments<'a> {
     ethernet: &'a [u8],
-    /// Of the next fragment.
+    /// The header of the next fragment.
     header: [u8; HEADER_LEN_MAX],
     header_len: usize,
-    /// Of all but the first.
+    /// The header of all fragments but the first.
     later: [u8; HEADER_LEN_MAX],
     later_len: usize,
     left: &'a [u8],
@@ -46,7 +46,7 @@ pub struct Fragments<'a> {
 }
 
 impl<'a> Fragments<'a> {
-    /// The fragments of the packet in `frame` for a link that takes `mtu_bytes`. Whether it may be cut is [`fit`]'s to say.
+    /// The fragments of the packet in `frame` for a link that takes `mtu_bytes`. [`fit`] says whether it may be cut.
     pub fn new(frame: &'a [u8], mtu_bytes: u16) -> Result<Fragments<'a>, DropReason> {
         let (ethernet, ip) = frame.split_at_checked(ETHERNET_LEN).ok_or(DropReason::Malformed)?;
         let fixed = ip.first_chunk::<IPV4_LEN>().ok_or(DropReason::Malformed)?;
@@ -69,7 +69,7 @@ impl<'a> Fragments<'a> {
         Ok(Fragments { ethernet, header, header_len, later, later_len, left, mtu })
     }
 
-    /// How many are left.
+    /// The number of fragments left.
     pub fn count(&self) -> usize {
         let (first_max, later_max) = (self.mtu - self.header_len, self.mtu - self.later_len);
         if self.left.len() <= first_max {
@@ -79,7 +79,7 @@ impl<'a> Fragments<'a> {
         2 + left.saturating_sub(later_max).div_ceil(units(later_max))
     }
 
-    /// Writes the next fragment, with the packet's Ethernet header, to the front of `frame`; its length. `None` after the last.
+    /// Writes the next fragment, with the packet's Ethernet header, to the front of `frame`; returns its length, or `None` after the last.
     ///
     /// # Panics
     /// If `frame` is shorter than the fragment, which is no longer than the packet.
@@ -112,7 +112,7 @@ impl<'a> Fragments<'a> {
     }
 }
 
-/// Whether the packet in `frame` goes by a link that takes `mtu_bytes`: whole (false), or cut (true), or why not. No router cuts
+/// Whether the packet in `frame` goes by a link that takes `mtu_bytes`: whole (false), or cut (true), or the reason why not. No router cuts
 /// IPv6.
 pub fn fit(frame: &[u8], mtu_bytes: u16) -> Result<bool, DropReason> {
     let ip = frame.get(ETHERNET_LEN..).and_then(|ip| ip.first_chunk::<IPV4_LEN>());
@@ -129,12 +129,12 @@ pub fn fit(frame: &[u8], mtu_bytes: u16) -> Result<bool, DropReason> {
     Fragments::new(frame, mtu_bytes).map(|_| true)
 }
 
-/// As much of `len` as a fragment before others may have.
+/// The most bytes of `len` that a fragment before others may have.
 fn units(len: usize) -> usize {
     len / UNIT * UNIT
 }
 
-/// The header of all fragments but the first: with the options that are copied.
+/// The header of all fragments but the first, with the options that are copied.
 fn later_header(whole: &[u8]) -> Result<([u8; HEADER_LEN_MAX], usize), DropReason> {
     const END: u8 = 0;
     const NO_OPERATION: u8 = 1;

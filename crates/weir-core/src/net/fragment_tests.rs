@@ -1,4 +1,4 @@
-//! Fragments put together again by a reader of RFC 791 that shares nothing with what cut them.
+//! Fragments put together again by a reader of RFC 791 that shares nothing with the code that cut them.
 
 use proptest::prelude::*;
 
@@ -13,7 +13,7 @@ struct Read {
     data: Vec<u8>,
     dont_fragment: bool,
     more: bool,
-    /// In bytes.
+    /// The offset in bytes.
     offset: usize,
 }
 
@@ -69,7 +69,7 @@ fn data(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 7 + at / 256) as u8).collect()
 }
 
-/// Checks fragments of `whole` against it, however often it was cut; the data that they have together.
+/// Checks fragments of `whole` against it, however often it was cut; returns the data that they have together.
 fn check(whole: &[u8], fragments: &[Vec<u8>], mtu_bytes: u16) {
     let end = 14 + usize::from(whole[16]) * 256 + usize::from(whole[17]);
     let whole = read(&whole[..end]);
@@ -117,10 +117,10 @@ fn options_are_copied_if_they_say_so() {
     for fragment in &fragments[1..] {
         assert_eq!(read(fragment).header[20..], copied);
     }
-    // 56 and 64 of the 200 bytes, and what is left.
+    // 56 and 64 of the 200 bytes, and the rest.
     assert_eq!(fragments.iter().map(Vec::len).collect::<Vec<_>>(), [14 + 96, 14 + 96, 14 + 96, 14 + 48]);
 
-    // What is copied ends within a word, which is filled up.
+    // The copied options end within a word, which is filled up.
     let whole = packet(&[7, 3, 4, 0x88, 3, 1, 0, 0], &data(90), 0);
     let fragments = cut(&whole, 68);
     check(&whole, &fragments, 68);
@@ -151,7 +151,7 @@ fn what_cannot_be_cut_is_not() {
         assert_eq!(fit(&packet(&options, &long, 0), 1400), Err(DropReason::Malformed));
     }
     assert_eq!(fit(&packet(&[0, 7, 0, 0], &long, 0), 1400), Ok(true), "what is behind the end is nothing");
-    // To byte 65,535 and no further.
+    // The data reaches to byte 65,535 and no further.
     assert_eq!(fit(&packet(&[], &data(1479), 8007), 1400), Ok(true));
     assert_eq!(fit(&packet(&[], &data(1480), 8007), 1400), Err(DropReason::Malformed));
     assert_eq!(fit(&[0; 30], 68), Err(DropReason::Malformed));
@@ -164,7 +164,7 @@ proptest! {
         words in 0usize..11, offset in 0u16..7000, more in any::<bool>(),
     ) {
         let options: Vec<u8> = [0x94, 4, 0, 0, 7, 3, 4, 1].into_iter().cycle().take(4 * words).collect();
-        // What is followed by more has whole units.
+        // A packet that is followed by more fragments has whole units.
         let (len, flags) = if more { (len.next_multiple_of(8), 0x2000) } else { (len, 0) };
         let whole = packet(&options, &data(len), flags | offset);
         prop_assume!(usize::from(whole[16]) * 256 + usize::from(whole[17]) > usize::from(mtu_bytes));

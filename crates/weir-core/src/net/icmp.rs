@@ -1,8 +1,8 @@
-//! ICMP: what a router tells a sender about a packet it could not forward, and its answer to an echo request.
+//! ICMP: a router's errors to the sender of a packet it could not forward, and its answer to an echo request.
 //!
-//! An error quotes the packet as far as fits 576 bytes (IPv4) or 1280 bytes (IPv6). None is made about
+//! An error quotes the packet as far as fits 576 bytes (IPv4) or 1280 bytes (IPv6). No error is made about
 //!
-//! - an ICMP error or redirect, or what may be one because it is cut short;
+//! - an ICMP error or redirect, or a message that may be one because it is cut short;
 //! - a fragment of IPv4 other than the first;
 //! - a packet to a group or to all stations, by its IP or its link-layer address;
 //! - a packet whose source is not one station.
@@ -12,8 +12,8 @@
 //! Source: RFC 792, RFC 1122 section 3.2.2, RFC 1812 sections 4.3.2 (quotation, precedence 6, limit) and 5.2.7;
 //! RFC 4443 sections 2.4 and 3.
 //!
-//! Limits: no redirects. Of a fragment of IPv6 that is not the first nobody can tell whether it is of an error: if it is of ICMPv6
-//! there is none about it, otherwise there may be, as senders of IPv6 learn their path's MTU from any fragment (RFC 8201).
+//! Limits: no redirects. A fragment of IPv6 that is not the first does not show whether it is of an error: if it is of ICMPv6 there is no
+//! error about it, otherwise there may be, as senders of IPv6 learn their path's MTU from any fragment (RFC 8201).
 
 use std::net::IpAddr;
 
@@ -24,27 +24,27 @@ use smoltcp::wire::{
 
 use super::checksum::updated;
 
-/// What went wrong with a packet.
+/// The fault of a packet that an error tells of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Its time to live or hop limit ran out.
+    /// The packet's time to live or hop limit ran out.
     TimeExceeded,
-    /// There is no route to its destination.
+    /// The packet's destination has no route.
     NoRoute,
-    /// Its next hop does not answer.
+    /// The packet's next hop does not answer.
     NoNeighbour,
-    /// It is longer than the way out takes, which is this many bytes.
+    /// The packet is longer than the way out takes, which is this many bytes.
     TooLong(u16),
-    /// It is for a port of this router, where nobody listens.
+    /// The packet is for a port of this router, where nobody listens.
     NoPort,
-    /// It is for a protocol this router does not speak.
+    /// The packet is for a protocol this router does not speak.
     NoProtocol,
 }
 
-/// Time to live of what a router says itself (RFC 1700's default, as everybody's).
+/// The time to live of packets that a router makes itself (RFC 1700's default, as everybody's).
 pub(super) const OWN_TTL: u8 = 64;
 
-/// Extension headers that are looked through for an ICMPv6 error.
+/// The most extension headers that are looked through for an ICMPv6 error.
 const EXTENSIONS_MAX: usize = 8;
 const V4_LEN_MAX: usize = 576;
 const V6_LEN_MAX: usize = 1280;
@@ -52,7 +52,7 @@ const ICMP_LEN: usize = 8;
 const IPV4_LEN: usize = 20;
 const IPV6_LEN: usize = 40;
 
-/// Whom to tell about a packet (from its IP header on), if anyone may be told. The packet's headers have been checked.
+/// The station to tell about a packet (given from its IP header on), if any may be told. The packet's headers have been checked.
 pub(super) fn whom_to_tell(ip: &[u8]) -> Option<IpAddr> {
     if ip.first()? >> 4 == 4 {
         let packet = Ipv4Packet::new_checked(ip).ok()?;
@@ -71,7 +71,7 @@ pub(super) fn whom_to_tell(ip: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// Whether what follows an IPv6 header is an ICMPv6 error or redirect, or may be one.
+/// Whether the payload of an IPv6 header is an ICMPv6 error or redirect, or may be one.
 fn may_be_error_v6(mut next: u8, mut rest: &[u8]) -> bool {
     const HOP_BY_HOP: u8 = 0;
     const ROUTING: u8 = 43;
@@ -99,7 +99,7 @@ fn may_be_error_v6(mut next: u8, mut rest: &[u8]) -> bool {
     true
 }
 
-/// Length of the error about a packet, its IP header included; `None` if there is no such error in its family.
+/// The length of the error about a packet, its IP header included; `None` if there is no such error in its family.
 pub(super) fn error_len(ip: &[u8], fault: Fault) -> Option<usize> {
     if ip.first()? >> 4 == 4 {
         let quoted = usize::from(Ipv4Packet::new_checked(ip).ok()?.total_len());
@@ -135,7 +135,7 @@ pub(super) fn write_error(error: &mut [u8], fault: Fault, own: IpAddr, to: IpAdd
             icmp.set_msg_type(message);
             icmp.set_msg_code(code);
             if let Fault::TooLong(mtu_bytes) = fault {
-                // RFC 1191: the next hop's MTU, where an echo has its sequence number.
+                // The next hop's MTU, where an echo has its sequence number (RFC 1191).
                 icmp.set_echo_seq_no(mtu_bytes);
             }
             quote(icmp.data_mut(), ip);
@@ -164,8 +164,8 @@ pub(super) fn write_error(error: &mut [u8], fault: Fault, own: IpAddr, to: IpAdd
     }
 }
 
-/// Writes the error about the packet `ip`, whose headers have been checked, into the front of `room`; its length. None if nobody may be
-/// told, there is no such error, or it does not fit.
+/// Writes the error about the packet `ip`, whose headers have been checked, into the front of `room`; returns its length. `None` if no
+/// station may be told, there is no such error, or it does not fit.
 pub fn tell_sender(room: &mut [u8], fault: Fault, own: IpAddr, ip: &[u8]) -> Option<usize> {
     let to = whom_to_tell(ip).filter(|to| to.is_ipv4() == own.is_ipv4())?;
     let error = room.get_mut(..error_len(ip, fault)?)?;
@@ -174,7 +174,7 @@ pub fn tell_sender(room: &mut [u8], fault: Fault, own: IpAddr, ip: &[u8]) -> Opt
     Some(error.len())
 }
 
-/// Turns an IPv4 echo request into its reply, in place. False if it is none, or not whole.
+/// Turns an IPv4 echo request into its reply, in place. False if the packet is none, or not whole.
 pub(super) fn answer_echo_v4(ip: &mut [u8]) -> bool {
     let mut packet = Ipv4Packet::new_unchecked(ip);
     let (source, destination) = (packet.src_addr(), packet.dst_addr());
@@ -188,7 +188,7 @@ pub(super) fn answer_echo_v4(ip: &mut [u8]) -> bool {
         return false;
     }
     icmp.set_msg_type(Icmpv4Message::EchoReply);
-    // Not followed from the request's: a reply may be all zeros, and what is followed to there is 0 where 0xffff is right.
+    // The checksum is not updated from the request's: a reply may be all zeros, and an update then gives 0 where 0xffff is right.
     icmp.fill_checksum();
     packet.set_src_addr(destination);
     packet.set_dst_addr(source);
@@ -197,7 +197,7 @@ pub(super) fn answer_echo_v4(ip: &mut [u8]) -> bool {
     true
 }
 
-/// Turns an IPv6 echo request into its reply, in place. False if it is none. Its checksum has been verified.
+/// Turns an IPv6 echo request into its reply, in place. False if the packet is none. Its checksum has been verified.
 pub(super) fn answer_echo_v6(ip: &mut [u8]) -> bool {
     let mut packet = Ipv6Packet::new_unchecked(ip);
     let (source, destination) = (packet.src_addr(), packet.dst_addr());

@@ -1,4 +1,4 @@
-//! Whether the header of a packet that came in may be believed: its lengths fit each other and what is there, and its checksum is
+//! Whether the header of an arriving packet may be believed: its lengths fit each other and the bytes that are there, and its checksum is
 //! right.
 //!
 //! | packet | dropped as `malformed` | as `bad-checksum` |
@@ -8,8 +8,8 @@
 //! | ARP | shorter than it claims | - |
 //!
 //! Common IPv4 headers (no options) are read straight from a fixed-size beginning of the packet, after one length check, as
-//! [`crate::steer::parse`] does and for the same reason; the rest goes through `smoltcp::wire`. Tests hold both to the same
-//! answer. What lies behind the length that a packet claims is padding.
+//! [`crate::steer::parse`] does and for the same reason; the rest goes through `smoltcp::wire`. Tests hold both to the same answer. Bytes
+//! behind the length that a packet claims are padding.
 //!
 //! Source: RFC 1122 section 3.2.1, RFC 8200 section 3, RFC 826.
 
@@ -18,7 +18,7 @@ use smoltcp::wire::{ArpPacket, Ipv4Packet, Ipv6Packet};
 use super::checksum::{IPV4_LEN, header_is_right};
 use crate::drops::DropReason;
 
-/// Looks at an IPv4 packet.
+/// Checks an IPv4 packet.
 #[inline]
 pub fn ipv4(packet: &[u8]) -> Result<(), DropReason> {
     let header = packet.first_chunk::<IPV4_LEN>().ok_or(DropReason::Malformed)?;
@@ -40,7 +40,7 @@ fn with_options(packet: &[u8]) -> Result<(), DropReason> {
     if packet.verify_checksum() { Ok(()) } else { Err(DropReason::BadChecksum) }
 }
 
-/// Looks at an IPv6 packet.
+/// Checks an IPv6 packet.
 #[inline]
 pub fn ipv6(packet: &[u8]) -> Result<(), DropReason> {
     match Ipv6Packet::new_checked(packet) {
@@ -49,7 +49,7 @@ pub fn ipv6(packet: &[u8]) -> Result<(), DropReason> {
     }
 }
 
-/// Looks at an ARP packet.
+/// Checks an ARP packet.
 pub fn arp(packet: &[u8]) -> Result<(), DropReason> {
     ArpPacket::new_checked(packet).map(drop).map_err(|_| DropReason::Malformed)
 }

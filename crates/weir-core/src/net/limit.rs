@@ -1,7 +1,7 @@
-//! How many messages of one kind a router may send by itself: errors, questions for addresses that nobody has answered for.
+//! A limit on the messages of one kind that a router sends by itself: errors, and questions for addresses that no station has answered for.
 //!
-//! `rate` a second, with bursts of `burst`. With `T = 1 s / rate` and `free_ns` the time at which the next one would have been due had
-//! they come evenly, one is allowed if
+//! It admits `rate` a second, with bursts of `burst`. With `T = 1 s / rate` and `free_ns` the time at which the next one would have been
+//! due had they come evenly, one is allowed if
 //!
 //! ```text
 //! free_ns <= now + (burst - 1) T              and then       free_ns = max(free_ns, now) + T
@@ -9,7 +9,7 @@
 //!
 //! Owner: one worker. Source: ITU-T I.371 (virtual scheduling).
 
-/// See the head of the file.
+/// The limit on messages of one kind; see the head of the file.
 #[derive(Clone, Copy, Debug)]
 pub struct Limiter {
     interval_ns: u64,
@@ -18,7 +18,7 @@ pub struct Limiter {
 }
 
 impl Limiter {
-    /// `per_second` messages a second, after a pause up to `burst` at once; none at all if either is 0.
+    /// A limit of `per_second` messages a second, after a pause up to `burst` at once; none at all if either is 0.
     pub fn new(per_second: u32, burst: u32) -> Limiter {
         let none = per_second == 0 || burst == 0;
         let interval_ns = if none { u64::MAX } else { 1_000_000_000 / u64::from(per_second) };
@@ -26,7 +26,7 @@ impl Limiter {
         Limiter { interval_ns, burst_ns, free_ns: if none { u64::MAX } else { 0 } }
     }
 
-    /// Whether one more may be sent now; if so, it is counted.
+    /// Whether one more message may be sent now; if so, it is counted.
     pub fn admit(&mut self, now_ns: u64) -> bool {
         if self.interval_ns == u64::MAX || self.free_ns > now_ns.saturating_add(self.burst_ns) {
             return false;

@@ -4,20 +4,20 @@
 //! place of address a in network n / len  =  places[a - n]        0 <= a - n < 2^(32 - len)
 //! ```
 //!
-//! It says what the table of all neighbours says, for the addresses it covers: who changes one changes the other.
+//! It has the same places as the table of all neighbours, for the addresses it covers: a change of one goes with a change of the other.
 //!
 //! Owner: the neighbours. Limits: one network for each interface, the first that is no larger than [`HOSTS_MAX`]; stations
 //! elsewhere are found by hash.
 
 use smoltcp::wire::{IpCidr, Ipv4Cidr};
 
-/// The largest network that is kept so: a /20, 16 KiB.
+/// The addresses of the largest network that is kept so: a /20, 16 KiB.
 pub const HOSTS_MAX: usize = 4096;
 
-/// No place: nobody is known by this address.
+/// The value of no place: no neighbour has this address.
 pub const NOBODY: u32 = u32::MAX;
 
-/// See the head of the file.
+/// The places of the neighbours of one network; see the head of the file.
 #[derive(Debug)]
 pub struct Near {
     first: u32,
@@ -25,7 +25,7 @@ pub struct Near {
 }
 
 impl Near {
-    /// For an interface with these addresses; nobody is known.
+    /// The network of an interface with these addresses; no neighbour is known.
     pub fn new(addresses: &[IpCidr]) -> Near {
         let hosts =
             |cidr: Ipv4Cidr| 1usize.checked_shl(32 - u32::from(cidr.prefix_len())).unwrap_or(usize::MAX);

@@ -9,15 +9,14 @@
 //!                   (none), waiting packets drop `no-neighbour`    +-> (none)
 //! ```
 //!
-//! A static entry is PERMANENT and leaves that state never. A packet that is sent nowhere else than to STALE or
-//! PROBE goes to the old address. There is no DELAY: a router sees no transport whose progress it could wait for
-//! (RFC 4861 section 7.3.1 allows a probe at once). An unasked message (a request, a gratuitous reply) makes a new
-//! address STALE, never REACHABLE.
+//! A static entry is PERMANENT and never leaves that state. A packet for a station in STALE or PROBE goes to the old address. There is no
+//! DELAY: a router sees no transport whose progress it could wait for (RFC 4861 section 7.3.1 allows a probe at once). An unasked message
+//! (a request, a gratuitous reply) makes a new address STALE, never REACHABLE.
 //!
-//! Order: packets of one neighbour leave in the order they came. One may be sent at once only while
-//! `promised`, the packets told to wait and not yet let go, is 0; so none overtakes those that wait.
+//! Order: packets of one neighbour leave in the order they came. A packet may be sent at once only while `promised`, the packets told to
+//! wait and not yet released, is 0; so none overtakes those that wait.
 //!
-//! Who scans a network asks for neighbours that do not exist, and takes nothing from those that do (RFC 6583):
+//! A scan of a network asks for neighbours that do not exist, and takes nothing from those that do (RFC 6583):
 //!
 //! | of addresses that nobody has answered for | bound |
 //! |---|---|
@@ -25,18 +24,18 @@
 //! | new questions | `limit`; each is put three times at most |
 //! | packets that wait | `waiting_max` for each, `held_max` together |
 //!
-//! What is beyond is dropped as `neighbour-full`. An answer makes the entry one of at most `entries_max` known ones. When all of
-//! those are taken, one gives way that no packet went to for 5 s after it was heard, or had been REACHABLE for 30 s: a packet
-//! would have made it PROBE. If there is none, the answer comes to nothing. Known neighbours are asked before unknown ones, and a
-//! question to one that could not be put is put again and does not count.
+//! A packet beyond these bounds is dropped as `neighbour-full`. An answer makes the entry one of at most `entries_max` known ones. When all
+//! of those are taken, one gives way that no packet went to for 5 s after it was heard, or had been REACHABLE for 30 s: a packet would have
+//! made it PROBE. If there is none, the answer has no effect. Known neighbours are asked before unknown ones, and a question to one that
+//! could not be sent is sent again and does not count.
 //!
 //! Owner: one worker. Every part is bounded.
 //!
 //! Source: RFC 826, RFC 1122 section 2.3.2 (flushing, a queue for each destination), RFC 4861 sections 7.3.2, 7.3.3,
 //! 10 (states, and the constants below), 7.2.5 (answers); RFC 6583 sections 6 and 7 (scans).
 //!
-//! Limits: during a scan a neighbour that has never spoken is hardly found, as nobody can tell it from the addresses scanned. One
-//! that asks for the router's address is heard, and needs no place among the unknown.
+//! Limits: during a scan a neighbour that has never spoken is hardly found, as it cannot be told from the addresses scanned. One that asks
+//! for the router's address is heard, and needs no place among the unknown.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -51,27 +50,27 @@ use crate::due::sooner;
 use crate::packet::Packet;
 use crate::shaper::slab::Slab;
 
-/// How long an answer is trusted (`REACHABLE_TIME`).
+/// The time for which an answer is trusted (`REACHABLE_TIME`).
 pub const REACHABLE_NS: u64 = 30_000_000_000;
 /// Time between two requests (`RETRANS_TIMER`).
 pub const RETRANS_NS: u64 = 1_000_000_000;
-/// Requests without an answer until a neighbour is given up (`MAX_MULTICAST_SOLICIT`).
+/// The requests without an answer after which a neighbour is given up (`MAX_MULTICAST_SOLICIT`).
 pub const REQUESTS_MAX: u8 = 3;
 
-/// What is known of a station.
+/// The state of a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NeighbourState {
-    /// No address yet; asked for.
+    /// The station has no address yet, and is being asked for.
     Incomplete,
     /// The address was confirmed lately.
     Reachable,
-    /// The address was right once.
+    /// The address was confirmed once, and is trusted no longer.
     Stale,
-    /// The same, and it is being asked whether it still is.
+    /// The address was confirmed once, and the station is being asked whether it still is right.
     Probe,
-    /// Configured.
+    /// The address is configured.
     Permanent,
-    /// It did not answer, and the packets that waited for it are to be taken.
+    /// The station did not answer, and the packets that waited for it are to be taken.
     Failed,
 }
 
@@ -79,36 +78,36 @@ pub enum NeighbourState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NeighbourId(u32);
 
-/// What to do with a packet for a station.
+/// The treatment of a packet for a station.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Resolved {
-    /// Send it, with these addresses at its front.
+    /// The packet is sent, with these addresses at its front.
     Send([u8; 12]),
-    /// Keep it: [`Neighbours::hold`] is to be called.
+    /// The packet waits: [`Neighbours::hold`] is to be called.
     Wait(NeighbourId),
-    /// Drop it.
+    /// The packet is dropped.
     Drop(DropReason),
 }
 
-/// A packet that waited.
+/// A packet that no longer waits.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Released<P> {
-    /// Send it out of this interface, with these addresses at its front.
+    /// The packet is sent by this interface, with these addresses at its front.
     Send(P, u16, [u8; 12]),
-    /// Its station did not answer.
+    /// The packet's station did not answer.
     Unreachable(P),
 }
 
-/// A question to be put on a link.
+/// A question to be sent on a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Request {
     pub(super) interface: u16,
     pub(super) target: IpAddr,
-    /// To this station alone, for a probe.
+    /// The station that alone is asked, for a probe.
     pub(super) mac: Option<[u8; 6]>,
 }
 
-/// How many of everything there may be.
+/// The bounds of all parts.
 #[derive(Debug)]
 pub(super) struct Bounds {
     /// Known neighbours.
@@ -119,7 +118,7 @@ pub(super) struct Bounds {
     pub(super) held_max: usize,
     /// Packets that wait for one neighbour.
     pub(super) waiting_max: u16,
-    /// New addresses asked for.
+    /// The limit on new addresses asked for.
     pub(super) solicits: Limiter,
 }
 
@@ -128,14 +127,14 @@ pub(super) struct Bounds {
 pub(super) struct Neighbours<P> {
     places: Places,
     waiting_max: u16,
-    /// Of new questions.
+    /// The limit on new questions.
     limit: Limiter,
     held: Slab<P>,
     held_bytes: u64,
     held_packets: u64,
     /// Packets that may still be told to wait.
     room_packets: usize,
-    /// To entries in PROBE, and in INCOMPLETE.
+    /// The questions to entries in PROBE, and to those in INCOMPLETE.
     probes: Questions,
     solicits: Questions,
     solicits_limited: u64,
@@ -175,14 +174,14 @@ impl<P: Packet> Neighbours<P> {
         self.settle(at, mac, NeighbourState::Permanent, now_ns)
     }
 
-    /// The addresses at the front of a packet for `station`, if it may go at once and nothing else is to be done: what
-    /// [`Neighbours::resolve`] would say, for nearly all packets.
+    /// The addresses at the front of a packet for `station`, if it may go at once and nothing else is to be done: the answer of
+    /// [`Neighbours::resolve`] for nearly all packets.
     #[inline(always)]
     pub(super) fn ready(&self, station: Station, now_ns: u64) -> Option<&[u8; 12]> {
         self.ready_at(self.places.find(station)?, now_ns)
     }
 
-    /// The same for an IPv4 station.
+    /// The same addresses for an IPv4 station.
     #[inline(always)]
     pub(super) fn ready_v4(&self, interface: u16, address: [u8; 4], now_ns: u64) -> Option<&[u8; 12]> {
         let at = self.places.find_v4(interface, address)?;
@@ -200,7 +199,7 @@ impl<P: Packet> Neighbours<P> {
         (trusted && entry.promised == 0).then_some(&entry.front)
     }
 
-    /// What to do with a packet for `station`, on an interface whose own address is `own`.
+    /// The treatment of a packet for `station`, on an interface whose own address is `own`.
     pub(super) fn resolve(&mut self, station: Station, own: [u8; 6], now_ns: u64) -> Resolved {
         if let Some(&front) = self.ready(station, now_ns) {
             return Resolved::Send(front);
@@ -212,7 +211,7 @@ impl<P: Packet> Neighbours<P> {
                     && matches!(entry.state, NeighbourState::Reachable | NeighbourState::Stale)
                 {
                     let front = entry.front;
-                    // With no room to ask, the next packet tries again.
+                    // Without room to ask, the next packet tries again.
                     self.probe(at);
                     return Resolved::Send(front);
                 }
@@ -238,7 +237,7 @@ impl<P: Packet> Neighbours<P> {
     /// Keeps a packet that was told to wait.
     ///
     /// # Panics
-    /// If none was told to wait for this neighbour.
+    /// If no packet was told to wait for this neighbour.
     pub(super) fn hold(&mut self, neighbour: NeighbourId, packet: P) {
         let entry = &mut self.places.entries[neighbour.0 as usize];
         assert!(entry.promised > 0, "a packet is held that was not told to wait");
@@ -272,7 +271,7 @@ impl<P: Packet> Neighbours<P> {
         None
     }
 
-    /// A station answered what it was asked: confirms an entry, makes none (RFC 4861 section 7.2.5).
+    /// Notes that a station answered a question: confirms an entry, makes none (RFC 4861 section 7.2.5).
     pub(super) fn answered(&mut self, station: Station, mac: [u8; 6], now_ns: u64) {
         if let Some(at) = self.places.find(station)
             && !matches!(
@@ -284,7 +283,7 @@ impl<P: Packet> Neighbours<P> {
         }
     }
 
-    /// A station said its address unasked: makes or changes an entry, confirms none (RFC 826, RFC 4861 section 7.2.3).
+    /// Notes that a station told its address unasked: makes or changes an entry, confirms none (RFC 826, RFC 4861 section 7.2.3).
     pub(super) fn heard(&mut self, station: Station, mac: [u8; 6], own: [u8; 6], now_ns: u64) {
         let Some(at) = self.places.find(station).or_else(|| self.places.create_known(station, own, now_ns))
         else {
@@ -299,7 +298,7 @@ impl<P: Packet> Neighbours<P> {
         }
     }
 
-    /// The next question to put, if any is due: to those that are known first.
+    /// The next question to send, if any is due: to known neighbours first.
     pub(super) fn next_request(&mut self, now_ns: u64) -> Option<Request> {
         for state in [NeighbourState::Probe, NeighbourState::Incomplete] {
             while let Some((due_ns, at)) = self.questions(state).pop(now_ns) {
@@ -315,7 +314,7 @@ impl<P: Packet> Neighbours<P> {
         None
     }
 
-    /// Says that a question was not put. One to a neighbour that is known does not count.
+    /// Notes that a question was not sent. One to a known neighbour does not count.
     pub(super) fn note_unasked(&mut self, request: Request) {
         if let Some(at) = self.places.find(Station::new(request.interface, request.target))
             && self.places.entries[at as usize].state == NeighbourState::Probe
@@ -324,7 +323,7 @@ impl<P: Packet> Neighbours<P> {
         }
     }
 
-    /// When [`Neighbours::next_request`] is to be called again.
+    /// The time at which [`Neighbours::next_request`] is to be called again.
     #[inline]
     pub(super) fn next_due_ns(&self) -> Option<u64> {
         sooner(self.probes.next_due_ns(), self.solicits.next_due_ns())
@@ -335,17 +334,17 @@ impl<P: Packet> Neighbours<P> {
         self.places.taken()
     }
 
-    /// Packets for whose address nobody was asked, as too many were, or lately.
+    /// Packets for whose address no question was sent, because too many were, or were lately.
     pub(super) fn solicits_limited(&self) -> u64 {
         self.solicits_limited
     }
 
-    /// What waits.
+    /// The packets that wait.
     pub(super) fn held(&self) -> Count {
         Count { packets: self.held_packets, bytes: self.held_bytes }
     }
 
-    /// Forgets those of an interface that were learned, are not being asked, and have no packets waiting.
+    /// Forgets the neighbours of an interface that were learned, are not being asked, and have no packets waiting.
     pub(super) fn forget(&mut self, interface: u16) {
         for at in 0..self.places.entries.len() {
             let entry = &self.places.entries[at];
@@ -356,12 +355,12 @@ impl<P: Packet> Neighbours<P> {
         }
     }
 
-    /// What is known of a station.
+    /// The state of a station, if it has an entry.
     pub(super) fn state(&self, station: Station) -> Option<NeighbourState> {
         self.places.find(station).map(|at| self.places.entries[at as usize].state)
     }
 
-    /// The addresses at the front of a frame for `station`, if they are known; nothing is asked.
+    /// The addresses at the front of a frame for `station`, if they are known; no question is sent.
     pub(super) fn front(&self, station: Station) -> Option<[u8; 12]> {
         let entry = &self.places.entries[self.places.find(station)? as usize];
         (!matches!(entry.state, NeighbourState::Incomplete | NeighbourState::Failed)).then_some(entry.front)
@@ -380,7 +379,7 @@ impl<P: Packet> Neighbours<P> {
         None
     }
 
-    /// Gives an entry its address, and lets its packets go. False if there is no place for one more that is known.
+    /// Gives an entry its address, and releases its packets. False if there is no place for one more known entry.
     fn settle(&mut self, at: u32, mac: [u8; 6], state: NeighbourState, now_ns: u64) -> bool {
         let was_known = self.places.entries[at as usize].is_known();
         if !was_known && !self.places.make_room(now_ns) {
@@ -396,7 +395,7 @@ impl<P: Packet> Neighbours<P> {
         true
     }
 
-    /// Starts to ask a neighbour whether its address still is right, if there is room to.
+    /// Starts to ask a neighbour whether its address still is right, if there is room for the question.
     fn probe(&mut self, at: u32) {
         let entries = &self.places.entries;
         if self.probes.has_room(|due_ns, at| entries[at as usize].due_ns == due_ns) {
@@ -409,7 +408,7 @@ impl<P: Packet> Neighbours<P> {
     /// Whether an entry noted in this state is still to be asked; `due_ns` is its time if it was asked before.
     fn is_due(&self, at: u32, state: NeighbourState, due_ns: Option<u64>) -> bool {
         let entry = &self.places.entries[at as usize];
-        // What was created and answered within a burst needs no question.
+        // An entry created and answered within a burst needs no question.
         entry.state == state && due_ns.unwrap_or(NEVER) == entry.due_ns
     }
 
@@ -428,12 +427,12 @@ impl<P: Packet> Neighbours<P> {
         Some(request)
     }
 
-    /// Those to entries in this state.
+    /// The questions to entries in this state.
     fn questions(&mut self, state: NeighbourState) -> &mut Questions {
         if state == NeighbourState::Probe { &mut self.probes } else { &mut self.solicits }
     }
 
-    /// It does not answer: those that wait are dropped, and there is nothing to remember.
+    /// Gives up a neighbour that does not answer: packets that wait are dropped, and the entry is forgotten.
     fn give_up(&mut self, at: u32) {
         let entry = &mut self.places.entries[at as usize];
         entry.due_ns = NEVER;
@@ -443,7 +442,7 @@ impl<P: Packet> Neighbours<P> {
                 entry.state = NeighbourState::Failed;
                 self.released.push_back(at);
             }
-            // What waited for its first answer has not been taken yet.
+            // The packets that waited for its first answer have not been taken yet.
             _ => entry.state = NeighbourState::Stale,
         }
     }

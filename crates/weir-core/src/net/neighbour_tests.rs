@@ -43,7 +43,7 @@ fn bounded(entries_max: usize, incomplete_max: usize, solicits: Limiter) -> Neig
     Neighbours::new([near].into(), bounds, 1)
 }
 
-/// Asks to send a packet, and holds it if told so.
+/// Asks to send a packet, and holds it if the answer is to wait.
 fn offer(neighbours: &mut Neighbours<Pkt>, last: u8, number: u32, now_ns: u64) -> Resolved {
     let resolved = neighbours.resolve(station(last), OWN, now_ns);
     if let Resolved::Wait(neighbour) = resolved {
@@ -113,7 +113,7 @@ fn an_old_address_is_used_while_it_is_probed() {
     assert_eq!(requests(&mut neighbours, old_ns + S).len(), 1);
     neighbours.answered(station(2), THEIRS, old_ns + S);
     assert_eq!(neighbours.state(station(2)), Some(NeighbourState::Reachable));
-    // And again, without an answer.
+    // The same again, without an answer.
     let old_ns = 3 * REACHABLE_NS;
     offer(&mut neighbours, 2, 2, old_ns);
     for second in 0..4 {
@@ -148,7 +148,7 @@ fn a_full_table_lets_idle_entries_give_way_and_others_stay() {
         [1, 2, 3].map(|last| neighbours.state(station(last))),
         [Some(NeighbourState::Permanent), None, Some(NeighbourState::Stale)]
     );
-    // What carries packets is asked, and stays while it is.
+    // A neighbour that packets go to is asked, and stays while it is.
     let now_ns = 2 * IDLE_NS;
     assert_eq!(offer(&mut neighbours, 3, 0, now_ns), Resolved::Send(FRONT));
     neighbours.heard(station(2), THEIRS, OWN, now_ns);
@@ -175,12 +175,12 @@ fn unknown_addresses_have_places_of_their_own() {
         Some(NeighbourState::Stale),
         "idle, but none of these took its place"
     );
-    // An answer is another matter: whoever gives it exists.
+    // An answer needs no limit: its sender exists.
     neighbours.answered(station(2), THEIRS, 2 * IDLE_NS);
     assert_eq!((neighbours.taken(), neighbours.state(station(1))), ([1, 1], None));
     assert_eq!(neighbours.release(), Some(Released::Send(Pkt(0), 0, FRONT)));
     assert_eq!(neighbours.release(), None);
-    // Where nobody is idle it comes to nothing, and what waits is given up in time.
+    // If no entry is idle, the answer has no effect, and packets that wait are given up in time.
     neighbours.answered(station(3), THEIRS, 2 * IDLE_NS);
     assert_eq!((neighbours.taken(), neighbours.release()), ([1, 1], None));
     for second in 1..=3 {
@@ -242,7 +242,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    /// No packet is lost or overtaken, whatever is heard when.
+    /// No packet is lost or overtaken, whatever messages come when.
     #[test]
     fn every_packet_comes_out_once_and_in_order(steps in steps(), entries_max in 1usize..5) {
         let mut neighbours = neighbours(entries_max);
@@ -276,7 +276,7 @@ proptest! {
                 queue.expect("a queue").pop_front();
             }
         }
-        // All that wait come out by themselves in time.
+        // All packets that wait come out by themselves in time.
         for _ in 0..5 {
             now_ns += S;
             requests(&mut neighbours, now_ns);
@@ -286,7 +286,7 @@ proptest! {
         prop_assert_eq!(neighbours.next_due_ns(), None);
     }
 
-    /// What goes at once, against what was last told of each station: addresses change, trust ends, entries give way.
+    /// The packets that go at once, against the last message of each station: addresses change, trust ends, entries give way.
     #[test]
     fn what_is_ready_is_what_was_told_last(
         steps in prop::collection::vec((steps().prop_map(|steps| steps[0].clone()), 0u8..3), 1..200),
@@ -309,7 +309,7 @@ proptest! {
                     neighbours.heard(station(last), mac, OWN, now_ns);
                     told[usize::from(last)].0 = mac;
                 }
-                // Up to longer than an answer is trusted.
+                // The wait is up to longer than an answer is trusted.
                 Step::Wait(wait_ns) => now_ns += 20 * wait_ns,
             }
             requests(&mut neighbours, now_ns);

@@ -1,8 +1,8 @@
 //! The frames a router makes itself: ARP and neighbour discovery messages and ICMP errors.
 //!
-//! The core has no packet memory to take frames from, so they are written here, and the caller copies each into a
-//! frame of its own when it has one to spare. A full outbox refuses: what a router says of itself is repeated by
-//! whoever still needs it, so it is counted and never waited for (RFC 1812 section 4.3.2.8 limits it anyway).
+//! The core has no packet memory to take frames from, so they are written here, and the caller copies each into a frame of its own when it
+//! has one to spare. A full outbox refuses a frame and counts it: nothing waits for it, because a peer that still needs the message asks
+//! again (RFC 1812 section 4.3.2.8 limits it anyway).
 //!
 //! Owner: the router's worker. First in, first out.
 
@@ -27,7 +27,7 @@ struct Made {
 }
 
 impl Outbox {
-    /// Room for `frames_max` frames.
+    /// An outbox with room for `frames_max` frames.
     pub fn new(frames_max: usize) -> Outbox {
         let empty = Made { port: 0, len_bytes: 0, bytes: [0; MADE_BYTES_MAX] };
         Outbox { frames: vec![empty; frames_max].into(), first: 0, len: 0, refused: 0 }
@@ -44,12 +44,12 @@ impl Outbox {
         Some((made.port, &made.bytes[..made.len_bytes]))
     }
 
-    /// How many frames wait.
+    /// The number of frames that wait.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether none waits.
+    /// Whether no frame waits.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -59,7 +59,7 @@ impl Outbox {
         self.len == self.frames.len()
     }
 
-    /// How many frames found no room.
+    /// The number of frames that found no room.
     pub fn refused(&self) -> u64 {
         self.refused
     }

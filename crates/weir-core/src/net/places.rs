@@ -1,5 +1,4 @@
-//! Where neighbours are kept: a bounded number of known ones, and a bounded number of others, of which neither takes the room of
-//! the other.
+//! The memory of neighbours: a bounded number of known ones, and a bounded number of others, of which neither takes the room of the other.
 //!
 //! ```text
 //! incomplete <= incomplete_max       INCOMPLETE, FAILED; none gives way
@@ -7,11 +6,11 @@
 //! free + incomplete + known = incomplete_max + known_max
 //! ```
 //!
-//! Idle is an entry to which no packet went for [`IDLE_NS`] after its address was not trusted any more: a packet would have made it
-//! PROBE. So what packets need is never thrown out, and a packet need write nothing for that.
+//! An entry is idle if no packet went to it for [`IDLE_NS`] after its address was not trusted any more: a packet would have made it PROBE.
+//! So an entry that packets need is never thrown out, and a packet need write nothing for that.
 //!
-//! Owner: the neighbours. Source: RFC 6583 section 7 (resolved entries first). Limits: of entries that may give way not the oldest
-//! is sought, but the next.
+//! Owner: the neighbours. Source: RFC 6583 section 7 (resolved entries first). Limits: the entry that gives way is the next that may, not
+//! the oldest.
 
 use std::net::IpAddr;
 
@@ -21,19 +20,19 @@ use super::station::Station;
 use super::table::Table;
 use crate::shaper::slab::Fifo;
 
-/// How long an entry stays without packets after its address is not trusted any more (as RFC 4861's `DELAY_FIRST_PROBE_TIME`).
+/// The time for which an entry stays without packets after its address is not trusted any more (as RFC 4861's `DELAY_FIRST_PROBE_TIME`).
 pub(super) const IDLE_NS: u64 = 5_000_000_000;
-/// Of an entry that is not to be asked again.
+/// The due time of an entry that is not to be asked again.
 pub(super) const NEVER: u64 = u64::MAX;
 
-/// Entries looked at for one that gives way, for each new neighbour.
+/// The entries looked at for one that gives way, for each new neighbour.
 const EVICT_LOOKS: usize = 32;
 
-/// See the head of the file.
+/// The entries of all neighbours and the ways to find them; see the head of the file.
 #[derive(Debug)]
 pub(super) struct Places {
     table: Table<Station, u32>,
-    /// Of each interface, what `table` says of its IPv4 network.
+    /// The entries of `table` in each interface's IPv4 network.
     near: Box<[Near]>,
     pub(super) entries: Box<[Entry]>,
     free: Vec<u32>,
@@ -41,15 +40,15 @@ pub(super) struct Places {
     incomplete_max: usize,
     known: usize,
     known_max: usize,
-    /// Where to look for the next entry that gives way.
+    /// The entry at which the search for one that gives way goes on.
     hand: usize,
 }
 
-// One cache line, as each packet reads one.
+// An entry has one cache line, as each packet reads one.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct Entry {
-    /// The destination's address and ours, as a frame begins.
+    /// The destination's address and ours, in the order of a frame's beginning.
     pub(super) front: [u8; 12],
     pub(super) state: NeighbourState,
     pub(super) requests: u8,
@@ -91,7 +90,7 @@ impl Places {
         self.table.get(station).copied()
     }
 
-    /// The same for an IPv4 station; what is no place is no entry.
+    /// The entry of an IPv4 station.
     #[inline(always)]
     pub(super) fn find_v4(&self, interface: u16, address: [u8; 4]) -> Option<u32> {
         match self.near[usize::from(interface)].get(address) {
@@ -100,7 +99,7 @@ impl Places {
         }
     }
 
-    /// Known entries, and incomplete ones.
+    /// The numbers of known entries and of incomplete ones.
     pub(super) fn taken(&self) -> [usize; 2] {
         [self.known, self.incomplete]
     }
@@ -142,7 +141,7 @@ impl Places {
         self.known < self.known_max
     }
 
-    /// An entry's new state. For one that becomes known there must be a place.
+    /// Sets the state of an entry. For one that becomes known there must be a place.
     pub(super) fn set_state(&mut self, at: u32, state: NeighbourState) {
         let entry = &mut self.entries[at as usize];
         let was_known = entry.is_known();
@@ -152,7 +151,7 @@ impl Places {
         }
     }
 
-    /// Frees an entry for which nothing waits.
+    /// Frees an entry that no packet waits for.
     pub(super) fn forget(&mut self, at: u32) {
         let entry = &mut self.entries[at as usize];
         debug_assert!(entry.waiting.is_empty() && entry.promised == 0, "no packet is forgotten");
@@ -191,7 +190,7 @@ impl Entry {
         !matches!(self.state, NeighbourState::Incomplete | NeighbourState::Failed)
     }
 
-    /// Whether it may give way: no packet went to it for [`IDLE_NS`], or it would be in PROBE.
+    /// Whether the entry may give way: no packet went to it for [`IDLE_NS`], or it would be in PROBE.
     fn is_idle(&self, now_ns: u64) -> bool {
         let stays_ns = match self.state {
             NeighbourState::Stale => IDLE_NS,

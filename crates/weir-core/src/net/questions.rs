@@ -1,33 +1,33 @@
-//! Which neighbours are to be asked, and when they are to be asked again.
+//! The neighbours that are to be asked, and the times at which they are to be asked again.
 //!
 //! ```text
 //! push --> first --pop--> asked --again--> later --pop at its time--> asked --> ...
 //! ```
 //!
-//! A record of `later` is void once its neighbour has been asked since, or has answered: the neighbour's own time tells. Void
-//! records go when their time comes, or when there is no room; so `later` holds twice what can be asked at most.
+//! A record of `later` is void once its neighbour has been asked since, or has answered: the neighbour's own time tells. Void records go
+//! when their time comes, or when there is no room; so `later` holds at most twice as many as can be asked.
 //!
-//! Owner: the neighbours, with one for those that are known and one for those that are not.
+//! Owner: the neighbours, with one for known ones and one for unknown ones.
 
 use std::collections::VecDeque;
 
-/// See the head of the file.
+/// The neighbours to ask; see the head of the file.
 #[derive(Debug)]
 pub(super) struct Questions {
     first: Vec<u32>,
-    /// In the order of time, as each is asked again after the same time.
+    /// The neighbours to ask again, in the order of time, as each is asked again after the same time.
     later: VecDeque<(u64, u32)>,
     len_max: usize,
 }
 
 impl Questions {
-    /// For at most `neighbours_max` neighbours at once.
+    /// The questions to at most `neighbours_max` neighbours at once.
     pub(super) fn new(neighbours_max: usize) -> Questions {
         let len_max = 2 * neighbours_max;
         Questions { first: Vec::with_capacity(len_max), later: VecDeque::with_capacity(len_max), len_max }
     }
 
-    /// Whether one more may be asked; `is_valid` tells of a record, by its time and its neighbour, whether it still counts.
+    /// Whether one more neighbour may be asked; `is_valid` tells of a record, by its time and its neighbour, whether it still counts.
     pub(super) fn has_room(&mut self, is_valid: impl Fn(u64, u32) -> bool) -> bool {
         if self.first.len() + self.later.len() >= self.len_max {
             self.later.retain(|&(due_ns, at)| is_valid(due_ns, at));
@@ -35,17 +35,17 @@ impl Questions {
         self.first.len() + self.later.len() < self.len_max
     }
 
-    /// Notes one that is to be asked for the first time. There must be room.
+    /// Notes a neighbour that is to be asked for the first time. There must be room.
     pub(super) fn push(&mut self, at: u32) {
         self.first.push(at);
     }
 
-    /// Notes that one was asked, and when it is to be asked again. There is room if [`Questions::pop`] gave it.
+    /// Notes that a neighbour was asked, and when it is to be asked again. There is room if [`Questions::pop`] gave it.
     pub(super) fn again(&mut self, due_ns: u64, at: u32) {
         self.later.push_back((due_ns, at));
     }
 
-    /// The next one to be asked now, and since when, if it was asked before.
+    /// The next neighbour to be asked now, and the time at which it was due if it was asked before.
     pub(super) fn pop(&mut self, now_ns: u64) -> Option<(Option<u64>, u32)> {
         if let Some(at) = self.first.pop() {
             return Some((None, at));
@@ -55,7 +55,7 @@ impl Questions {
         Some((Some(due_ns), at))
     }
 
-    /// When [`Questions::pop`] is to be called again.
+    /// The time at which [`Questions::pop`] is to be called again.
     pub(super) fn next_due_ns(&self) -> Option<u64> {
         if self.first.is_empty() { self.later.front().map(|&(due_ns, _)| due_ns) } else { Some(0) }
     }

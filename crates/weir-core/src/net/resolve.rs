@@ -1,6 +1,6 @@
 //! The messages that ask for and tell link-layer addresses: ARP for IPv4, neighbour discovery for IPv6.
 //!
-//! What is accepted as what (anything else is malformed, and dropped):
+//! The meaning of each accepted message (any other is malformed, and dropped):
 //!
 //! | message | meaning |
 //! |---|---|
@@ -26,18 +26,18 @@ use smoltcp::wire::{
 use super::outbox::Outbox;
 use crate::drops::DropReason;
 
-/// What a message says.
+/// The content of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Message {
     /// Who has `target`? Asked by `sender`, which may have no address yet.
     Question { target: IpAddr, sender: Option<(IpAddr, [u8; 6])>, from: [u8; 6] },
-    /// `station` has this address; `asked` if it was asked.
+    /// `station` has this address; `asked` if the message is an answer.
     Tells { station: IpAddr, mac: [u8; 6], asked: bool },
-    /// Something else, well formed.
+    /// The message is well formed, and none of these.
     Other,
 }
 
-/// Who speaks on which interface.
+/// The interface and the addresses by which a message is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Speaker<A> {
     pub(super) interface: u16,
@@ -48,7 +48,7 @@ pub(super) struct Speaker<A> {
 const ETHERNET_LEN: usize = 14;
 const ARP_LEN: usize = 28;
 const IPV6_LEN: usize = 40;
-/// Header, target and one option with a link-layer address.
+/// The bytes of the header, the target and one option with a link-layer address.
 const ND_LEN: usize = 32;
 const BROADCAST: [u8; 6] = [0xff; 6];
 
@@ -76,7 +76,7 @@ pub(super) fn read_arp(payload: &[u8]) -> Result<Message, DropReason> {
             sender: (!source_protocol_addr.is_unspecified()).then_some((sender, mac)),
             from: mac,
         },
-        // A reply to the address asked by; a gratuitous one names its own.
+        // The reply is to the address that asked; a gratuitous one names its own.
         ArpOperation::Reply => {
             Message::Tells { station: sender, mac, asked: source_protocol_addr != target_protocol_addr }
         }
@@ -90,7 +90,7 @@ pub(super) fn read_nd(ip: &Ipv6Packet<&[u8]>, from: [u8; 6]) -> Result<Message, 
     if !matches!(packet.msg_type(), Icmpv6Message::NeighborSolicit | Icmpv6Message::NeighborAdvert) {
         return Ok(Message::Other);
     }
-    // Without an option the frame's own source is what is learnt, and that a group never is (RFC 1812 3.3.2 says so of ARP).
+    // Without an option the frame's own source is learnt, which must not be a group (RFC 1812 3.3.2 says so of ARP).
     if ip.hop_limit() != 255 || packet.msg_code() != 0 || !EthernetAddress(from).is_unicast() {
         return Err(DropReason::Malformed);
     }
@@ -113,7 +113,7 @@ pub(super) fn read_nd(ip: &Ipv6Packet<&[u8]>, from: [u8; 6]) -> Result<Message, 
     }
 }
 
-/// Asks who has `target`: all stations, or one that had it.
+/// Asks for `target`: all stations, or one that had it.
 pub(super) fn ask_arp(outbox: &mut Outbox, own: Speaker<Ipv4Addr>, target: Ipv4Addr, mac: Option<[u8; 6]>) {
     write_arp(outbox, own, ArpOperation::Request, mac.unwrap_or(BROADCAST), [0; 6], target);
 }
@@ -123,7 +123,7 @@ pub(super) fn tell_arp(outbox: &mut Outbox, own: Speaker<Ipv4Addr>, to: Ipv4Addr
     write_arp(outbox, own, ArpOperation::Reply, mac, mac, to);
 }
 
-/// Asks who has `target`: its solicited-node group, or the station that had it.
+/// Asks for `target`: its solicited-node group, or the station that had it.
 pub(super) fn ask_nd(outbox: &mut Outbox, own: Speaker<Ipv6Addr>, target: Ipv6Addr, mac: Option<[u8; 6]>) {
     let message = NdiscRepr::NeighborSolicit { target_addr: target, lladdr: Some(raw(own.mac)) };
     let (to, mac) = match mac {
@@ -133,7 +133,7 @@ pub(super) fn ask_nd(outbox: &mut Outbox, own: Speaker<Ipv6Addr>, target: Ipv6Ad
     write_nd(outbox, own, own.address, to, mac, message);
 }
 
-/// Tells whoever asked that we have `target`; all stations if the asker has no address yet.
+/// Tells the asker that we have `target`; all stations if the asker has no address yet.
 pub(super) fn tell_nd(outbox: &mut Outbox, own: Speaker<Ipv6Addr>, asker: Option<(Ipv6Addr, [u8; 6])>) {
     let flags = NdiscNeighborFlags::ROUTER | NdiscNeighborFlags::OVERRIDE;
     let solicited = if asker.is_some() { NdiscNeighborFlags::SOLICITED } else { NdiscNeighborFlags::empty() };
@@ -157,14 +157,14 @@ pub(super) fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
     (prefix | u128::from(address) & 0xff_ffff).into()
 }
 
-/// The address an interface has from its link-layer address (RFC 4291 appendix A).
+/// The address that an interface derives from its link-layer address (RFC 4291 appendix A).
 pub(super) fn link_local(mac: [u8; 6]) -> Ipv6Addr {
     let [a, b, c, d, e, f] = mac;
     let word = u16::from_be_bytes;
     Ipv6Addr::new(0xfe80, 0, 0, 0, word([a ^ 2, b]), word([c, 0xff]), word([0xfe, d]), word([e, f]))
 }
 
-/// RFC 2464 section 7.
+/// The link-layer address of a group (RFC 2464 section 7).
 fn group_mac(group: Ipv6Addr) -> [u8; 6] {
     let [.., a, b, c, d] = group.octets();
     [0x33, 0x33, a, b, c, d]

@@ -1,8 +1,8 @@
 //! A router instance ("jail"): its own interfaces, routes and neighbours, shared with nobody.
 //!
-//! A burst passes three stages: every frame is inspected, all IPv4 destinations are looked up, then each packet is
-//! decided. IPv4 packets that simply go on, nearly all, are told in the first and the last stage by one condition, all others by
-//! the rules one after the other. What a packet meets, in order:
+//! A burst passes three stages: every frame is inspected, all IPv4 destinations are looked up, then each packet is decided. IPv4 packets
+//! that are simply forwarded, nearly all, are recognised in the first and the last stage by one condition, all others by the rules one
+//! after the other. The rules, in order:
 //!
 //! | packet | becomes |
 //! |---|---|
@@ -23,16 +23,17 @@
 //! everything [`Router::release`] has, before it shows the next burst. So packets of one flow leave in the order they
 //! came (ARCHITECTURE.md, invariant 2). [`Router::poll`] is called at the time the last one named.
 //!
-//! With sockets ([`super::sockets`]) it is a host: what is for one of them leaves by the port of that socket, which comes after the
-//! interfaces; what comes in by such a port is a packet of ours, whose IP header is ready; and nothing is forwarded (drop `not-for-us`).
+//! With sockets ([`super::sockets`]) it is a host: a packet for one of them leaves by the port of that socket, which comes after the
+//! interfaces; a packet that comes in by such a port is one of ours, whose IP header is ready; and nothing is forwarded (drop
+//! `not-for-us`).
 //!
 //! Owner: one worker. Source: RFC 1812 section 5.2 (forwarding), 5.3.4 (link-layer groups), 5.3.7 (martians); RFC 1191 and 8201
 //! (the MTU of a path); RFC 8200; RFC 4291 section 2.5 (scopes); RFC 1624.
 //!
-//! Redirects are off: none is sent, and none is believed, which no router may (RFC 4861 section 8). A packet that leaves by the
-//! interface it came in by is forwarded as any other. RFC 1812 section 5.2.7.2 and RFC 4861 section 8.2 say that a router should
-//! send them; but a redirect takes a station's packets away from the router, and with that from every limit and rule here, and
-//! who forges one has them.
+//! Redirects are off: none is sent, and none is believed, which no router may (RFC 4861 section 8). A packet that leaves by the interface
+//! it came in by is forwarded as any other. RFC 1812 section 5.2.7.2 and RFC 4861 section 8.2 say that a router should send them; but a
+//! redirect takes a station's packets away from the router, and with that from every limit and rule here, and gives them to anybody who
+//! forges one.
 //!
 //! Limits: IP options and extension headers travel untouched. VLAN tags are not understood (`no-handler`): give each VLAN a
 //! bridge. No multicast routing, no router advertisements, no reverse path check. An answer of the router's own that is longer
@@ -63,23 +64,23 @@ use crate::packet::{Bytes, Packet};
 use inspect::{ETHERNET_LEN, Kind, Sources, V4_HEAD, V6_HEAD, inspect};
 pub use settings::{RouterError, RouterSettings, StaticNeighbour};
 
-/// What becomes of a packet.
+/// The verdict on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It leaves by this interface; its frame is ready.
+    /// The packet leaves by this interface; its frame is ready.
     Forward(u16),
-    /// It leaves by this interface in fragments, which the caller makes ([`super::fragment`], [`Router::mtu_bytes`]) and tells of
+    /// The packet leaves by this interface in fragments, which the caller makes ([`super::fragment`], [`Router::mtu_bytes`]) and reports
     /// ([`Router::note_fragments`]).
     Fragment(u16),
-    /// It waits: give it to [`Router::hold`].
+    /// The packet waits: give it to [`Router::hold`].
     Hold(NeighbourId),
-    /// It was for the router itself, which has read it.
+    /// The packet was for the router itself, which has read it.
     Local,
-    /// It is dropped.
+    /// The packet is dropped.
     Drop(DropReason),
 }
 
-/// What a router did besides forwarding.
+/// The counters of a router besides forwarding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RouterCounts {
     /// ICMP errors made.
@@ -88,7 +89,7 @@ pub struct RouterCounts {
     pub errors_limited: u64,
     /// ICMP errors not made because the way back is not known, or the outbox full.
     pub errors_untold: u64,
-    /// Packets for whose next hop nobody was asked, as too many were being asked for, or had been lately.
+    /// Packets for whose next hop no question was sent, because too many were being asked for, or had been lately.
     pub solicits_limited: u64,
     /// Echo requests answered.
     pub echoes: u64,
@@ -100,7 +101,7 @@ pub struct RouterCounts {
     pub frag_creates: u64,
 }
 
-/// A router.
+/// A router instance.
 #[derive(Debug)]
 pub struct Router<P> {
     ports: Box<[Port]>,
@@ -118,11 +119,11 @@ pub struct Router<P> {
 struct Port {
     mac: [u8; 6],
     mtu_bytes: u16,
-    /// With the link-local one, if there is any of IPv6.
+    /// Its addresses, with the link-local one if there is any of IPv6.
     addresses: Vec<IpCidr>,
 }
 
-/// Enough for a question or an answer for each packet of a burst.
+/// The frames of the outbox: enough for a question or an answer for each packet of a burst.
 const OUTBOX_FRAMES: usize = 2 * BURST_MAX;
 
 impl<P: Packet> Router<P> {
@@ -216,7 +217,7 @@ impl<P: Packet> Router<P> {
     /// Keeps a packet until its neighbour is known.
     ///
     /// # Panics
-    /// If no verdict said so.
+    /// If no verdict was to hold it.
     pub fn hold(&mut self, neighbour: NeighbourId, packet: P) {
         self.neighbours.hold(neighbour, packet);
     }
@@ -238,8 +239,8 @@ impl<P: Packet> Router<P> {
         })
     }
 
-    /// Puts the questions that are due into the outbox, and gives up neighbours that do not answer; what waited for them
-    /// is then released. Returns when to call again.
+    /// Puts the questions that are due into the outbox, and gives up neighbours that do not answer; packets that waited for them are then
+    /// released. Returns the time of the next call.
     pub fn poll(&mut self, now_ns: u64) -> Option<u64> {
         while let Some(request) = self.neighbours.next_request(now_ns) {
             if self.outbox.is_full() {
@@ -263,24 +264,24 @@ impl<P: Packet> Router<P> {
         self.ports[usize::from(interface)].mtu_bytes
     }
 
-    /// Says what became of a packet that was to leave in fragments: so many were made, none if it was dropped.
+    /// Notes the fragments made of a packet that was to leave in fragments: none if it was dropped.
     pub fn note_fragments(&mut self, made: usize) {
         self.counts.frag_creates += made as u64;
         *(if made > 0 { &mut self.counts.frag_oks } else { &mut self.counts.frag_fails }) += 1;
     }
 
-    /// Forgets who was heard on an interface, where others may be when it is joined again. Who is asked just now is not forgotten, and
-    /// given up soon.
+    /// Forgets the neighbours that were heard on an interface, where others may be when it is joined again. Neighbours that are just being
+    /// asked are not forgotten, and given up soon.
     pub fn forget(&mut self, interface: u16) {
         self.neighbours.forget(interface);
     }
 
-    /// What waits for neighbours.
+    /// The packets that wait for neighbours.
     pub fn held(&self) -> Count {
         self.neighbours.held()
     }
 
-    /// What is known of a neighbour.
+    /// The state of a neighbour, if it has an entry.
     pub fn neighbour(&self, interface: u16, address: IpAddr) -> Option<NeighbourState> {
         self.neighbours.state(Station::new(interface, address))
     }
@@ -290,12 +291,12 @@ impl<P: Packet> Router<P> {
         self.neighbours.taken()
     }
 
-    /// What it did besides forwarding.
+    /// The counters of the router besides forwarding.
     pub fn counts(&self) -> RouterCounts {
         RouterCounts { solicits_limited: self.neighbours.solicits_limited(), ..self.counts }
     }
 
-    /// Sends an IPv4 packet on that nothing stands in the way of, which is nearly every one; `None` for any other.
+    /// Forwards an IPv4 packet to which no special rule applies, which is nearly every one; `None` for any other.
     #[inline(always)]
     fn forward_v4(&self, frame: &mut [u8], destination: [u8; 4], value: u32, now_ns: u64) -> Option<u16> {
         let (interface, address) = match self.table.hop(value) {
@@ -452,7 +453,7 @@ impl Port {
     }
 }
 
-/// Takes one from the TTL, and follows it with the checksum. Of the word of TTL and protocol only the difference counts.
+/// Takes one from the TTL, and updates the checksum. In the word of TTL and protocol only the difference counts.
 #[inline]
 fn count_hop_v4(head: &mut [u8; V4_HEAD]) {
     let checksum = u16::from_be_bytes([head[24], head[25]]);
@@ -460,7 +461,7 @@ fn count_hop_v4(head: &mut [u8; V4_HEAD]) {
     [head[24], head[25]] = updated(checksum, 0x0100, 0).to_be_bytes();
 }
 
-/// The verdict for a packet whose headers are ready but for the link layer's. What waits is measured again when it goes.
+/// The verdict for a packet whose headers are ready but for the link layer's. A packet that waits is measured again when it goes.
 #[inline]
 fn send(frame: &mut [u8], interface: u16, resolved: Resolved, cut: bool) -> Verdict {
     match resolved {

@@ -1,4 +1,4 @@
-//! What a router owes its neighbours: fragments or a word about what is too long, and no word where none may be said.
+//! The duties of a router to its neighbours: fragments, errors about packets that are too long, and silence where no error may be sent.
 
 use super::*;
 use crate::net::fragment::Fragments;
@@ -91,7 +91,7 @@ fn nobody_is_told_of_what_nobody_may_be_told_of() {
     let hidden = [[43, 0, 0, 0, 0, 0, 0, 0], [44, 0, 0, 0, 0, 0, 0, 0], [58, 0, 0, 1, 0, 0, 0, 0]].concat();
     let error = [&hidden[..], &[1, 0]].concat();
     let echo = [&hidden[..], &[128, 0]].concat();
-    // More headers than are looked through.
+    // The packet has more headers than are looked through.
     let deep: Vec<u8> = [60, 0, 1, 4, 0, 0, 0, 0].repeat(20);
     let cases = [
         ("the first fragment", too_long(DONT | MORE), 1),
@@ -159,7 +159,7 @@ fn an_answer_longer_than_its_way_back_is_cut_if_its_request_might_be() {
     assert_eq!(one(&mut router(), 0, &mut packet, 0), Verdict::Drop(DropReason::TooLong));
 }
 
-/// Redirects are off: what leaves by the way it came is forwarded, and nobody is told of a shorter way.
+/// Redirects are off: a packet that leaves by the way it came is forwarded, and no station is told of a shorter way.
 #[test]
 fn what_leaves_by_the_way_it_came_is_forwarded_without_a_redirect() {
     let mut settings = settings();
@@ -183,7 +183,7 @@ fn what_leaves_by_the_way_it_came_is_forwarded_without_a_redirect() {
 fn redirects_are_not_believed() {
     let mut router = router();
     introduce_a(&mut router);
-    // "10.1.2.3 is to be had by 192.168.0.2", quoting a packet to there.
+    // The message "10.1.2.3 is reached by 192.168.0.2", quoting a packet to there.
     let quote = ip_v4("192.168.0.1", "10.1.2.3", 9, UDP, &[0; 8]);
     let mut redirect = [&[5, 1, 0, 0, 192, 168, 0, 2][..], &quote].concat();
     Icmpv4Packet::new_unchecked(&mut redirect).fill_checksum();

@@ -1,4 +1,4 @@
-//! A network of an interface is scanned: 100,000 addresses that nobody has, beside a flow to a neighbour that exists (RFC 6583).
+//! A scan of an interface's network: 100,000 addresses that no station has, beside a flow to a neighbour that exists (RFC 6583).
 
 use super::*;
 
@@ -8,9 +8,9 @@ const HELD_MAX: u64 = 48;
 const PER_SECOND: u64 = 5;
 const BURST: u64 = 20;
 const SCANNED: usize = 100_000;
-/// Longer than an answer is trusted, so that the flow's neighbour is asked again.
+/// The seconds of a run, longer than an answer is trusted, so that the flow's neighbour is asked again.
 const SECONDS: u64 = 40;
-/// Between two packets of the flow.
+/// The time between two packets of the flow.
 const STEP_NS: u64 = S / 100;
 
 fn scan_settings() -> RouterSettings {
@@ -24,13 +24,13 @@ fn scan_settings() -> RouterSettings {
     settings
 }
 
-/// One run, with all that is counted.
+/// One run, with all its counters.
 struct Scan {
     router: Router<Pkt>,
     is_v6: bool,
     account: Account,
     now_ns: u64,
-    /// Questions to everybody.
+    /// Questions to all stations.
     asked: u64,
     /// Questions to the flow's neighbour alone.
     probed: u64,
@@ -45,7 +45,7 @@ impl Scan {
         if self.is_v6 { from_a6(&to.to_string(), hops) } else { from_a(&to.to_string(), hops) }
     }
 
-    /// The n-th address that nobody has.
+    /// The address with this number that no station has.
     fn nobody(&self, number: u64, seed: u64) -> IpAddr {
         let random = crate::net::table::mix(number ^ seed);
         if self.is_v6 {
@@ -55,7 +55,7 @@ impl Scan {
         }
     }
 
-    /// Shows a burst and moves its packets; the verdicts.
+    /// Passes a burst in and moves its packets; returns the verdicts.
     fn show(&mut self, ingress: u16, mut packets: Vec<Pkt>) -> Vec<Verdict> {
         packets.iter().for_each(|packet| self.account.accept(packet.len_bytes()));
         let mut verdicts = vec![Verdict::Local; packets.len()];
@@ -77,7 +77,7 @@ impl Scan {
         }
     }
 
-    /// Takes out what may go and what the router says, which the flow's neighbour answers; checks every bound.
+    /// Takes out packets that may go and the router's own frames, which the flow's neighbour answers; checks every bound.
     fn settle(&mut self) {
         while let Some((packet, verdict)) = self.router.release(&Carried, self.now_ns) {
             self.end(packet, verdict);
@@ -121,7 +121,7 @@ impl Scan {
         self.account.deliver(answer.len_bytes());
     }
 
-    /// A station of the network asks for the router's address, and so is known.
+    /// Has a station of the network ask for the router's address, so that it is known.
     fn introduce(&mut self, last: u8) -> IpAddr {
         let mut outbox = Outbox::new(1);
         let mac = [2, 0, 0, 0, 1, last];
@@ -207,7 +207,7 @@ proptest! {
     }
 }
 
-/// Who speaks first is found in the midst of a scan: it needs no place among the unknown.
+/// A station that speaks first is found during a scan: it needs no place among the unknown.
 #[test]
 fn a_new_station_that_speaks_first_is_found_in_a_scan() {
     for is_v6 in [false, true] {

@@ -159,7 +159,7 @@ fn made(router: &mut Router<Pkt>) -> Vec<(u16, Vec<u8>)> {
     std::iter::from_fn(|| router.made().map(|(port, bytes)| (port, bytes.to_vec()))).collect()
 }
 
-/// Offers a packet and holds it if told so.
+/// Offers a packet and holds it if the verdict is to hold.
 fn offer(router: &mut Router<Pkt>, mut packet: Pkt, now_ns: u64) -> Verdict {
     let verdict = one(router, 0, &mut packet, now_ns);
     if let Verdict::Hold(neighbour) = verdict {
@@ -168,7 +168,7 @@ fn offer(router: &mut Router<Pkt>, mut packet: Pkt, now_ns: u64) -> Verdict {
     verdict
 }
 
-/// Lets the router hear of A, so that it can tell A something.
+/// Has the router hear of A, so that it can send A an error.
 fn introduce_a(router: &mut Router<Pkt>) {
     let mut outbox = Outbox::new(2);
     resolve::ask_arp(
@@ -271,7 +271,7 @@ fn packets_wait_for_neighbour_discovery() {
     assert_eq!((verdict, &packet.0[..6], packet.0[21]), (Verdict::Forward(1), &B[..], 8));
 }
 
-/// Without an option that names a station's address, an advertisement's is its frame's own; a group is nobody's.
+/// Without an option that names a station's address, an advertisement's is its frame's own; a group's is no station's.
 #[test]
 fn a_group_is_not_learnt_from_an_advertisement() {
     let (station, ours) = (v6("2001:db8:1::77"), v6("2001:db8:1::1"));
@@ -508,7 +508,7 @@ fn bad_settings_are_named() {
     assert_eq!(error.to_string(), "neighbour 192.168.1.2: there is no interface 2");
 }
 
-/// Frames a router meets, to be damaged.
+/// Frames of a router's traffic, to be damaged.
 fn frames() -> impl Strategy<Value = Vec<u8>> {
     let mut known = vec![
         from_a("192.168.1.2", 9).0,
@@ -554,7 +554,7 @@ fn frames() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
-    /// Whatever comes: no panic, every packet is somewhere, and what leaves has right checksums.
+    /// Any frames: no panic, every packet is somewhere, and packets that leave have right checksums.
     #[test]
     fn any_frames(
         bursts in prop::collection::vec((0u16..2, prop::collection::vec(frames(), 0..16), 0u64..2 * S), 1..8),
@@ -616,7 +616,7 @@ proptest! {
         router().process(0, &mut packets, &Carried, 0, &mut verdicts);
     }
 
-    /// What nearly all packets are like is asked for at once; the rules one by one say the same.
+    /// The one condition for nearly all packets and the rules one by one give the same verdicts.
     #[test]
     fn both_looks_at_a_frame_agree(mut frame in frames(), to_us in any::<bool>()) {
         if to_us {
@@ -629,7 +629,7 @@ proptest! {
         prop_assert_eq!(at_once, by_rules);
     }
 
-    /// A burst fares as its packets do one by one.
+    /// A burst has the same verdicts as its packets one by one.
     #[test]
     fn a_burst_is_its_packets(bursts in prop::collection::vec(prop::collection::vec(frames(), 0..16), 1..4)) {
         let (mut together, mut apart) = (router(), router());
@@ -645,7 +645,7 @@ proptest! {
                 prop_assert_eq!(one(&mut apart, 0, packet, now_ns), verdict);
             }
             prop_assert_eq!(&packets, &alone);
-            // A question that is answered within the burst is not put.
+            // A question that is answered within the burst is not sent.
             for router in [&mut together, &mut apart] {
                 made(router);
             }

@@ -1,4 +1,4 @@
-//! What makes a router a host: sockets, which datagrams to its addresses are for, and from which its own come.
+//! The sockets that make a router a host: datagrams to its addresses are for them, and its own come from them.
 //!
 //! ```text
 //! datagram to an own address --port--> bound to this address? to any of its family? --> socket, or that of the flow's bucket
@@ -6,12 +6,12 @@
 //! ICMP error that quotes a datagram of ours --port it came from--> the socket that sent it
 //! ```
 //!
-//! Rule: an address that is named beats any address. A port of an address is one socket's, or that of one socket for each bucket of its
-//! flows (`bucket = hash & (buckets - 1)`, [`crate::steer::rss`]); a bucket without a socket is a port where nobody listens. A host forwards
+//! Rule: a named address beats any address. A port of an address is one socket's, or that of one socket for each bucket of its flows
+//! (`bucket = hash & (buckets - 1)`, [`crate::steer::rss`]); a bucket without a socket is a port where nobody listens. A host forwards
 //! nothing (RFC 1122 section 3.2.1.3).
 //!
-//! Owner: the host's worker; bindings change between bursts. Source: RFC 768; RFC 1122 sections 4.1.3.1 (port unreachable), 4.1.3.3
-//! (ICMP errors passed up), 4.1.3.4 and 4.2.2.7 (checksums verified). Which connection a segment is of is for whoever has that port.
+//! Owner: the host's worker; bindings change between bursts. Source: RFC 768; RFC 1122 sections 4.1.3.1 (port unreachable), 4.1.3.3 (ICMP
+//! errors passed up), 4.1.3.4 and 4.2.2.7 (checksums verified). The owner of the TCP port finds the connection of a segment.
 //!
 //! Limits: no datagrams to groups or to all stations. Fragments are not put together. An ICMP error about a datagram from a port whose
 //! sockets have a bucket each is dropped as `no-handler`, as one about a TCP segment is.
@@ -29,23 +29,23 @@ use crate::steer::key::{BUCKET_BITS_MAX, Key};
 use crate::steer::parse::HashKind;
 use crate::steer::rss::Rss;
 
-/// What makes a router a host.
+/// The settings that make a router a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostSettings {
-    /// How many sockets there may be, each behind a port of its own that comes after those of the interfaces.
+    /// The number of sockets, each behind a port of its own that comes after those of the interfaces.
     pub sockets: u16,
     /// Whether there is one more port after these, which all TCP segments go to.
     pub has_tcp: bool,
-    /// The most packets that may wait for a socket, its receive buffer included, before those who send them are held.
+    /// The most packets that may wait for a socket, its receive buffer included, before their senders are held.
     pub held_packets_max: u64,
     /// The key of the hash by which flows fall into buckets.
     pub key: Key,
-    /// `2^bits` buckets.
+    /// The bits of a bucket's number: there are `2^bits` buckets.
     pub bucket_bits: u32,
 }
 
 impl HostSettings {
-    /// How flows fall into buckets, dealt to so many workers.
+    /// The table by which flows fall into buckets, dealt to `workers` workers.
     ///
     /// # Panics
     /// If there are more bits or workers than there may be.
@@ -53,7 +53,7 @@ impl HostSettings {
         Rss::new(&self.key, HashKind::FourTuple, self.bucket_bits, workers).expect("few bits and workers")
     }
 
-    /// How many ports it has beside those of its interfaces.
+    /// The number of ports beside those of its interfaces.
     pub fn ports(&self) -> u16 {
         self.sockets + u16::from(self.has_tcp)
     }
@@ -64,27 +64,27 @@ impl HostSettings {
     }
 }
 
-/// What a socket is bound to.
+/// The address and the port of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Binding {
     /// The address; an unspecified one stands for all of its family.
     pub address: IpAddr,
     /// The port.
     pub port: u16,
-    /// The bucket whose flows alone it is for.
+    /// The one bucket whose flows the socket is for; `None` for all flows.
     pub bucket: Option<usize>,
 }
 
-/// Why a socket cannot be bound so.
+/// The reason why a socket cannot be bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BindError {
-    /// Another is.
+    /// Another socket has the binding.
     InUse(Binding),
     /// There is no such bucket.
     NoBucket {
         /// The bucket asked for.
         bucket: usize,
-        /// How many there are.
+        /// The number of buckets.
         buckets: usize,
     },
 }
@@ -106,7 +106,7 @@ impl fmt::Display for BindError {
 
 impl std::error::Error for BindError {}
 
-/// Which socket each port is bound to.
+/// The sockets that are bound to each port.
 #[derive(Clone, Debug)]
 pub struct Bindings {
     /// For each port, of each family, the place of the first entry plus one; 0 for none. Two megabits, of which few lines are touched.
@@ -115,30 +115,30 @@ pub struct Bindings {
     buckets: usize,
 }
 
-/// What one address, or any, has at one port.
+/// The sockets of one address, or of any address, at one port.
 #[derive(Clone, Debug)]
 struct Entry {
     address: IpAddr,
     port: u16,
-    /// One for all, or one for each bucket.
+    /// One socket for all flows, or one for each bucket.
     sockets: Box<[Option<u16>]>,
     /// The next entry of the port and the family, as `first`.
     next: u16,
 }
 
-/// Whom a datagram is for.
+/// The socket that a datagram is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found<'b> {
-    /// A socket.
+    /// This socket.
     Socket(u16),
-    /// One of these, by the flow's bucket.
+    /// One of these sockets, by the flow's bucket.
     Bucket(&'b [Option<u16>]),
 }
 
 const PORTS: usize = 1 << 16;
 
 impl Bindings {
-    /// None yet, for a host with so many buckets.
+    /// The bindings of a host with `buckets` buckets; no socket is bound.
     pub fn new(buckets: usize) -> Bindings {
         let none = || vec![0; PORTS].into_boxed_slice();
         Bindings { first: [none(), none()], entries: Vec::new(), buckets }
@@ -147,12 +147,12 @@ impl Bindings {
     /// Whether a socket can be bound so.
     ///
     /// # Errors
-    /// If another is, or there is no such bucket.
+    /// If another socket is, or there is no such bucket.
     pub fn check(&self, binding: Binding) -> Result<(), BindError> {
         if let Some(bucket) = binding.bucket.filter(|&bucket| bucket >= self.buckets) {
             return Err(BindError::NoBucket { bucket, buckets: self.buckets });
         }
-        // As a kernel has it: who has any address has each.
+        // As in a kernel, a socket bound to any address has each of them.
         let is_any = |address: IpAddr| address.is_unspecified();
         let mut others = self.of_port(binding.address, binding.port);
         let is_taken = others.any(|entry| {
@@ -170,7 +170,7 @@ impl Bindings {
     /// Binds a socket.
     ///
     /// # Errors
-    /// As of [`Bindings::check`]; nothing has changed then.
+    /// Those of [`Bindings::check`]; nothing has changed then.
     pub fn bind(&mut self, binding: Binding, socket: u16) -> Result<(), BindError> {
         self.check(binding)?;
         let width = if binding.bucket.is_some() { self.buckets } else { 1 };
@@ -200,7 +200,7 @@ impl Bindings {
         self.link();
     }
 
-    /// Makes the ways to the entries anew: named addresses come before any address.
+    /// Links the entries anew: named addresses come before any address.
     fn link(&mut self) {
         self.first.iter_mut().for_each(|first| first.fill(0));
         self.entries.sort_by_key(|entry| !entry.address.is_unspecified());
@@ -220,7 +220,7 @@ impl Bindings {
         })
     }
 
-    /// Whom a datagram to this address and port is for.
+    /// The socket for a datagram to this address and port.
     #[inline]
     pub(super) fn find(&self, address: IpAddr, port: u16) -> Option<Found<'_>> {
         let entry = self
@@ -242,7 +242,7 @@ pub(super) struct Host {
     pub(super) rss: RssOfHost,
 }
 
-/// How flows fall into buckets; in a shape that can be shown.
+/// The table by which flows fall into buckets, in a type that can be printed.
 pub(super) struct RssOfHost(Rss);
 
 impl fmt::Debug for RssOfHost {
@@ -251,16 +251,16 @@ impl fmt::Debug for RssOfHost {
     }
 }
 
-/// What a packet to an own address is.
+/// The destination of a packet to an own address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ToHost {
-    /// For a socket; the hash of its flow, 0 if nobody asked for it.
+    /// A socket, with the hash of the packet's flow, 0 if it was not asked for.
     Socket(u16, u32),
-    /// For a port where nobody listens.
+    /// A port where no socket listens.
     NoPort,
-    /// Neither a datagram, nor a segment for somebody, nor an error about one.
+    /// No socket: the packet is neither a datagram, nor a segment for the TCP port, nor an error about one.
     Other,
-    /// To be dropped.
+    /// None: the packet is dropped.
     Drop(DropReason),
 }
 
@@ -271,7 +271,7 @@ impl Host {
         Host { bindings: Bindings::new(rss.buckets()), tcp, rss: RssOfHost(rss) }
     }
 
-    /// Which socket a packet is for that came to an own address of this host. Its IP header has been checked.
+    /// The destination of a packet that came to an own address of this host. Its IP header has been checked.
     #[inline]
     pub(super) fn receive(&self, frame: &[u8]) -> ToHost {
         let Some(ip) = frame.get(ETHERNET_LEN..) else { return ToHost::Other };
@@ -334,7 +334,7 @@ impl Host {
         }
     }
 
-    /// A datagram between these addresses, as they stand in its IP header. Over IPv4 it may have no checksum.
+    /// The destination of a datagram between these addresses, as they stand in its IP header. Over IPv4 it may have no checksum.
     #[inline]
     fn datagram(&self, frame: &[u8], datagram: &[u8], destination: IpAddr, addresses: &[u8]) -> ToHost {
         let Some(&[_, _, p0, p1, l0, l1, c0, c1]) = datagram.first_chunk() else {
@@ -364,7 +364,7 @@ impl Host {
         }
     }
 
-    /// A segment between these addresses, as they stand in its IP header.
+    /// The destination of a segment between these addresses, as they stand in its IP header.
     fn segment(&self, segment: &[u8], addresses: &[u8]) -> ToHost {
         let Some(tcp) = self.tcp else { return ToHost::Other };
         match TcpPacket::new_checked(segment) {
@@ -376,7 +376,7 @@ impl Host {
         }
     }
 
-    /// An error about a datagram that left from here.
+    /// The destination of an error about a datagram that left from here.
     fn error(&self, (source, port): (IpAddr, u16)) -> ToHost {
         match self.bindings.find(source, port) {
             Some(Found::Socket(socket)) => ToHost::Socket(socket, 0),
@@ -391,21 +391,21 @@ const UDP_LEN: usize = 8;
 const UDP: u8 = 17;
 const TCP: u8 = 6;
 
-/// The one's complement sum of a datagram and its pseudo header, in the byte order of this machine: all ones if its checksum is right, and
-/// what is left of all ones with a checksum of zero is the checksum.
+/// The one's complement sum of a datagram and its pseudo header, in the byte order of this machine. It is all ones if the checksum is
+/// right; with a checksum of zero its complement is the checksum.
 #[inline]
 pub fn udp_sum(datagram: &[u8], addresses: &[u8]) -> u16 {
     transport_sum(UDP, datagram, addresses)
 }
 
-/// The same of a datagram or a segment.
+/// The same sum of a datagram or a segment.
 #[inline]
 fn transport_sum(protocol: u8, payload: &[u8], addresses: &[u8]) -> u16 {
     let pseudo = u64::from((payload.len() as u16).to_be()) + u64::from(u16::from(protocol).to_be());
     ones_sum(payload, u64::from(ones_sum(addresses, pseudo)))
 }
 
-/// Where a datagram came from that an ICMP error quotes.
+/// The source of the datagram that an ICMP error quotes.
 fn quoted_v4(quoted: &[u8]) -> Result<(IpAddr, u16), ()> {
     let header_len = usize::from(quoted.first().ok_or(())? & 0x0f) * 4;
     let head = quoted.get(..20).filter(|head| head[0] >> 4 == 4 && head[9] == UDP).ok_or(())?;
@@ -414,7 +414,7 @@ fn quoted_v4(quoted: &[u8]) -> Result<(IpAddr, u16), ()> {
     Ok((source.into(), u16::from_be_bytes(*port)))
 }
 
-/// The same of IPv6, without extension headers.
+/// The source of the quoted datagram over IPv6, without extension headers.
 fn quoted_v6(quoted: &[u8]) -> Result<(IpAddr, u16), ()> {
     let head = quoted.get(..42).filter(|head| head[0] >> 4 == 6 && head[6] == UDP).ok_or(())?;
     let source: [u8; 16] = head[8..24].try_into().map_err(|_| ())?;

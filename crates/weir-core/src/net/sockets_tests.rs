@@ -1,4 +1,4 @@
-//! Bindings, and a host on one link: what comes for its sockets, what these send, and any bytes at all.
+//! Bindings, and a host on one link: datagrams for its sockets, datagrams of these, and any bytes at all.
 
 use std::net::SocketAddr;
 
@@ -196,7 +196,7 @@ fn what_a_socket_sends_leaves_or_waits_for_its_neighbour() {
     let (verdict, _) = process(&mut host, socket, datagram("192.0.2.1:7", "192.0.2.3:9", b"out"));
     assert!(matches!(verdict, Verdict::Hold(_)), "{verdict:?}");
     assert_eq!(made(&mut host).map(|question| question[12..14].to_vec()), Some(vec![8, 6]), "ARP");
-    // To itself, and to where nothing goes.
+    // To the host itself, and to an address without a route.
     let verdict = |host: &mut Router<Pkt>, to| process(host, socket, datagram("192.0.2.1:9", to, b"")).0;
     assert_eq!(verdict(&mut host, "192.0.2.1:7"), Verdict::Forward(1));
     assert_eq!(verdict(&mut host, "192.0.2.1:8"), Verdict::Drop(DropReason::NoHandler));
@@ -285,7 +285,7 @@ fn segments_go_to_the_port_of_all_tcp_if_there_is_one() {
 }
 
 proptest! {
-    /// Whatever comes by a port, sealed by a right Ethernet and IP version or not, is decided without panic, and leaves by a port there is.
+    /// Any bytes by a port, sealed by a right Ethernet and IP version or not, are decided without panic, and leave by a port there is.
     #[test]
     fn any_bytes_are_decided(
         mut bytes in prop::collection::vec(any::<u8>(), 0..120), to_us in any::<bool>(), version in 0u8..3,

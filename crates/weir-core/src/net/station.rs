@@ -17,7 +17,7 @@ pub struct Station {
 }
 
 impl Station {
-    /// By its address.
+    /// The station of an address on an interface.
     pub fn new(interface: u16, address: IpAddr) -> Station {
         match address {
             IpAddr::V4(address) => Station::v4(interface, address.octets()),
@@ -28,7 +28,7 @@ impl Station {
         }
     }
 
-    /// By its IPv4 address.
+    /// The station of an IPv4 address on an interface.
     #[inline]
     pub fn v4(interface: u16, address: [u8; 4]) -> Station {
         Station { low: 0xffff_0000_0000 | u64::from(u32::from_be_bytes(address)), interface, high: 0 }

@@ -1,14 +1,13 @@
-//! Shapers: when may which packet leave, and how much more may come in.
+//! Shapers: decide when which packet may leave, and how many bytes more may come in.
 //!
 //! A shaper does not drop to keep its rate. It says how much room it has ([`Shaper::room_bytes`]); an intake
 //! that finds none leaves the packets where they are, and so the sender is held (ARCHITECTURE.md, the law).
 //!
-//! In reading order: [`token_bucket`] is the limit itself, [`tbf`] one or two of them with a queue limit;
-//! [`slab`] is where packets wait, [`drr`] shares a limit fairly between flows, [`delay`] measures how long
-//! packets stood and [`blocked`] their feeders, [`codel`] says when that was too long and [`ecn`] tells the
-//! sender; [`backlog`] is all of that for one class, and [`class`] puts it behind a limit. [`buckets`] is a queue of
-//! times, with which [`tree`] shares a link between classes, metered by [`htb`] or [`cbq`]; it finds the first full place
-//! by `ffs.rs`. [`Shaper`] is any of them.
+//! In reading order: [`token_bucket`] is the limit itself, [`tbf`] one or two of them with a queue limit; [`slab`] holds waiting packets,
+//! [`drr`] shares a limit fairly between flows, [`delay`] measures the waits of packets and [`blocked`] those of their feeders, [`codel`]
+//! decides when a wait was too long and [`ecn`] tells the sender; [`backlog`] is all of that for one class, and [`class`] puts it behind a
+//! limit. [`buckets`] is a queue of times, with which [`tree`] shares a link between classes, metered by [`htb`] or [`cbq`]; it finds the
+//! first full place by `ffs.rs`. [`Shaper`] is any of them.
 
 use backlog::{Dequeue, Refused};
 use blocked::Blocked;
@@ -49,7 +48,7 @@ pub enum Shaper<P> {
     Cbq(Box<cbq::Cbq<P>>),
 }
 
-/// Calls the same method of whichever it is, where they share it.
+/// Calls the method that all shapers share, on any of them.
 macro_rules! any {
     ($shaper:expr, $it:ident => $one:expr, $tree:expr) => {
         match $shaper {
@@ -77,14 +76,13 @@ impl<P: Packet> Shaper<P> {
         any!(self, it => it.dequeue(now_ns), it.dequeue(now_ns))
     }
 
-    /// How many more bytes an intake may bring into a class; 0 means its feeders must wait.
+    /// The bytes that an intake may still bring into a class; 0 means its feeders must wait.
     #[inline]
     pub fn room_bytes(&self, class: usize) -> u64 {
         any!(self, it => it.room_bytes(), it.room_bytes(class))
     }
 
-    /// Takes a packet out whatever the limits, booked as dropped: when its way out is gone. Until `None` this
-    /// drains all.
+    /// Takes a packet out whatever the limits, booked as dropped, when its way out is gone. Repeated until `None` this drains all.
     pub fn drop_next(&mut self, reason: DropReason) -> Option<P> {
         any!(self, it => it.drop_next(reason), {
             let class = it.classes().find(|&class| it.leaf(class).is_some_and(|leaf| leaf.held().packets > 0))?;
@@ -92,12 +90,12 @@ impl<P: Packet> Shaper<P> {
         })
     }
 
-    /// The times at which a class's feeders were not polled because it was full; to be told.
+    /// The times at which a class's feeders were not polled because it was full, to be reported.
     pub fn blocked_mut(&mut self, class: usize) -> Option<&mut Blocked> {
         any!(self, it => Some(it.blocked_mut()), it.blocked_mut(class))
     }
 
-    /// For how long a class's feeders were blocked.
+    /// The time for which a class's feeders were blocked, in nanoseconds.
     pub fn blocked_ns(&self, class: usize, now_ns: u64) -> u64 {
         match self {
             Shaper::Class(one) => one.blocked_ns(now_ns),
@@ -116,7 +114,7 @@ impl<P: Packet> Shaper<P> {
         any!(self, it => Some(it.delay()), it.leaf(class).map(|leaf| leaf.delay()))
     }
 
-    /// What the packets of a class wait for, of which the longest have `packet_bytes_max`; `None` if they may leave now.
+    /// The reason why the packets of a class wait, the longest of which have `packet_bytes_max`; `None` if they may leave now.
     pub fn waits_for(&self, class: usize, packet_bytes_max: u32, now_ns: u64) -> Option<WaitsFor> {
         match self {
             Shaper::Class(one) => one.is_used_up(packet_bytes_max, now_ns).then_some(WaitsFor::Link),
@@ -125,7 +123,7 @@ impl<P: Packet> Shaper<P> {
         }
     }
 
-    /// What waits in all classes.
+    /// The packets that wait in all classes.
     pub fn held(&self) -> Count {
         any!(self, it => it.held(), it.held())
     }
@@ -186,7 +184,7 @@ mod tests {
                 }
                 assert!(shaper.account(0).unwrap().balances(shaper.held()), "shaper {which}");
             }
-            // 1250 bytes each ms, and what was there at the start.
+            // 1250 bytes each ms, and the burst at the start.
             let allowed = 1514 + now_ns / 800;
             assert!((allowed - 3000..=allowed + 1000).contains(&sent_bytes), "shaper {which}: {sent_bytes}");
             let delay = shaper.delay(0).unwrap();

@@ -1,4 +1,4 @@
-//! Steering: which worker a packet belongs to, decided from its flow alone.
+//! Steering: finds the worker of a packet, from its flow alone.
 //!
 //! ```text
 //! frame -> tuple (parse) -> hash (toeplitz, key) -> bucket (its low rss.bits bits) -> worker (rss)

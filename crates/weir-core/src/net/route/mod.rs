@@ -1,9 +1,9 @@
-//! Routes: what a router does with a destination, and how that is found.
+//! Routes: the next hop of a destination, and the look-up that finds it.
 //!
-//! One look-up answers everything that depends on the destination alone. Besides the routes it was given, a table has,
-//! for each address of an interface, its network (on link), its host address (local) and its directed broadcast; and the
-//! addresses that must not be forwarded to. The longest prefix decides, so a host address beats its network and a
-//! default route never brings back what is not to be forwarded.
+//! One look-up answers everything that depends on the destination alone. Besides the configured routes, a table has, for each address of an
+//! interface, its network (on link), its host address (local) and its directed broadcast; and the addresses that must not be forwarded to.
+//! The longest prefix decides, so a host address beats its network, and a default route never applies to destinations that are not to be
+//! forwarded.
 //!
 //! | destination | next hop | source |
 //! |---|---|---|
@@ -26,7 +26,7 @@ use smoltcp::wire::{EthernetAddress, IpCidr};
 use super::resolve::link_local;
 use trie::{Trie, TrieEntry};
 
-/// One of a router's interfaces; its place in the list is its number.
+/// An interface of a router; its place in the list is its number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
     /// Its link-layer address.
@@ -38,7 +38,7 @@ pub struct Interface {
 }
 
 impl Interface {
-    /// Its addresses, with the link-local one that it has by itself, if there is any of IPv6.
+    /// Its addresses, with the link-local one that it has by itself if it has any of IPv6.
     pub fn all_addresses(&self) -> Vec<IpCidr> {
         let mut addresses = self.addresses.clone();
         if addresses.iter().any(|address| matches!(address, IpCidr::Ipv6(_))) {
@@ -48,10 +48,10 @@ impl Interface {
     }
 }
 
-/// A route as it is configured.
+/// A configured route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// Where it leads.
+    /// The destination.
     pub destination: IpCidr,
     /// The interface to leave by.
     pub interface: u16,
@@ -59,22 +59,22 @@ pub struct Route {
     pub gateway: Option<IpAddr>,
 }
 
-/// What is done with a destination.
+/// The result of a route's look-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NextHop {
-    /// Unknown.
+    /// The destination has no route.
     None,
-    /// An address of this router.
+    /// The destination is an address of this router.
     Local,
-    /// All stations of a network of this router.
+    /// The destination is all stations of a network of this router.
     Broadcast,
-    /// A group.
+    /// The destination is a group.
     Multicast,
-    /// Never forwarded.
+    /// The destination is never forwarded to.
     Martian,
-    /// A station on this interface's link.
+    /// The destination is a station on this interface's link.
     OnLink(u16),
-    /// A router on this interface's link.
+    /// The next hop is a router on this interface's link.
     Gateway(u16, IpAddr),
 }
 
@@ -86,7 +86,7 @@ pub struct RouteTable {
     hops: Vec<NextHop>,
 }
 
-/// Why routes cannot be compiled.
+/// The reason why routes cannot be compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RouteError {
     /// The interface does not exist.
@@ -95,7 +95,7 @@ pub enum RouteError {
     Family(Route),
     /// The gateway is neither on a network of the interface nor link-local.
     GatewayNotOnLink(Route),
-    /// The destination is never forwarded.
+    /// The destination is never forwarded to.
     Martian(Route),
     /// There are two routes to the same destination.
     Twice(Route),
@@ -130,7 +130,7 @@ impl fmt::Display for RouteError {
 impl std::error::Error for RouteError {}
 
 impl RouteTable {
-    /// Compiles `routes` and what `interfaces` bring with them.
+    /// Compiles `routes` and the routes that `interfaces` bring with them.
     pub fn compile(interfaces: &[Interface], routes: &[Route]) -> Result<RouteTable, RouteError> {
         let mut compiler = Compiler { hops: vec![NextHop::None], v4: Vec::new(), v6: Vec::new() };
         let never = MARTIANS.map(|(text, len)| (text, len, NextHop::Martian));
@@ -171,7 +171,7 @@ impl RouteTable {
                 }
             }
         }
-        // Last, because the later of two equal prefixes counts: an own address stays one.
+        // Own addresses come last, because the later of two equal prefixes counts: an own address stays one.
         for interface in interfaces {
             for address in &interface.addresses {
                 compiler.add(host(address.address().into()), NextHop::Local);
@@ -180,12 +180,12 @@ impl RouteTable {
         Ok(RouteTable { v4: Trie::compile(compiler.v4), v6: Trie::compile(compiler.v6), hops: compiler.hops })
     }
 
-    /// What is done with an IPv4 destination.
+    /// The next hop of an IPv4 destination.
     pub fn lookup_v4(&self, destination: Ipv4Addr) -> NextHop {
         self.hop(self.v4.lookup(&destination.octets()))
     }
 
-    /// What is done with an IPv6 destination.
+    /// The next hop of an IPv6 destination.
     pub fn lookup_v6(&self, destination: Ipv6Addr) -> NextHop {
         self.hop(self.v6.lookup(&destination.octets()))
     }
@@ -196,13 +196,13 @@ impl RouteTable {
         self.v4.lookup_burst(destinations, values);
     }
 
-    /// The next hop a look-up's value stands for.
+    /// The next hop for the value of a look-up.
     #[inline]
     pub fn hop(&self, value: u32) -> NextHop {
         self.hops[value as usize]
     }
 
-    /// The memory it takes.
+    /// The memory of the table, in bytes.
     pub fn size_bytes(&self) -> usize {
         self.v4.size_bytes() + self.v6.size_bytes() + size_of_val(&*self.hops)
     }
@@ -246,10 +246,10 @@ impl Compiler {
 }
 
 impl Route {
-    /// Whether it can leave by `interface`, taken for itself.
+    /// Whether the route can leave by `interface`, taken for itself.
     ///
     /// # Errors
-    /// Its destination is never forwarded to, or its gateway is not reached there.
+    /// The destination is never forwarded to, or the gateway is not reached there.
     pub fn check(self, interface: &Interface) -> Result<(), RouteError> {
         if is_never_forwarded(&self.destination) {
             return Err(RouteError::Martian(self));
@@ -266,19 +266,19 @@ impl Route {
     }
 }
 
-/// Whether nothing in a network is ever forwarded to, or has an interface's address: martians and groups.
+/// Whether no address of a network is ever forwarded to or an interface's: martians and groups.
 pub fn is_never_forwarded(network: &IpCidr) -> bool {
     let lies_in = |&(address, len): &(IpAddr, u8)| IpCidr::new(address.into(), len).contains_subnet(network);
     MARTIANS.iter().chain(&MULTICAST).any(lies_in) && !is_nat64(network)
 }
 
-/// RFC 6052 section 2.1: the one prefix below ::/8 that is routed.
+/// Whether the destination is the one prefix below ::/8 that is routed (RFC 6052 section 2.1).
 fn is_nat64(destination: &IpCidr) -> bool {
     let well_known = Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0, 0);
     IpCidr::new(IpAddr::V6(well_known).into(), 96).contains_subnet(destination)
 }
 
-/// The prefix alone, its host bits zero.
+/// The network of an address, its host bits zero.
 pub fn network(cidr: &IpCidr) -> IpCidr {
     match cidr {
         IpCidr::Ipv4(cidr) => IpCidr::Ipv4(cidr.network()),

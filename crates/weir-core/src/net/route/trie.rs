@@ -9,8 +9,8 @@
 //! answer(b) = run number (ones in bits[0..=b]) - 1
 //! ```
 //!
-//! A table of fewer than [`PLAIN_PREFIXES`] prefixes keeps all 256 answers of each node side by side: it is small either way, and
-//! counting ones is dear where the compiler may not take an instruction for it for granted.
+//! A table of fewer than [`PLAIN_PREFIXES`] prefixes keeps all 256 answers of each node side by side: it is small either way, and counting
+//! ones is dear where the compiler cannot rely on an instruction for it.
 //!
 //! An answer is a value, or the node for the next byte. Prefixes that end within a node are spread over the answers they
 //! cover, the shorter below the longer, so a look-up never steps back: the first value it meets is the longest match.
@@ -27,23 +27,23 @@
 
 use crate::net::BURST_MAX;
 
-/// Prefixes from which on the root is plain: its 256 KiB are then the smaller part.
+/// The prefixes from which on the root is plain: its 256 KiB are then the smaller part.
 pub const PLAIN_ROOT_PREFIXES: usize = 4096;
 
-/// Prefixes from which on nodes keep runs. Fewer take a KiB for each byte of theirs that no other has: 192 KiB of IPv4 at most.
+/// The prefixes from which on nodes keep runs. Fewer take a KiB for each byte of theirs that no other has: 192 KiB of IPv4 at most.
 pub const PLAIN_PREFIXES: usize = 64;
 
-/// What no prefix matches has this value.
+/// The value of an address that no prefix matches.
 pub const NO_VALUE: u32 = 0;
 
-/// The first `len` bits of an address of `N` bytes, and what addresses beginning so have.
+/// The first `len` bits of an address of `N` bytes, and the value of addresses that begin so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TrieEntry<const N: usize> {
     /// The bits; those behind `len` are zero.
     pub bits: [u8; N],
-    /// How many bits.
+    /// The number of bits.
     pub len: u8,
-    /// Below 2^31.
+    /// The value, below 2^31.
     pub value: u32,
 }
 
@@ -57,11 +57,11 @@ pub struct Trie<const N: usize> {
     words: Vec<u32>,
 }
 
-/// Words of bits, and words before the runs.
+/// The words of bits, and the words before the runs.
 const BITS_WORDS: usize = 8;
 const HEAD_WORDS: usize = BITS_WORDS + 2;
 
-/// In an answer: it is a node's place, not a value.
+/// The bit of an answer that says that it is a node's place, not a value.
 const IS_NODE: u32 = 1 << 31;
 
 impl<const N: usize> Trie<N> {
@@ -114,8 +114,8 @@ impl<const N: usize> Trie<N> {
         if self.plain { self.lookup_near(addresses, values) } else { self.lookup_far(addresses, values) }
     }
 
-    /// Of a small table, which is in the cache: what came in together often goes to one network, so the last node that was met
-    /// is tried first.
+    /// Looks up in a small table, which is in the cache: packets that came in together often go to one network, so the last node that was
+    /// met is tried first.
     #[inline]
     fn lookup_near(&self, addresses: &[[u8; N]], values: &mut [u32]) {
         let mut last: Option<([u8; N], &[u32; 256])> = None;
@@ -140,7 +140,7 @@ impl<const N: usize> Trie<N> {
         }
     }
 
-    /// Of a large table: byte by byte for all addresses, so that their cache misses overlap.
+    /// Looks up in a large table: byte by byte for all addresses, so that their cache misses overlap.
     fn lookup_far(&self, addresses: &[[u8; N]], values: &mut [u32]) {
         let mut deeper = 0;
         for (address, value) in addresses.iter().zip(values.iter_mut()) {
@@ -160,7 +160,7 @@ impl<const N: usize> Trie<N> {
         }
     }
 
-    /// The memory it takes.
+    /// The memory of the trie, in bytes.
     pub fn size_bytes(&self) -> usize {
         size_of_val(&*self.root) + size_of_val(&*self.words)
     }
@@ -182,7 +182,7 @@ impl<const N: usize> Trie<N> {
         }
         let (head, runs) = self.words[place..].split_at(HEAD_WORDS);
         let word = usize::from(byte >> 5);
-        // The bits up to and with that of `byte`, moved to the top of the word.
+        // The bits up to and including that of `byte`, moved to the top of the word.
         let upto = head[word] << (31 - (byte & 31));
         let before = head[BITS_WORDS + word / 4].to_le_bytes()[word % 4];
         // Bit 0 begins the first run, so at least one is counted.
@@ -252,7 +252,7 @@ mod tests {
 
     use super::*;
 
-    /// Every prefix in turn.
+    /// The longest match by a scan of every prefix.
     fn scan<const N: usize>(prefixes: &[TrieEntry<N>], address: &[u8; N]) -> u32 {
         let mut best = (0, NO_VALUE);
         for prefix in prefixes {
@@ -267,7 +267,7 @@ mod tests {
         best.1
     }
 
-    /// Bytes of few values, so that prefixes cover each other.
+    /// An address with bytes of few values, so that prefixes cover each other.
     fn address<const N: usize>() -> impl Strategy<Value = [u8; N]> {
         let byte = prop_oneof![Just(0u8), Just(10), Just(63), Just(64), Just(128), Just(255), any::<u8>()];
         prop::collection::vec(byte, N).prop_map(|bytes| bytes.try_into().expect("N bytes"))

@@ -1,4 +1,4 @@
-//! What a router says and hears itself: ARP, neighbour discovery, echo, errors. Off the fast path.
+//! The messages that a router sends and receives itself: ARP, neighbour discovery, echo, errors. Off the fast path.
 //!
 //! An error goes back by the routes, from the address of the interface it leaves by. It never waits for a neighbour:
 //! if the way back is not resolved, it is sent to the station the packet came from when that is on the same interface, and
@@ -27,7 +27,7 @@ impl<P: Packet> Router<P> {
         }
     }
 
-    /// Puts a question on a link.
+    /// Sends a question on a link.
     pub(super) fn ask(&mut self, request: Request) {
         let port = &self.ports[usize::from(request.interface)];
         let (interface, mac) = (request.interface, port.mac);
@@ -40,7 +40,7 @@ impl<P: Packet> Router<P> {
                 let own = Speaker { interface, mac, address };
                 resolve::ask_nd(&mut self.outbox, own, target, request.mac);
             }
-            // An interface without an address of that family has nobody to ask as; the packets' time runs out.
+            // An interface without an address of that family has no address to ask from; the packets' time runs out.
             _ => {}
         }
     }
@@ -55,7 +55,7 @@ impl<P: Packet> Router<P> {
         let packet = Ipv4Packet::new_unchecked(&frame[ETHERNET_LEN..]);
         let fault = match packet.next_header() {
             IpProtocol::Icmp => return Verdict::Drop(DropReason::NoHandler),
-            // Pieces are not put together, so nobody can tell what they would have been.
+            // Fragments are not reassembled, so the whole packet is not known.
             _ if packet.more_frags() => return Verdict::Drop(DropReason::NoHandler),
             IpProtocol::Udp => Fault::NoPort,
             _ => Fault::NoProtocol,
@@ -114,7 +114,7 @@ impl<P: Packet> Router<P> {
             })
     }
 
-    /// Tells a packet's sender what went wrong with it, if that may be told. `from` is where the packet came from.
+    /// Tells a packet's sender of its fault, if that may be told. `from` is where the packet came from.
     pub(super) fn complain(&mut self, frame: &[u8], fault: Fault, from: Option<(u16, [u8; 6])>, now_ns: u64) {
         let Some(ip) = frame.get(ETHERNET_LEN..) else {
             return;
@@ -232,7 +232,7 @@ impl<P: Packet> Router<P> {
 }
 
 impl Port {
-    /// The address to speak to `target` from: the one in its network, or else the first of its family.
+    /// The source address for a packet to `target`: the one in its network, or else the first of its family.
     fn source_for(&self, target: IpAddr) -> Option<IpAddr> {
         let family = |own: &&smoltcp::wire::IpCidr| IpAddr::from(own.address()).is_ipv4() == target.is_ipv4();
         let own = self.addresses.iter().filter(family);

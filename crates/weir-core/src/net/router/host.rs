@@ -1,7 +1,7 @@
-//! A router that is a host: what comes for it goes to sockets, what comes from these leaves, and nothing is forwarded.
+//! A router that is a host: packets for it go to sockets, packets from these leave, and nothing is forwarded.
 //!
 //! A datagram of ours has its IP header from the socket that sends it; here it gets its link-layer addresses, or waits for them as any
-//! packet does. One to an own address goes to the socket that is bound there, without leaving.
+//! packet does. A datagram to an own address goes to the socket that is bound there, without leaving.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -19,7 +19,7 @@ impl<P: Packet> Router<P> {
     /// Binds a socket from the next burst on, if this is a host.
     ///
     /// # Errors
-    /// If another is bound so, or there is no such bucket; nothing has changed then.
+    /// If another socket has the binding, or there is no such bucket; nothing has changed then.
     pub fn bind(&mut self, binding: Binding, socket: u16) -> Result<(), BindError> {
         self.host.as_mut().map_or(Ok(()), |host| host.bindings.bind(binding, socket))
     }
@@ -55,7 +55,7 @@ impl<P: Packet> Router<P> {
         }
     }
 
-    /// What becomes of a packet that came in by an interface, and the hash of its flow if one was asked for.
+    /// The verdict on a packet that came in by an interface, and the hash of its flow if one was asked for.
     #[inline]
     fn enter_host(&mut self, ingress: u16, frame: &mut [u8], now_ns: u64) -> (Verdict, u32) {
         let mut destination = [0; 4];
@@ -68,7 +68,7 @@ impl<P: Packet> Router<P> {
                 self.table.lookup_v6(destination) == NextHop::Local
                     || self.is_ours_v6(ingress, destination) && !destination.is_multicast()
             }),
-            // Groups that neighbour discovery is sent to, and ARP.
+            // Packets to the groups of neighbour discovery, and ARP.
             Kind::V6 { to_us: false } | Kind::Arp => {
                 return (self.decide(ingress, frame, kind, destination, 0, now_ns), 0);
             }
@@ -81,7 +81,7 @@ impl<P: Packet> Router<P> {
         match self.to_host(frame) {
             ToHost::Socket(socket, hash) => (self.to_socket(socket), hash),
             ToHost::Drop(reason) => (Verdict::Drop(reason), 0),
-            // Echo requests are answered, and senders are told that nobody listens.
+            // Echo requests are answered, and senders are told that no socket listens.
             ToHost::NoPort | ToHost::Other => match kind {
                 Kind::V4 => (self.local_v4(ingress, frame, now_ns), 0),
                 _ => (self.local_v6(ingress, frame, now_ns), 0),
@@ -93,12 +93,12 @@ impl<P: Packet> Router<P> {
         self.host.as_ref().map_or(ToHost::Other, |host| host.receive(frame))
     }
 
-    /// By the port of a socket.
+    /// The verdict that a packet leaves by the port of a socket.
     fn to_socket(&self, socket: u16) -> Verdict {
         Verdict::Forward(self.ports.len() as u16 + socket)
     }
 
-    /// What becomes of a packet that a socket sends.
+    /// The verdict on a packet that a socket sends, and the hash of its flow.
     #[inline]
     fn leave_host(&mut self, frame: &mut [u8], now_ns: u64) -> (Verdict, u32) {
         let Some(destination) = destination_of(frame) else {
@@ -125,7 +125,7 @@ impl<P: Packet> Router<P> {
         };
         let port = &self.ports[usize::from(interface)];
         let (mtu_bytes, own) = (port.mtu_bytes, port.mac);
-        // A socket sends nothing that would have to be cut.
+        // A socket sends no packet that would have to be cut.
         if fit(frame, mtu_bytes) != Ok(false) {
             return (Verdict::Drop(DropReason::TooLong), 0);
         }

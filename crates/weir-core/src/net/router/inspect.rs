@@ -1,6 +1,6 @@
-//! The first look at a frame: what it is, and whether its headers may be believed.
+//! The first look at a frame: finds its kind, and whether its headers may be believed.
 //!
-//! Whether a header may be believed is [`crate::net::input`]'s to say; what is looked at here besides is for a router alone.
+//! [`crate::net::input`] says whether a header may be believed; the other checks here are for a router alone.
 //!
 //! Sources that must not be on a wire: 0/8, 127/8, 169.254/16, groups and 240/4, and our own (RFC 1812 section 5.3.7,
 //! RFC 3927 section 7); groups, ::1 and IPv4 mapped into IPv6 (RFC 4291 section 2.5, 2.7).
@@ -17,14 +17,14 @@ pub(super) const V4_HEAD: usize = ETHERNET_LEN + IPV4_LEN;
 /// Ethernet and IPv6 headers.
 pub(super) const V6_HEAD: usize = ETHERNET_LEN + 40;
 
-/// What a frame is.
+/// The kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// An IPv4 packet sent to the interface's own link-layer address.
     V4,
     /// An IPv4 packet sent to a link-layer group.
     V4Group,
-    /// `to_us`: its link-layer destination is the interface's own, not a group.
+    /// An IPv6 packet; `to_us` if its link-layer destination is the interface's own, not a group.
     V6 {
         to_us: bool,
     },
@@ -42,14 +42,14 @@ pub(super) struct Sources {
 }
 
 impl Sources {
-    /// For a router with these addresses.
+    /// The sources that must not come in to a router with these addresses.
     pub(super) fn new(own: Box<[[u8; 4]]>) -> Sources {
         let by_first = std::array::from_fn(|first| matches!(first, 0 | 127 | 169 | 224..=255));
         let by_last = std::array::from_fn(|last| own.iter().any(|own| usize::from(own[3]) == last));
         Sources { own, by_first, by_last }
     }
 
-    /// False for no martian.
+    /// Whether a source may be a martian; false is certain.
     #[inline(always)]
     fn may_be_martian(&self, source: [u8; 4]) -> bool {
         let [first, .., last] = source.map(usize::from);
@@ -61,9 +61,9 @@ impl Sources {
     }
 }
 
-/// Looks at a frame that came to the interface with address `mac`. Writes the destination of an IPv4 packet.
+/// Finds the kind of a frame that came to the interface with address `mac`. Writes the destination of an IPv4 packet.
 ///
-/// What nearly every IPv4 packet is like is asked for at once; any other goes by the rules one by one, which say the same.
+/// One condition recognises nearly every IPv4 packet; any other goes by the rules one by one, which say the same.
 #[inline(always)]
 pub(super) fn inspect(frame: &[u8], mac: [u8; 6], sources: &Sources, destination: &mut [u8; 4]) -> Kind {
     if let Some(head) = frame.first_chunk::<V4_HEAD>()
@@ -101,7 +101,7 @@ pub(super) fn inspect_any(frame: &[u8], mac: [u8; 6], sources: &Sources, destina
     checked.unwrap_or_else(Kind::Drop)
 }
 
-/// The destination of a packet that may be believed.
+/// The destination of a packet whose header may be believed.
 fn check_v4(frame: &[u8], sources: &Sources) -> Result<[u8; 4], DropReason> {
     let (_, ip) = frame.split_at(ETHERNET_LEN);
     input::ipv4(ip)?;
@@ -122,7 +122,7 @@ fn check_v6(frame: &[u8]) -> Result<(), DropReason> {
     Ok(())
 }
 
-/// Source and destination.
+/// The source and the destination of a packet.
 pub(super) fn addresses_v6(head: &[u8; V6_HEAD]) -> (Ipv6Addr, Ipv6Addr) {
     let at = |from: usize| Ipv6Addr::from(std::array::from_fn::<u8, 16, _>(|i| head[from + i]));
     (at(22), at(38))

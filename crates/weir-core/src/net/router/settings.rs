@@ -1,9 +1,9 @@
-//! What a router is made of, and what is wrong with it.
+//! The settings of a router, and their faults.
 //!
 //! Rule: the least MTU is 68 bytes, where every header leaves room for a fragment, and 1280 for IPv6, which no router cuts. So a
 //! sender is never told an MTU that it must not believe (RFC 8201 section 4).
 //!
-//! Owner: whoever describes a router; it is read once, when the router is made. Source: RFC 791 section 3.2, RFC 8200 section 5.
+//! Owner: the caller that describes a router; it is read once, when the router is made. Source: RFC 791 section 3.2, RFC 8200 section 5.
 
 use std::net::IpAddr;
 
@@ -14,7 +14,7 @@ use crate::net::route::{Interface, Route, RouteError};
 use crate::net::sockets::HostSettings;
 use crate::steer::key::BUCKET_BITS_MAX;
 
-/// RFC 8200 section 5.
+/// The least MTU of a link of IPv6 (RFC 8200 section 5).
 const IPV6_MTU_BYTES_MIN: u16 = 1280;
 
 /// A neighbour whose address is configured.
@@ -28,30 +28,30 @@ pub struct StaticNeighbour {
     pub mac: EthernetAddress,
 }
 
-/// What a router is made of.
+/// The settings of a router.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouterSettings {
     /// Its interfaces.
     pub interfaces: Vec<Interface>,
-    /// Its routes, besides those its interfaces bring.
+    /// Its routes, besides those that its interfaces bring.
     pub routes: Vec<Route>,
     /// Its static neighbours.
     pub neighbours: Vec<StaticNeighbour>,
-    /// Known neighbours at most, static ones included.
+    /// The most known neighbours, static ones included.
     pub neighbours_max: usize,
-    /// Addresses that are being asked for at most, apart from those.
+    /// The most addresses that are being asked for, apart from those.
     pub incomplete_max: usize,
-    /// New addresses asked for a second. Each is asked for three times at most.
+    /// The new addresses asked for a second. Each is asked for three times at most.
     pub solicits_per_second: u32,
-    /// New addresses asked for at once after a pause.
+    /// The new addresses asked for at once after a pause.
     pub solicits_burst: u32,
-    /// Packets that may wait for neighbours, together.
+    /// The packets that may wait for neighbours, together.
     pub held_max: usize,
-    /// Packets that may wait for one neighbour.
+    /// The packets that may wait for one neighbour.
     pub waiting_max: u16,
-    /// ICMP errors a second.
+    /// The ICMP errors a second.
     pub errors_per_second: u32,
-    /// ICMP errors at once after a pause.
+    /// The ICMP errors at once after a pause.
     pub errors_burst: u32,
     /// A random number, so that nobody can prepare addresses that collide.
     pub seed: u64,
@@ -59,7 +59,7 @@ pub struct RouterSettings {
     pub host: Option<HostSettings>,
 }
 
-/// Why a router cannot be made.
+/// The reason why a router cannot be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RouterError {
     /// A route is wrong.
@@ -70,17 +70,17 @@ pub enum RouterError {
     TooManyNeighbours(StaticNeighbour),
     /// A host has more buckets than there may be.
     Buckets(u32),
-    /// An interface takes less than every link of a family that goes by it must take.
+    /// The MTU of an interface is less than the minimum of a family that goes by it.
     Mtu {
         /// The interface.
         interface: u16,
-        /// The least.
+        /// The minimum.
         least_bytes: u16,
     },
 }
 
 impl RouterSettings {
-    /// Whether every interface takes what each link of IPv4 and, if it goes by it, of IPv6 must take.
+    /// Whether the MTU of every interface is at least the minimum of IPv4 and, if it goes by it, of IPv6.
     pub(super) fn check_mtus(&self) -> Result<(), RouterError> {
         for (number, interface) in (0..).zip(&self.interfaces) {
             let least_bytes = self.least_mtu_bytes(number);
