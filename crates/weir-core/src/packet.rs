@@ -1,4 +1,4 @@
-//! What every queue of the path holds: something with a length and one cache line of metadata.
+//! The packet in every queue of the path: a thing with a length and one cache line of metadata.
 //!
 //! The core never sees the bytes' storage. A frame of the shared packet memory, a buffer of the simulator and a
 //! test's plain struct are all packets, so the same queues and shapers run on threads and on a virtual clock.
@@ -9,23 +9,23 @@
 pub trait Packet {
     /// Length on the wire in bytes, Ethernet header included, frame check sequence excluded.
     fn len_bytes(&self) -> u32;
-    /// Where it came from and where it belongs.
+    /// The metadata: the port it came from and the flow it belongs to.
     fn meta(&self) -> &Meta;
-    /// The same, to be filled in by the stages it passes.
+    /// The metadata, to be filled in by the stages it passes.
     fn meta_mut(&mut self) -> &mut Meta;
-    /// Marks it as having met congestion ([`crate::shaper::ecn`]); false if it cannot be marked, or its sender would
-    /// not understand. Its length stays as it is. A packet without bytes never can.
+    /// Marks the packet as having met congestion ([`crate::shaper::ecn`]); false if it cannot be marked, or its sender would not
+    /// understand. Its length stays as it is. A packet without bytes never can.
     fn mark_ce(&mut self) -> bool {
         false
     }
 }
 
-/// A packet's metadata: half of what a packet is, so that two packets share a cache line.
+/// A packet's metadata: half of the packet's own size, so that two packets share a cache line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Meta {
-    /// When the intake took it, in nanoseconds of the path's clock.
+    /// The time at which the intake took it, in nanoseconds of the path's clock.
     pub arrival_ns: u64,
-    /// Hash of its flow's addresses and ports; 0 where nobody has computed one.
+    /// The hash of its flow's addresses and ports; 0 where none has been computed.
     pub flow_hash: u32,
     /// Index of the port it entered by.
     pub port: u16,
@@ -43,9 +43,9 @@ impl Meta {
 
 const _: () = assert!(size_of::<Meta>() == 16, "a packet is twice as large, and two share a cache line");
 
-/// Moves the first `count` packets behind others. Where it is all of them and there are no others, the lists are exchanged and no packet moves;
-/// otherwise they are moved as memory where it is all of them: one that is moved by itself is written in parts and read again as a whole, for
-/// which a processor waits.
+/// Moves the first `count` packets behind others. If these are all and there are no others, the lists are exchanged and no packet moves.
+/// Otherwise all packets are moved as memory: a packet moved by itself is written in parts and read again as a whole, for which a processor
+/// waits.
 #[inline]
 pub fn move_first<P>(from: &mut Vec<P>, count: usize, to: &mut Vec<P>) {
     if count != from.len() {
@@ -57,21 +57,21 @@ pub fn move_first<P>(from: &mut Vec<P>, count: usize, to: &mut Vec<P>) {
     }
 }
 
-/// The same of all packets.
+/// Moves all packets behind others.
 #[inline]
 pub fn move_all<P>(from: &mut Vec<P>, to: &mut Vec<P>) {
     move_first(from, from.len(), to);
 }
 
-/// Where the bytes of packets are, which do not carry them: whoever decides by them is given this beside the packets.
+/// The bytes of packets that do not carry them; given beside the packets to a stage that decides by bytes.
 pub trait Bytes<P> {
     /// The bytes of a packet.
     fn of<'a>(&'a self, packet: &'a P) -> &'a [u8];
-    /// The same, to write.
+    /// The bytes of a packet, to write.
     fn of_mut<'a>(&'a self, packet: &'a mut P) -> &'a mut [u8];
 }
 
-/// Of packets that carry their bytes.
+/// The bytes of packets that carry them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Carried;
 

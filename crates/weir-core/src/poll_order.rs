@@ -1,4 +1,4 @@
-//! Which of a port's queues to poll next, and when to look at one that says it is empty.
+//! The order in which a port's queues are polled, and the times of looks at queues that say they are empty.
 //!
 //! ```text
 //!          announced          polled: its share is used up, and there is more
@@ -13,9 +13,9 @@
 //!   when the active queue whose turn it is has used its share up, so all active ones have had theirs. Queues are in groups,
 //!   one for each class that they wait for, and each group has rounds of its own: the fast rounds of a class with room would
 //!   otherwise forgive the queues of a slow one what they owe each other.
-//! - Quiet queues, fresh and then suspected ones, take their share early, so that a packet of a quiet flow does not stand
-//!   behind the turns of those that always have some. One that has used it up waits for the next round among the active.
-//! - A turn lasts until the share is used up; one that is not taken, for want of room, is kept.
+//! - Quiet queues, fresh and then suspected ones, take their share early, so that a packet of a quiet flow does not wait behind the turns
+//!   of queues that always have some. A queue that has used its share up waits for the next round among the active.
+//! - A turn lasts until the share is used up; a turn that is not taken, for want of room, is kept.
 //! - A packet is announced just before it arrives, so a fresh queue is tried [`TRIES`] times; if it still has none, another
 //!   queue may have got it, and all are looked at.
 //! - Bounded work per pass (ARCHITECTURE.md, invariant 6): a pass takes as many turns as queues were known or suspected to have
@@ -24,62 +24,62 @@
 //!   is looked at again after [`RECHECK_NS_MIN`] and then, four times later each time, [`RECHECKS`] times in all; a fresh
 //!   one that had nothing is tried again as soon; and every queue is looked at every [`SWEEP_NS`], for ever. Looks wait for
 //!   a time in which no queue turns idle, so that they cost little beside traffic, but [`PUT_OFF_NS_MAX`] at the most.
-//! - Some senders announce nothing: an AF_XDP socket at the other end of a pair passes its hooks by. Where looks have found packets
-//!   more often than queues were announced, by [`SILENT_FINDS`], every queue is looked at [`SILENT_SWEEP_NS_MIN`] after a find, and then
-//!   twice as late each time, up to [`SILENT_SWEEP_NS_MAX`], until they are announced again.
+//! - Some senders announce nothing: an AF_XDP socket at the other end of a pair bypasses its hooks. Where looks have found packets more
+//!   often than queues were announced, by [`SILENT_FINDS`], every queue is looked at [`SILENT_SWEEP_NS_MIN`] after a find, and then twice
+//!   as late each time, up to [`SILENT_SWEEP_NS_MAX`], until they are announced again.
 //!
-//! Owner: the worker that owns the port. Limits: it knows nothing of room; the caller stops asking when there is none.
+//! Owner: the worker that owns the port. Limits: the order does not know of room; the caller stops asking when there is none.
 
 use std::collections::VecDeque;
 
-/// The first look at a queue that has just turned idle, after this many nanoseconds.
+/// The time until the first look at a queue that has just turned idle, in nanoseconds.
 pub const RECHECK_NS_MIN: u64 = 100_000;
-/// How many looks a queue gets after it turned idle; the last one comes 0.4 s after the one before.
+/// The looks that a queue gets after it turned idle; the last one comes 0.4 s after the one before.
 pub const RECHECKS: u8 = 7;
-/// For how long looks that are due are put off by queues that turn idle, in nanoseconds.
+/// The longest time for which queues that turn idle put off looks that are due, in nanoseconds.
 pub const PUT_OFF_NS_MAX: u64 = 2_000_000;
-/// The longest a queue is not looked at, in nanoseconds.
+/// The longest time for which a queue is not looked at, in nanoseconds.
 pub const SWEEP_NS: u64 = 1_000_000_000;
-/// So many more finds by looks than announcements say that senders announce nothing.
+/// The finds by looks, beyond announcements, from which on senders are taken to announce nothing.
 pub const SILENT_FINDS: u8 = 1;
-/// The shortest time after which a queue is looked at whose senders announce nothing, in nanoseconds.
+/// The shortest time until a look at a queue whose senders announce nothing, in nanoseconds.
 pub const SILENT_SWEEP_NS_MIN: u64 = 1_000_000;
-/// The longest such time.
+/// The longest such time, in nanoseconds.
 pub const SILENT_SWEEP_NS_MAX: u64 = 8_000_000;
-/// How often a fresh queue is polled in vain before its announcement is taken to be another's.
+/// The polls of a fresh queue that find nothing before its announcement is taken to be another's.
 pub const TRIES: u8 = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Idle,
-    /// Announced, and polled so many times in vain.
+    /// The queue was announced, and has been polled so many times in vain.
     Fresh(u8),
     Active,
-    /// Idle, but to be looked at.
+    /// The queue is idle, but to be looked at.
     Suspected,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Queue {
     state: State,
-    /// How many looks it still gets after having turned idle.
+    /// The looks it still gets after having turned idle.
     looks_left: u8,
-    /// When the next one is due; `u64::MAX` for never.
+    /// The time at which the next look is due; `u64::MAX` for never.
     look_ns: u64,
     group: usize,
-    /// What it has brought in `round` of its group; below 0 in a later one.
+    /// The bytes that it has brought in `round` of its group; below 0 in a later one.
     used_bytes: i64,
     round: u64,
 }
 
 impl Queue {
-    /// It gets all its looks, the first one by `look_ns`.
+    /// Gives the queue all its looks, the first one by `look_ns`.
     fn look_by(&mut self, look_ns: u64) {
         self.looks_left = RECHECKS;
         self.look_ns = self.look_ns.min(look_ns);
     }
 
-    /// It gets a look now, and the next one four times later than this one came.
+    /// Notes a look now; the next one comes four times later than this one came.
     fn looked(&mut self, now_ns: u64) {
         self.looks_left -= 1;
         let looks = u32::from(RECHECKS - self.looks_left);
@@ -94,31 +94,31 @@ pub struct PollOrder {
     fresh: VecDeque<usize>,
     suspected: VecDeque<usize>,
     active: VecDeque<usize>,
-    /// How many turns of the present pass are left.
+    /// The turns of the present pass that are left.
     fresh_left: usize,
     active_left: usize,
     quantum_bytes: i64,
     /// Each group's round.
     rounds: Vec<u64>,
-    /// How many queues of each group are known to have packets, and the groups that have such, in no order.
+    /// The number of queues of each group that are known to have packets, and the groups with such queues, in no order.
     working: Vec<u32>,
     groups_working: Vec<usize>,
-    /// When queues are looked at whose look is due; `u64::MAX` for never.
+    /// The time at which due looks are taken; `u64::MAX` for never.
     recheck_ns: u64,
-    /// The time it is put off to at the most.
+    /// The time to which that is put off at the most.
     recheck_ns_max: u64,
     sweep_ns: u64,
-    /// How many more finds by looks there were than announcements, at most twice [`SILENT_FINDS`].
+    /// The finds by looks beyond the announcements, at most twice [`SILENT_FINDS`].
     silent_finds: u8,
-    /// After how long such are looked at next.
+    /// The time after which queues of silent senders are looked at next, in nanoseconds.
     silent_pause_ns: u64,
     empty_polls: u64,
     empty_wakes: u64,
 }
 
 impl PollOrder {
-    /// For a port of `queues` queues that each bring `quantum_bytes` a round, in one group, all idle and to be looked at first
-    /// at `now_ns`.
+    /// The order for a port of `queues` queues that each bring `quantum_bytes` a round, in one group, all idle and to be looked at first at
+    /// `now_ns`.
     pub fn new(queues: usize, quantum_bytes: u32, now_ns: u64) -> PollOrder {
         let queue =
             Queue { state: State::Idle, looks_left: 0, look_ns: u64::MAX, group: 0, used_bytes: 0, round: 0 };
@@ -143,7 +143,7 @@ impl PollOrder {
         }
     }
 
-    /// Whether an announcement of `queue` is worth looking at.
+    /// Whether an announcement of `queue` would change its state.
     pub fn is_quiet(&self, queue: usize) -> bool {
         matches!(self.queues[queue].state, State::Idle | State::Suspected)
     }
@@ -192,7 +192,7 @@ impl PollOrder {
         self.groups_working.reserve(groups - self.groups_working.len());
     }
 
-    /// Puts `queue` into a group that there is room for. What it has used of its share goes with it.
+    /// Puts `queue` into a group that there is room for. The used part of its share goes with it.
     ///
     /// # Panics
     ///
@@ -211,7 +211,7 @@ impl PollOrder {
         }
     }
 
-    /// What is known of a queue, of which its group has the count.
+    /// Sets the state of a queue, and keeps its group's count of working queues.
     fn set_state(&mut self, queue: usize, state: State) {
         let is_working = |state| matches!(state, State::Fresh(_) | State::Active);
         let Queue { state: before, group, .. } = self.queues[queue];
@@ -223,7 +223,7 @@ impl PollOrder {
         }
     }
 
-    /// A queue of a group is known to have packets now.
+    /// Counts one more queue of a group that is known to have packets.
     fn begin_work(&mut self, group: usize) {
         self.working[group] += 1;
         if self.working[group] == 1 {
@@ -231,7 +231,7 @@ impl PollOrder {
         }
     }
 
-    /// A queue of a group is no longer known to have packets.
+    /// Counts one queue fewer of a group that is known to have packets.
     fn end_work(&mut self, group: usize) {
         self.working[group] -= 1;
         if self.working[group] == 0 {
@@ -249,7 +249,7 @@ impl PollOrder {
                 self.fresh_left -= 1;
                 self.queues[queue].state = State::Active;
                 self.active.push_back(queue);
-                // It may be the only one: its turn is then in this pass, for nobody would wake the worker to the next.
+                // It may be the only queue: its turn is then in this pass, for nothing would wake the worker to the next.
                 self.active_left += 1;
             } else if may(queue) {
                 self.fresh_left -= 1;
@@ -258,7 +258,7 @@ impl PollOrder {
                 at += 1;
             }
         }
-        // What was announced meanwhile has its place among the fresh.
+        // A suspected queue that was announced meanwhile has its place among the fresh.
         while let Some(&queue) = self.suspected.front() {
             if self.queues[queue].state == State::Suspected && !may(queue) {
                 return None;
@@ -283,7 +283,7 @@ impl PollOrder {
         Some(queue)
     }
 
-    /// What `queue` may still bring in this round, in bytes. A queue that owes from an earlier round pays first.
+    /// The bytes that `queue` may still bring in this round. A queue that owes from an earlier round pays first.
     fn share_left(&mut self, queue: usize) -> i64 {
         let queue = &mut self.queues[queue];
         let round = self.rounds[queue.group];
@@ -317,20 +317,20 @@ impl PollOrder {
                 State::Fresh(_) => {
                     self.queues.iter_mut().for_each(|queue| queue.look_by(now_ns + RECHECK_NS_MIN));
                 }
-                // Finding nothing is what was expected.
+                // A suspected queue was expected to be empty.
                 State::Suspected => return self.set_state(queue, State::Idle),
                 State::Active => self.empty_wakes += 1,
                 State::Idle => {}
             }
         }
         self.set_state(queue, State::Idle);
-        // What was to be seen by an earlier look has just been seen.
+        // The poll has seen all that an earlier look would have seen.
         self.queues[queue].look_ns = u64::MAX;
         self.queues[queue].look_by(now_ns + RECHECK_NS_MIN);
         self.recheck_soon(now_ns);
     }
 
-    /// A look has found packets that were not announced.
+    /// Notes that a look has found packets that were not announced.
     fn found_by_look(&mut self, now_ns: u64) {
         self.silent_finds = (self.silent_finds + 1).min(2 * SILENT_FINDS);
         self.silent_pause_ns = SILENT_SWEEP_NS_MIN;
@@ -341,11 +341,11 @@ impl PollOrder {
         if self.silent_finds >= SILENT_FINDS { self.silent_pause_ns } else { SWEEP_NS }
     }
 
-    /// A poll of `queue` brought as much as it may: where the queue stands now.
+    /// Gives `queue` its place after a poll that brought as much as it may.
     fn polled_full(&mut self, queue: usize, packets: usize, bytes: u64) {
         let share_left = self.share_left(queue);
         let was_active = self.queues[queue].state == State::Active;
-        // Early it brings no more than its share: another packet like these must fit in what is left.
+        // A quiet queue brings no more than its share early: another packet like these must fit in the rest of it.
         if !was_active && share_left * packets as i64 >= bytes as i64 {
             self.set_state(queue, State::Fresh(0));
             return self.fresh.push_front(queue);
@@ -358,12 +358,12 @@ impl PollOrder {
         }
     }
 
-    /// When the next pass is due even if nothing is announced.
+    /// The time at which the next pass is due even if no packet is announced.
     pub fn wake_ns(&self) -> u64 {
         self.recheck_ns.min(self.sweep_ns)
     }
 
-    /// Puts the looks that are due off to [`RECHECK_NS_MIN`] from now, if they may be.
+    /// Puts the due looks off to [`RECHECK_NS_MIN`] from now, if they may be.
     fn recheck_soon(&mut self, now_ns: u64) {
         let soon_ns = now_ns + RECHECK_NS_MIN;
         self.recheck_ns_max = self.recheck_ns_max.min(soon_ns + PUT_OFF_NS_MAX);
@@ -398,13 +398,13 @@ impl PollOrder {
         self.recheck_ns_max = self.recheck_ns.saturating_add(PUT_OFF_NS_MAX);
     }
 
-    /// How many polls brought nothing.
+    /// The polls that brought nothing.
     pub fn empty_polls(&self) -> u64 {
         self.empty_polls
     }
 
-    /// How many of them were of a queue that had waited for its turn (invariant 5): its last poll was full and took its last packet, and
-    /// none of its senders, whom that let go on, has run since. Nobody can tell such a queue from one with more.
+    /// The polls among them of a queue that had waited for its turn (invariant 5): its last poll was full and took its last packet, and
+    /// none of its senders, which that poll released, has run since. Such a queue cannot be told from one with more.
     pub fn empty_wakes(&self) -> u64 {
         self.empty_wakes
     }

@@ -1,11 +1,11 @@
-//! The turns that queues take, and what they bring, by example and by property.
+//! The turns of queues, and the packets that they bring, by example and by property.
 
 use super::*;
 
 const BUDGET: usize = 4;
 const LEN_BYTES: u64 = 100;
 
-/// One pass over queues with these packets in them; which queues were polled.
+/// One pass over queues with these packets in them; returns the polled queues.
 fn pass(order: &mut PollOrder, waiting: &mut [usize], now_ns: u64) -> Vec<usize> {
     order.begin_pass(now_ns);
     let mut polled = Vec::new();
@@ -18,7 +18,7 @@ fn pass(order: &mut PollOrder, waiting: &mut [usize], now_ns: u64) -> Vec<usize>
     polled
 }
 
-/// An order that has looked at everything once, at time 0.
+/// An order that has looked at all queues once, at time 0.
 fn settled(queues: usize) -> PollOrder {
     let mut order = PollOrder::new(queues, BUDGET as u32 * LEN_BYTES as u32, 0);
     let polled = pass(&mut order, &mut vec![0; queues], 0);
@@ -63,7 +63,7 @@ fn a_turn_that_is_not_taken_is_kept() {
     order.begin_pass(20);
     assert_eq!(order.next_active(|_| true), Some(0));
     order.polled(0, BUDGET, 400, true, 20);
-    // No room here. In the next pass it is the turn of those that had none.
+    // There is no room here. In the next pass it is the turn of queues that had none.
     assert_eq!(pass(&mut order, &mut [9, 9, 9], 30), [1, 2, 0]);
 }
 
@@ -115,7 +115,7 @@ fn a_packet_behind_its_announcement_is_found_in_time() {
     }
     assert!(pass(&mut order, &mut [1, 0], 2_000).is_empty(), "given up for now");
     assert_eq!(order.wake_ns(), 1_000 + RECHECK_NS_MIN);
-    // It may also have gone to another queue, so all are looked at.
+    // The packet may also have gone to another queue, so all are looked at.
     assert_eq!(pass(&mut order, &mut [1, 1], 1_000 + RECHECK_NS_MIN), [0, 1]);
 }
 
@@ -187,7 +187,8 @@ fn idle_queues_are_looked_at_ever_less_but_for_ever() {
     assert!(sweeps.len() >= 4);
 }
 
-/// One packet every 0.3 s, found by looks alone: the first few as late as those leave them, then within milliseconds, until they are announced.
+/// One packet every 0.3 s, found by looks alone: the first few as late as those come, then within milliseconds, until packets are
+/// announced.
 #[test]
 fn senders_that_announce_nothing_are_looked_at_often() {
     let mut order = settled(4);
@@ -224,14 +225,14 @@ fn senders_that_announce_nothing_are_looked_at_often() {
     assert!(looks < 30, "who announces is left in peace: {looks}");
 }
 
-/// What a queue brings at most at a poll, and how long its packets are.
+/// The most packets that a queue brings at a poll, and their length.
 #[derive(Clone, Copy)]
 struct Sender {
     packets: usize,
     len_bytes: u64,
 }
 
-/// Senders that always have more, polled one pass after the other while there is room for a few polls; bytes of each.
+/// Senders that always have more, polled one pass after the other while there is room for a few polls; returns the bytes of each.
 fn shares(senders: &[Sender], passes: usize) -> Vec<u64> {
     let mut order = PollOrder::new(senders.len(), BUDGET as u32 * 1500, 0);
     let mut brought = vec![0; senders.len()];
@@ -301,7 +302,7 @@ fn shares_are_equal_in_bytes_whatever_a_poll_brings() {
     }
 }
 
-/// Against a count of all queues, after each of many steps.
+/// The groups with work against a count of all queues, after each of many steps.
 #[test]
 fn groups_with_work_are_those_of_queues_that_are_not_quiet() {
     let mut order = settled(6);

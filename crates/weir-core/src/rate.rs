@@ -1,7 +1,7 @@
-//! A rate: how much may pass in a second. Immutable and shareable; the state of a limit is its bucket's.
+//! A rate: the bits that may pass in a second. Immutable and shareable; the state of a limit is its bucket's.
 //!
-//! Kept in bits per second, the unit it is written in everywhere (`200mbit`), so nothing is rounded on the way in.
-//! Zero is not a rate: what may never pass is a closed class, and a division by it cannot be written.
+//! The rate is kept in bits per second, the unit it is written in everywhere (`200mbit`), so nothing is rounded on the way in. Zero is not
+//! a rate: a class that may never send is closed, and a division by zero cannot be written.
 
 use std::num::NonZeroU64;
 
@@ -26,13 +26,13 @@ impl Rate {
         self.0.get()
     }
 
-    /// How long `len_bytes` take at this rate, in nanoseconds, rounded up; saturates at about 584 years.
+    /// The time that `len_bytes` take at this rate, in nanoseconds, rounded up; saturates at about 584 years.
     pub const fn ns_for(self, len_bytes: u64) -> u64 {
         let ns = (len_bytes as u128 * 8 * NS_PER_S as u128).div_ceil(self.0.get() as u128);
         if ns > u64::MAX as u128 { u64::MAX } else { ns as u64 }
     }
 
-    /// How many whole bytes pass in `ns` nanoseconds; saturates.
+    /// The whole bytes that pass in `ns` nanoseconds; saturates.
     pub const fn bytes_in(self, ns: u64) -> u64 {
         let bytes = ns as u128 * self.0.get() as u128 / (8 * NS_PER_S as u128);
         if bytes > u64::MAX as u128 { u64::MAX } else { bytes as u64 }

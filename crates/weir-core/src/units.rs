@@ -1,4 +1,4 @@
-//! Rates, sizes and times as people write them: `200mbit`, `20kb`, `5ms`.
+//! The text form of rates, sizes and times: `200mbit`, `20kb`, `5ms`.
 //!
 //! The rule is tc(8)'s, section PARAMETERS: a decimal number, then a unit, in any case.
 //!
@@ -9,8 +9,7 @@
 //! | size | `b k kb m mb g gb`; in bits `kbit mbit gbit` | 1024 |
 //! | time | `s sec secs ms msec msecs us usec usecs ns nsec nsecs` | 1000 |
 //!
-//! As in tc, `1gbps` is a thousand million *bytes* per second, and what is less than the smallest unit is cut
-//! off.
+//! As in tc, `1gbps` is a thousand million *bytes* per second, and fractions of the smallest unit are cut off.
 //!
 //! Source: tc(8); iproute2 `lib/utils_math.c` (`get_rate64`, `get_size64`, `get_time64`).
 //!
@@ -58,7 +57,7 @@ pub fn time_text(time_ns: u64) -> String {
     in_largest_unit(time_ns, 1000, &["ns", "us", "ms", "s"])
 }
 
-/// Why a text is not a rate, a size or a time.
+/// The reason why a text is not a rate, a size or a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnitError {
     quantity: Quantity,
@@ -179,7 +178,7 @@ impl Quantity {
     }
 }
 
-/// Cuts a text into its number and what follows.
+/// Cuts a text into its number and the rest.
 fn split(text: &str) -> (&str, &str) {
     text.split_at(text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len()))
 }

@@ -1,4 +1,4 @@
-//! No shaper allocates on the packet's way: everything is taken when it is made.
+//! No shaper allocates on the packet's way: all memory is taken when it is made.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -112,7 +112,7 @@ fn packets_pass_wait_and_drop_without_allocating() {
         assert!(sent > 1000, "shaper {which} sent {sent} and dropped {dropped}");
         assert_eq!(allocations, 0, "shaper {which}");
     }
-    // The counter works: a test that could not fail would be worth nothing.
+    // The counter works; a test that could not fail would be worth nothing.
     let before = ALLOCATIONS.get();
     drop(std::hint::black_box(vec![0u8; 100]));
     assert_eq!(ALLOCATIONS.get() - before, 1);

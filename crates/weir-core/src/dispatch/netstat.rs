@@ -46,7 +46,7 @@ pub struct ProtocolRow {
     pub mode: Option<Mode>,
     /// Whether it names its worker itself.
     pub names_worker: bool,
-    /// What happens when it is full.
+    /// The rule when it is full.
     pub when_full: WhenFull,
 }
 

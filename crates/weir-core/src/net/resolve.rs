@@ -29,7 +29,7 @@ use crate::drops::DropReason;
 /// The content of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Message {
-    /// Who has `target`? Asked by `sender`, which may have no address yet.
+    /// A question for the station that has `target`, asked by `sender`, which may have no address yet.
     Question { target: IpAddr, sender: Option<(IpAddr, [u8; 6])>, from: [u8; 6] },
     /// `station` has this address; `asked` if the message is an answer.
     Tells { station: IpAddr, mac: [u8; 6], asked: bool },

@@ -1,9 +1,8 @@
-//! A hash table of fixed size: what a bridge knows of stations and a router of neighbours.
+//! A hash table of fixed size: for the stations of a bridge and the neighbours of a router.
 //!
-//! Open addressing with linear probing. With `home` the slot a key hashes to, an entry lies at most [`PROBES_MAX`] slots
-//! behind its home, and every slot between is taken; removing an entry moves the ones behind it closer. So a look-up
-//! ends at the first free slot and reads [`PROBES_MAX`] slots at most, whatever keys a stranger thinks of, and an
-//! entry that would lie further is refused.
+//! Open addressing with linear probing. With `home` the slot a key hashes to, an entry lies at most [`PROBES_MAX`] slots behind its home,
+//! and every slot between is taken; removing an entry moves the ones behind it closer. So a look-up ends at the first free slot and reads
+//! [`PROBES_MAX`] slots at most, whatever keys a stranger chooses, and an entry that would lie further is refused.
 //!
 //! Slots are twice the entries allowed, rounded up to a power of two: probes stay short. The hash is keyed by a seed, so
 //! that keys that collide here cannot be prepared.
@@ -11,10 +10,10 @@
 //! Owner: one worker. Source: Knuth, The Art of Computer Programming 3, section 6.4, algorithm R (removal).
 //! Limits: the size never changes; the hash is no cryptographic one.
 
-/// Slots looked at for one key, at most.
+/// The most slots looked at for one key.
 pub const PROBES_MAX: usize = 32;
 
-/// What a table can be keyed by.
+/// A key of a table.
 pub trait TableKey: Copy + Eq {
     /// A number as random as `seed` from the key.
     fn hash(self, seed: u64) -> u64;
@@ -30,7 +29,7 @@ impl TableKey for u64 {
 /// Spreads the bits of `word` over all bits of the result.
 #[inline]
 pub fn mix(word: u64) -> u64 {
-    // The golden ratio in 64 bits: odd, and without a pattern that addresses could share.
+    // The factor is the golden ratio in 64 bits: odd, and without a pattern that addresses could share.
     let product = u128::from(word) * 0x9e37_79b9_7f4a_7c15;
     product as u64 ^ (product >> 64) as u64
 }
@@ -44,7 +43,7 @@ pub struct Table<K, V> {
     len_max: usize,
 }
 
-/// No `Option` of a pair, which would keep its tag apart from the room that the pair leaves.
+/// The enum is no `Option` of a pair, which would keep its tag apart from the room that the pair leaves.
 #[derive(Clone, Copy, Debug)]
 enum Slot<K, V> {
     Free,
@@ -66,17 +65,17 @@ impl<K: TableKey, V: Copy> Table<K, V> {
         Table { slots: vec![Slot::Free; slots].into(), seed, len: 0, len_max }
     }
 
-    /// How many entries there are.
+    /// The number of entries.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether there is no entry.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// How many slots [`Table::slot`] knows.
+    /// The number of slots that [`Table::slot`] takes.
     pub fn slots(&self) -> usize {
         self.slots.len()
     }
@@ -146,7 +145,7 @@ impl<K: TableKey, V: Copy> Table<K, V> {
             let Slot::Taken(key, _) = self.slots[slot] else {
                 return Some(value);
             };
-            // It may move into the hole unless its home lies behind the hole.
+            // The entry may move into the hole unless its home lies behind the hole.
             if self.distance(self.home(key), slot) >= self.distance(hole, slot) {
                 self.slots[hole] = std::mem::replace(&mut self.slots[slot], Slot::Free);
                 hole = slot;
@@ -154,7 +153,7 @@ impl<K: TableKey, V: Copy> Table<K, V> {
         }
     }
 
-    /// Removes every entry that `keep` says no to. Takes as long as the table is large.
+    /// Removes every entry for which `keep` is false. The time grows with the size of the table.
     pub fn retain(&mut self, mut keep: impl FnMut(K, &V) -> bool) {
         for slot in 0..self.slots.len() {
             // Removing may move another entry here.
@@ -215,7 +214,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a `HashMap`, with homes at the end of the table so that runs wrap.
+        /// The table against a `HashMap`, with homes at the end of the table so that runs wrap.
         #[test]
         fn holds_what_was_put_in(
             operations in prop::collection::vec((0u8..4, 0u8..24, any::<u32>()), 1..300),

@@ -1,5 +1,5 @@
-//! A backlog: what waits in one class. Fair queues, the credit that bounds them, the rule for when they are
-//! full, and the books and delays of what passed.
+//! A backlog: the packets that wait in one class. Fair queues, the credit that bounds them, the rule for when they are full, and the books
+//! and delays of packets that passed.
 //!
 //! ```text
 //! room_bytes = max(limit, poll budget) - held            the credit: what an intake may still bring in
@@ -9,7 +9,7 @@
 //! | rule | when full | while it stands too long |
 //! |---|---|---|
 //! | `Block` | room is 0, so feeders are not polled and senders feel it | nothing |
-//! | `Ecn` | the same | CoDel marks what can be marked |
+//! | `Ecn` | the same | CoDel marks packets that can be marked |
 //! | `Drop` | a packet is dropped if its flow holds its share | CoDel drops |
 //!
 //! A flow's share is `limit / flows waiting`, so a flood is dropped and a quiet flow beside it is not; `n`
@@ -36,17 +36,17 @@ use crate::{
     packet::Packet,
 };
 
-/// What becomes of packets when a class is full, or has been for long.
+/// The treatment of packets when a class is full, or has been for long.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueRule {
-    /// What happens at the limit.
+    /// The policy at the limit.
     pub when_full: FullPolicy,
-    /// The longest a packet may wait before it is dropped; for ever if absent.
+    /// The longest that a packet may wait before it is dropped, in nanoseconds; for ever if absent.
     pub max_wait_ns: Option<u64>,
 }
 
 impl QueueRule {
-    /// The same rule where packets have `mtu_bytes` at most.
+    /// The same rule for packets of at most `mtu_bytes`.
     pub fn for_packets_of(mut self, mtu_bytes: u64) -> QueueRule {
         if let FullPolicy::Ecn(codel) | FullPolicy::Drop(codel) = &mut self.when_full {
             codel.mtu_bytes = mtu_bytes;
@@ -55,15 +55,15 @@ impl QueueRule {
     }
 }
 
-/// What happens at the limit; see the table of the module.
+/// The policy at the limit; see the table of the module.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FullPolicy {
-    /// Hold the senders.
+    /// The senders are held.
     #[default]
     Block,
-    /// Hold the senders, and before it comes to that tell those that understand marks.
+    /// The senders are held, and before that those that understand marks are told.
     Ecn(CodelConfig),
-    /// Tell the senders by dropping.
+    /// The senders are told by dropping packets.
     Drop(CodelConfig),
 }
 
@@ -74,7 +74,7 @@ impl FullPolicy {
     }
 }
 
-/// Why a packet was not taken in; it is the caller's again.
+/// The reason why a packet was not taken in; it is the caller's again.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Refused<P> {
     /// Every slot is taken. Nothing is booked; cannot happen where slots cover all frames.
@@ -83,34 +83,34 @@ pub enum Refused<P> {
     Dropped(DropReason, P),
 }
 
-/// What a dequeue found.
+/// The result of a dequeue.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Dequeue<P> {
     /// This packet of this flow leaves now; it is charged and booked.
     Packet(usize, P),
-    /// The rule drops this packet; it is booked and not charged. Free it and ask again.
+    /// This packet is dropped by the rule; it is booked and not charged. Free it and ask again.
     Dropped(DropReason, P),
     /// Packets wait, and none is admitted before this time.
     NotBefore(u64),
-    /// Nothing waits.
+    /// No packet waits.
     Empty,
 }
 
-/// The queues of one class and all that is known about them.
+/// The queues of one class with their rule, books and delays.
 #[derive(Debug)]
 pub struct Backlog {
     queue: Drr,
-    /// What is booked here and passes by the queues.
+    /// The packets that are booked here and pass by the queues.
     passing: Count,
     rule: QueueRule,
-    /// Whether the rule is the default one, by which nothing happens to a packet that waits.
+    /// Whether the rule is the default one, by which a waiting packet is neither dropped nor marked.
     is_plain: bool,
-    /// One for each flow where the rule needs it, else none.
+    /// The CoDel state of each flow where the rule needs it, else none.
     codel: Vec<Codel>,
     limit_bytes: u64,
     poll_budget_bytes: u64,
     account: Account,
-    /// How many packets it marked as having met congestion.
+    /// The packets that were marked as having met congestion.
     marked: u64,
     delay: DelayHistogram,
     blocked: Blocked,
@@ -142,7 +142,7 @@ impl Backlog {
         backlog
     }
 
-    /// How many more bytes an intake may bring in; 0 means its feeders must wait.
+    /// The bytes that an intake may still bring in; 0 means its feeders must wait.
     pub fn room_bytes(&self) -> u64 {
         match self.rule.when_full {
             FullPolicy::Block | FullPolicy::Ecn(_) => self.limit_bytes().saturating_sub(self.held().bytes),
@@ -183,7 +183,7 @@ impl Backlog {
         Some((flow, slab.front(fifo)?))
     }
 
-    /// Sends the next packet in fair order, or drops it if that is what the rule says.
+    /// Sends the next packet in fair order, or drops it if the rule says so.
     #[inline(always)]
     pub fn dequeue<P: Packet>(&mut self, slab: &mut Slab<P>, now_ns: u64) -> Dequeue<P> {
         if let Some(reason) = self.drop_or_mark_head(slab, now_ns) {
@@ -199,7 +199,7 @@ impl Backlog {
         Dequeue::Packet(flow, packet)
     }
 
-    /// Takes the next packet out, booked as dropped. Until `None` this empties the backlog.
+    /// Takes the next packet out, booked as dropped. Repeated until `None` this empties the backlog.
     pub fn drop_next<P: Packet>(&mut self, slab: &mut Slab<P>, reason: DropReason) -> Option<P> {
         let (_, packet) = self.queue.discard(slab)?;
         self.account.drop(reason, packet.len_bytes());
@@ -213,12 +213,12 @@ impl Backlog {
         Some((flow, packet))
     }
 
-    /// When a packet that arrived at `arrival_ns` has waited too long.
+    /// The time at which a packet that arrived at `arrival_ns` has waited too long.
     pub fn expires_ns(&self, arrival_ns: u64) -> u64 {
         self.rule.max_wait_ns.map_or(u64::MAX, |max_wait_ns| arrival_ns.saturating_add(max_wait_ns))
     }
 
-    /// Changes the rule from now on; what waits stays.
+    /// Changes the rule from now on; waiting packets stay.
     pub fn set_rule(&mut self, rule: QueueRule) {
         let flows = if rule.when_full == FullPolicy::Block { 0 } else { self.queue.flows() };
         self.codel.resize(flows, Codel::default());
@@ -226,32 +226,32 @@ impl Backlog {
         self.rule = rule;
     }
 
-    /// The rule as it is now.
+    /// The present rule.
     pub fn rule(&self) -> &QueueRule {
         &self.rule
     }
 
-    /// Changes the credit from now on; what waits stays.
+    /// Changes the credit from now on; waiting packets stay.
     pub fn set_limit(&mut self, limit_bytes: u64) {
         self.limit_bytes = limit_bytes;
     }
 
-    /// The credit as a whole, held and room together.
+    /// The whole credit, held and room together.
     pub fn limit_bytes(&self) -> u64 {
         self.limit_bytes.max(self.poll_budget_bytes)
     }
 
-    /// The times at which its feeders were not polled because this was full; to be told, and to be read.
+    /// The times at which its feeders were not polled because the backlog was full, to be reported and read.
     pub fn blocked_mut(&mut self) -> &mut Blocked {
         &mut self.blocked
     }
 
-    /// The same, to be read.
+    /// The same times, to be read.
     pub fn blocked(&self) -> &Blocked {
         &self.blocked
     }
 
-    /// Its books.
+    /// The books of the class.
     pub fn account(&self) -> &Account {
         &self.account
     }
@@ -261,19 +261,19 @@ impl Backlog {
         &self.delay
     }
 
-    /// How many packets it marked instead of dropping them.
+    /// The packets that were marked instead of dropped.
     pub fn marked(&self) -> u64 {
         self.marked
     }
 
-    /// What waits here.
+    /// The packets that wait here.
     pub fn held(&self) -> Count {
         let mut held = self.queue.held();
         held.merge(self.passing);
         held
     }
 
-    /// What waits in one flow's queue, or passes by the queues.
+    /// The packets that wait in one flow's queue, or pass by the queues.
     pub fn held_of(&self, flow: usize) -> Count {
         let mut held = self.queue.held_of(flow);
         held.merge(self.passing);
@@ -293,7 +293,7 @@ impl Backlog {
         self.passing.merge(passed);
     }
 
-    /// Books some of them as sent, which arrived together.
+    /// Books passing packets that arrived together as sent.
     #[inline(always)]
     pub(super) fn pass_out(&mut self, passed: Count, arrival_ns: u64, now_ns: u64) {
         self.passing.sub_all(passed);
@@ -301,13 +301,13 @@ impl Backlog {
         self.delay.record_all(now_ns.saturating_sub(arrival_ns), passed.packets);
     }
 
-    /// Books one of them as dropped.
+    /// Books a passing packet as dropped.
     pub(super) fn drop_passing(&mut self, reason: DropReason, len_bytes: u32) {
         self.passing.sub(len_bytes);
         self.account.drop(reason, len_bytes);
     }
 
-    /// Takes one of them off the books: it goes to another class.
+    /// Takes a passing packet off the books: it goes to another class.
     pub(super) fn move_passing(&mut self, len_bytes: u32) {
         self.passing.sub(len_bytes);
         self.account.move_out(len_bytes);
@@ -319,8 +319,7 @@ impl Backlog {
         self.held().bytes >= limit_bytes && self.held_of(flow).bytes >= share_bytes
     }
 
-    /// Applies the rule to the packet that leaves next: marks it where that will do, else says why to drop
-    /// it.
+    /// Applies the rule to the packet that leaves next: marks it where that will do, else returns the reason to drop it.
     fn drop_or_mark_head<P: Packet>(&mut self, slab: &mut Slab<P>, now_ns: u64) -> Option<DropReason> {
         if self.is_plain {
             return None;

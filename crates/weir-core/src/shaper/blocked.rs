@@ -1,12 +1,12 @@
-//! For how long a place held its feeders: the time during which it was full and they were not polled.
+//! The time for which a place held its feeders: during which it was full and they were not polled.
 //!
 //! ```text
 //! blocked = sum over begin .. end                the present time included while it has not ended
 //! ```
 //!
-//! Owner: the place's. Telling the same thing twice changes nothing, so the teller need not remember.
+//! Owner: the place's owner. A repeated report changes nothing, so the caller need not remember.
 
-/// The time spent blocked.
+/// The time for which a place blocked its feeders.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Blocked {
     total_ns: u64,
@@ -14,17 +14,17 @@ pub struct Blocked {
 }
 
 impl Blocked {
-    /// Tells that a feeder is not polled because the place is full.
+    /// Notes that a feeder is not polled because the place is full.
     pub fn begin(&mut self, now_ns: u64) {
         self.since_ns.get_or_insert(now_ns);
     }
 
-    /// Tells that its feeders are polled again.
+    /// Notes that its feeders are polled again.
     pub fn end(&mut self, now_ns: u64) {
         *self = Blocked { total_ns: self.total_ns(now_ns), since_ns: None };
     }
 
-    /// How long that was in all, until now.
+    /// The blocked time in all until now, in nanoseconds.
     pub fn total_ns(&self, now_ns: u64) -> u64 {
         self.total_ns + self.since_ns.map_or(0, |since_ns| now_ns.saturating_sub(since_ns))
     }

@@ -6,10 +6,10 @@
 //!
 //! The buckets are a ring of [`BUCKETS`] = 64^3, the window of time that begins at the last bucket taken.
 //!
-//! Items are numbers of the owner's, linked through the owner's memory: [`Buckets::push`] returns the item
-//! that must follow the new one, [`Buckets::take_due`] the first item of a whole bucket, taken at once. What
-//! is put into the present bucket meanwhile waits for the next, so nothing due can be passed for ever by what
-//! comes later. An owner that also links items backwards can take one out early ([`Buckets::set_head`]).
+//! Items are numbers of the owner's, linked through the owner's memory: [`Buckets::push`] returns the item that must follow the new one,
+//! [`Buckets::take_due`] the first item of a whole bucket, taken at once. An item that is put into the present bucket meanwhile waits for
+//! the next, so later items never pass a due one for ever. An owner that also links items backwards can take one out early
+//! ([`Buckets::set_head`]).
 //!
 //! Owner: one worker. Source: Saeed et al., *Eiffel*, NSDI 2019 (circular hierarchical find-first-set queue).
 //!
@@ -19,7 +19,7 @@
 
 use super::ffs::{FindFirstSet, PLACES, boxed};
 
-/// How many buckets there are, and so the window: `BUCKETS * 2^shift` nanoseconds.
+/// The number of buckets, and so the window: `BUCKETS * 2^shift` nanoseconds.
 pub const BUCKETS: u64 = PLACES;
 
 /// No item: the end of a bucket's list.
@@ -28,7 +28,7 @@ pub const NONE: u32 = u32::MAX;
 /// No bucket: past any time.
 const ALL_EMPTY: u64 = u64::MAX;
 
-/// The queue.
+/// A queue of times.
 #[derive(Debug)]
 pub struct Buckets {
     shift: u32,
@@ -36,8 +36,8 @@ pub struct Buckets {
     full: FindFirstSet,
     /// The bucket taken last, as an absolute number: invariant: no item is in an earlier one.
     base: u64,
-    /// The first full bucket, as an absolute number; `ALL_EMPTY` if there is none. Looked for once for each bucket that is
-    /// taken, however often it is asked for.
+    /// The first full bucket, as an absolute number; `ALL_EMPTY` if there is none. It is looked for once for each bucket that is taken,
+    /// however often it is asked for.
     first: u64,
     heads: Box<[u32; BUCKETS as usize]>,
 }
@@ -65,7 +65,7 @@ impl Buckets {
         self.push_placed(at_ns, item).1
     }
 
-    /// The same, telling the place as well, for [`Self::set_head`].
+    /// Puts an item in; returns its place as well, for [`Self::set_head`].
     #[inline]
     pub fn push_placed(&mut self, at_ns: u64, item: u32) -> (u32, u32) {
         let rounds_up = u64::from(at_ns & ((1 << self.shift) - 1) != 0);
@@ -76,8 +76,7 @@ impl Buckets {
         (place as u32, std::mem::replace(&mut self.heads[place], item))
     }
 
-    /// Makes `item` the first of a place, in the stead of the one that was: for an owner that takes its first
-    /// item out.
+    /// Makes `item` the first of a place, instead of the present one: for an owner that takes its first item out.
     pub fn set_head(&mut self, place: u32, item: u32) {
         if item == NONE {
             self.clear(place as usize);
@@ -104,7 +103,7 @@ impl Buckets {
         Some(item)
     }
 
-    /// When the first bucket is due; `None` if all are empty.
+    /// The time at which the first bucket is due; `None` if all are empty.
     #[inline]
     pub fn next_ns(&self) -> Option<u64> {
         (self.first != ALL_EMPTY).then(|| self.first << self.shift)
@@ -145,8 +144,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against a sorted map of buckets: the same items at the same times in the same order, whatever the
-        /// clock does, through many turns of the ring.
+        /// The queue against a sorted map of buckets: the same items at the same times in the same order, whatever the clock does, through
+        /// many turns of the ring.
         #[test]
         fn items_leave_in_order_of_time_and_never_early(
             operations in prop::collection::vec(operation(), 1..300),

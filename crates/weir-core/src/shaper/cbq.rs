@@ -26,11 +26,10 @@
 //! vary; served on time with packets of one length it keeps its rate exactly. `max_idle` is the burst's time
 //! at the rate.
 //!
-//! Every packet is charged to its leaf and all ancestors, borrowed or not, so a class that borrowed must pay;
-//! its debt is kept to the time of two packets (`min_idle`), or a class that borrowed for long would lose its
-//! own share afterwards. An *isolated* class lends nothing to those outside it. It is a link of its own: what
-//! it sends within its own rate is not charged to its ancestors, what it borrows is charged to them alone,
-//! and what its parent has to lend is reduced by its rate ([`Cbq::set_config`]).
+//! Every packet is charged to its leaf and all ancestors, borrowed or not, so a class that borrowed must pay; its debt is kept to the time
+//! of two packets (`min_idle`), or a class that borrowed for long would lose its own share afterwards. An *isolated* class lends nothing to
+//! those outside it. It is a link of its own: packets that it sends within its own rate are not charged to its ancestors, packets that it
+//! borrows for are charged to them alone, and the rate its parent has to lend is reduced by its rate ([`Cbq::set_config`]).
 //!
 //! Borrowing follows the formal link-sharing guideline, priorities and weighted round robin are the tree's; a
 //! class's weight is its quantum.
@@ -39,11 +38,10 @@
 //! ToN 3(4), 1995, sections 3 and 4 and appendix A (estimator); Linux `net/sched/sch_cbq.c` before its
 //! removal in 2023 (scaled average, `undertime`).
 //!
-//! Limits: those of the tree. An inner class and a root should forget nothing, or what they forget is lent
-//! out too early: give them an `ewma_log` of [`EWMA_LOG_MAX`] (the paper's simulations give them exact shares
-//! likewise), and since leaves may run over, give the tree the link's own rate ([`Tree::set_link`]). The
-//! top-level and ancestors-only approximations, with which the paper saves work, are not needed and not
-//! offered.
+//! Limits: those of the tree. An inner class and a root should forget nothing, or the rate they forget is lent out too early: give them an
+//! `ewma_log` of [`EWMA_LOG_MAX`] (the paper's simulations give them exact shares likewise), and since leaves may run over, give the tree
+//! the link's own rate ([`Tree::set_link`]). The top-level and ancestors-only approximations, with which the paper saves work, are not
+//! needed and not offered.
 
 use std::fmt;
 
@@ -56,44 +54,44 @@ use crate::{
 /// A tree of CBQ classes.
 pub type Cbq<P> = Tree<P, CbqMeter>;
 
-/// What one class is allowed.
+/// The share and the flags of one class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CbqConfig {
     /// Its share of the link.
     pub rate: Rate,
-    /// How much may pass at once after a pause.
+    /// The bytes that may pass at once after a pause.
     pub burst_bytes: u64,
     /// The longest packet.
     pub mtu_bytes: u64,
     /// The weight `2^-ewma_log` of the last packet in the average; [`EWMA_LOG`] unless there is a reason.
     pub ewma_log: u8,
-    /// It never borrows.
+    /// Whether it never borrows.
     pub bounded: bool,
-    /// It never lends to classes outside it.
+    /// Whether it never lends to classes outside it.
     pub isolated: bool,
 }
 
-/// The kernel's weight: 1/32.
+/// The kernel's weight of the last packet: 1/32.
 pub const EWMA_LOG: u8 = 5;
-/// The lightest weight that is taken.
+/// The lightest weight that is taken: 2^-16.
 pub const EWMA_LOG_MAX: u8 = 16;
 
-/// Why a class cannot be kept.
+/// The reason why a class cannot be kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CbqError {
-    /// Out of 1 to [`EWMA_LOG_MAX`].
+    /// The weight is not from 1 to [`EWMA_LOG_MAX`].
     EwmaLog {
-        /// What was asked for.
+        /// The weight asked for.
         ewma_log: u8,
     },
-    /// Its isolated children take all it has.
+    /// The class's isolated children take all its rate.
     IsolatedAboveParent {
-        /// What they take.
+        /// The rate that they take.
         isolated: Rate,
-        /// What it has.
+        /// The rate of the class.
         rate: Rate,
     },
-    /// The tree has no place for it.
+    /// The tree has no place for the class.
     Tree(TreeError),
 }
 
@@ -118,21 +116,21 @@ impl std::error::Error for CbqError {}
 #[derive(Clone, Debug)]
 pub struct CbqMeter {
     config: CbqConfig,
-    /// The rate less what isolated children take.
+    /// The rate less that of isolated children.
     rate: Rate,
     max_idle_ns: i64,
     min_idle_ns: i64,
     /// `avgidle * 2^ewma_log`: invariant: within `min_idle_ns ..= max_idle_ns`.
     avgidle_scaled_ns: i64,
     last_ns: u64,
-    /// Of the last packet's cost, in 1 / rate ns.
+    /// The remainder of the last packet's cost, in 1 / rate ns.
     remainder: u64,
-    /// When it will no longer be over its limit.
+    /// The time at which it will no longer be over its limit.
     under_ns: u64,
 }
 
 impl CbqConfig {
-    /// Whether this can be kept.
+    /// Whether this configuration can be kept.
     pub fn check(&self) -> Result<(), CbqError> {
         if (1..=EWMA_LOG_MAX).contains(&self.ewma_log) {
             Ok(())
@@ -143,7 +141,7 @@ impl CbqConfig {
 }
 
 impl CbqMeter {
-    /// A class that has been idle for long.
+    /// The estimator of a class that has been idle for long.
     pub fn new(config: CbqConfig, now_ns: u64) -> Result<CbqMeter, CbqError> {
         config.check()?;
         let mut meter = CbqMeter {
@@ -161,13 +159,13 @@ impl CbqMeter {
         Ok(meter)
     }
 
-    /// What it keeps.
+    /// The configuration.
     pub fn config(&self) -> &CbqConfig {
         &self.config
     }
 
-    /// Times are worth as many bytes after a change as before: the same debt, the same idleness, at another
-    /// rate. So it does not matter how often a rate is changed.
+    /// Changes the rate. Times are worth as many bytes after it as before: the same debt, the same idleness, at another rate. So it does
+    /// not matter how often a rate is changed.
     fn set_config(&mut self, config: CbqConfig, rate: Rate, now_ns: u64) {
         let (old, new) = (u128::from(self.rate.bits_per_s()), u128::from(rate.bits_per_s()));
         let rescaled = |ns: u64| u64::try_from(u128::from(ns) * old / new).unwrap_or(u64::MAX);
@@ -227,9 +225,8 @@ impl Meter for CbqMeter {
 
 impl<P: Packet> Cbq<P> {
     /// Changes a class's share and flags from now on; the average is kept. On an error nothing has changed.
-    ///
-    /// What isolated children take is worked out anew for the class and its parent: call it for an isolated
-    /// class once it is added, and for the parent of one that was removed.
+    /// The rate of isolated children is taken off anew for the class and its parent: call this for an isolated class once it is added, and
+    /// for the parent of one that was removed.
     pub fn set_config(
         &mut self,
         class: usize,

@@ -6,12 +6,12 @@
 //!
 //! Every change is live: packets stay where they are, in their order, and bucket levels are kept.
 //!
-//! Without a TBF and with the default rule nothing can be decided about a packet that comes while nothing waits: it passes by the fair
-//! queues, first in, first out, like `TCQ_F_CAN_BYPASS` of Linux. There are never more than 320 of these, and they leave before what
-//! waits in the queues, all of which came later.
+//! Without a TBF and with the default rule nothing can be decided about a packet that comes while none waits: it passes by the fair queues,
+//! first in, first out, like `TCQ_F_CAN_BYPASS` of Linux. There are never more than 320 of these, and they leave before packets that wait
+//! in the queues, all of which came later.
 //!
-//! Owner: one worker. Limits: no TBF (`None`) means that packets pass as fast as they are asked for, and the
-//! room is then bounded by the slots alone.
+//! Owner: one worker. Limits: no TBF (`None`) means that packets pass as fast as they are asked for, and the room is then bounded by the
+//! slots alone.
 
 use std::collections::VecDeque;
 
@@ -31,7 +31,7 @@ use crate::{
 /// The most packets that pass by the fair queues at a time: a poll, and the four that another worker may be ahead.
 const PASSING_MAX: usize = 320;
 
-/// What memory a class takes at creation, and how fine its turns are.
+/// The memory that a class takes at creation, and the bytes of its turns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClassSize {
     /// Flows are numbered `0..flows`.
@@ -44,7 +44,7 @@ pub struct ClassSize {
     pub poll_budget_bytes: u64,
 }
 
-/// One class and all it knows.
+/// One class: its packets, its limit and its backlog.
 #[derive(Debug)]
 pub struct Class<P> {
     slab: Slab<P>,
@@ -57,7 +57,7 @@ pub struct Class<P> {
 #[derive(Debug)]
 struct Passing<P> {
     packets: Vec<P>,
-    /// The same in runs of neighbours that came together.
+    /// The same packets in runs of neighbours that came together.
     runs: VecDeque<Run>,
     packets_max: usize,
 }
@@ -89,7 +89,7 @@ impl<P: Packet> Class<P> {
         Ok(class)
     }
 
-    /// How many more bytes an intake may bring in; 0 means its feeders must wait.
+    /// The bytes that an intake may still bring in; 0 means its feeders must wait.
     pub fn room_bytes(&self) -> u64 {
         let blocks = !self.backlog.rule().when_full.drops();
         if blocks && self.room_packets() == 0 { 0 } else { self.backlog.room_bytes() }
@@ -120,7 +120,8 @@ impl<P: Packet> Class<P> {
         self.tbf.is_none() && self.passing.has_room(packets) && self.backlog.may_be_passed()
     }
 
-    /// Takes the first `count` packets in, which may pass by the queues; `flow` says of each run of neighbours that came together their flow.
+    /// Takes the first `count` packets in, which may pass by the queues; `flow` gives the flow of each run of neighbours that came
+    /// together.
     #[inline(always)]
     pub fn pass_all_in(&mut self, packets: &mut Vec<P>, count: usize, mut flow: impl FnMut(&Meta) -> usize) {
         for run in packets[..count].chunk_by(|one, next| one.meta().came_with(next.meta())) {
@@ -138,8 +139,8 @@ impl<P: Packet> Class<P> {
         self.passing.runs.push_back(run);
     }
 
-    /// Lets out what passes by the queues behind others in `out`, `packets_max` at the most, if nothing limits it now; how many of these came
-    /// in now.
+    /// Lets passing packets out behind others in `out`, `packets_max` at the most, if no TBF limits them; returns how many of them came in
+    /// now.
     #[inline(always)]
     pub fn pass_out(&mut self, packets_max: usize, now_ns: u64, out: &mut Vec<P>) -> u64 {
         let count = packets_max.min(self.passing.packets.len());
@@ -171,7 +172,7 @@ impl<P: Packet> Class<P> {
                 None => self.backlog.dequeue(&mut self.slab, now_ns),
             };
         };
-        // What passed by the queues has no rule to expire by.
+        // A packet that passed by the queues has no rule to expire by.
         let (head, expires) = match self.passing.packets.first() {
             Some(head) => (head, false),
             None => match self.backlog.head(&self.slab) {
@@ -199,8 +200,7 @@ impl<P: Packet> Class<P> {
         outcome
     }
 
-    /// Takes a packet out past the limit, booked as dropped: when its way out is gone. Until `None` the class
-    /// drains.
+    /// Takes a packet out past the limit, booked as dropped, when its way out is gone. Repeated until `None` this drains the class.
     pub fn drop_next(&mut self, reason: DropReason) -> Option<P> {
         match self.passing.pop() {
             Some((_, packet)) => {
@@ -222,7 +222,7 @@ impl<P: Packet> Class<P> {
         }
     }
 
-    /// Changes the limits from now on; nothing that waits is touched. On an error nothing has changed.
+    /// Changes the limits from now on; waiting packets are not touched. On an error nothing has changed.
     pub fn set_limits(&mut self, limits: Option<TbfConfig>, now_ns: u64) -> Result<(), TbfError> {
         match (limits, &mut self.tbf) {
             (Some(config), Some(tbf)) => tbf.set_config(config, now_ns)?,
@@ -233,7 +233,7 @@ impl<P: Packet> Class<P> {
         Ok(())
     }
 
-    /// The limits as they are now.
+    /// The present limits.
     pub fn limits(&self) -> Option<&TbfConfig> {
         self.tbf.as_ref().map(Tbf::config)
     }
@@ -243,12 +243,12 @@ impl<P: Packet> Class<P> {
         self.tbf.as_ref().is_some_and(|tbf| tbf.ready_at(len_bytes, now_ns) > now_ns)
     }
 
-    /// Changes the rule for a full class from now on; nothing that waits is touched.
+    /// Changes the rule for a full class from now on; waiting packets are not touched.
     pub fn set_rule(&mut self, rule: QueueRule) {
         self.backlog.set_rule(rule);
     }
 
-    /// The credit as a whole: held and room together.
+    /// The whole credit, held and room together.
     pub fn limit_bytes(&self) -> u64 {
         self.backlog.limit_bytes()
     }
@@ -258,17 +258,17 @@ impl<P: Packet> Class<P> {
         &self.backlog
     }
 
-    /// For how long its feeders were blocked, the present time included.
+    /// The time for which its feeders were blocked, the present time included, in nanoseconds.
     pub fn blocked_ns(&self, now_ns: u64) -> u64 {
         self.backlog.blocked().total_ns(now_ns)
     }
 
-    /// The same times, to be told as for any shaper.
+    /// The same times, to be reported as for any shaper.
     pub fn blocked_mut(&mut self) -> &mut Blocked {
         self.backlog.blocked_mut()
     }
 
-    /// Its books.
+    /// The books of the class.
     pub fn account(&self) -> &Account {
         self.backlog.account()
     }
@@ -278,12 +278,12 @@ impl<P: Packet> Class<P> {
         self.backlog.delay()
     }
 
-    /// What waits here.
+    /// The packets that wait here.
     pub fn held(&self) -> Count {
         self.backlog.held()
     }
 
-    /// What waits in one flow's queue, or passes by the queues.
+    /// The packets that wait in one flow's queue, or pass by the queues.
     pub fn held_of(&self, flow: usize) -> Count {
         self.backlog.held_of(flow)
     }
@@ -300,7 +300,7 @@ impl<P: Packet> Passing<P> {
         self.packets.len() + packets <= self.packets_max
     }
 
-    /// Takes from the first run what of it is among `packets`, the next to leave; how much that is.
+    /// Takes the packets of the first run that are among `packets`, the next to leave; returns their count.
     #[inline(always)]
     fn take(&mut self, packets: &[P]) -> Count {
         let Some(first) = self.runs.front_mut() else { return Count::default() };
@@ -383,7 +383,7 @@ mod tests {
     fn what_passes_by_the_queues_is_booked_in_runs_that_may_leave_in_parts() {
         let mut class = Class::new(SIZE, None, 0).unwrap();
         let came = |number, arrival_ns| packet(60 + number as u32, number, arrival_ns);
-        // Flows are told apart by whoever puts packets in; here by their time.
+        // The caller tells flows apart when it puts packets in; this test does so by their time.
         let flow = |meta: &Meta| meta.arrival_ns as usize / 1_000;
         let mut packets: Vec<_> =
             [(0, 0), (1, 0), (2, 0), (3, 1_000), (4, 2_000)].map(|(n, ns)| came(n, ns)).into();

@@ -1,4 +1,4 @@
-//! CoDel: tells when a queue has stood too long, and how often its senders must then be told.
+//! CoDel: decides when a queue has stood too long, and how often its senders must then get a signal.
 //!
 //! A queue is good while its packets' delay falls below `target_ns` at least once in every `interval_ns`.
 //! When it has not, senders get a signal (a mark, or a drop), and then one more each time
@@ -10,7 +10,7 @@
 //! has passed, until the delay is below target. So the time between signals falls as 1 / sqrt(n), to which a
 //! TCP's rate is inversely proportional, and the rate of signals finds the one that the senders obey.
 //!
-//! One of these a queue, consulted for each packet at the moment it leaves. Owner: the queue's.
+//! One state for each queue, consulted for each packet at the moment it leaves. Owner: the queue's.
 //!
 //! Source: RFC 8289 sections 4.2 to 4.4 and 5.5 (`dodequeue`, `dequeue`, control law); the RFC's loop over
 //! packets is turned inside out, so that the caller disposes of each packet before it asks about the next.
@@ -23,41 +23,41 @@
 /// The longest interval, about 4.29 s.
 pub const INTERVAL_NS_MAX: u64 = u32::MAX as u64;
 
-/// What a queue's delay is held against.
+/// The standing delay and the interval that a queue is measured against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CodelConfig {
     /// The standing delay that is acceptable: 5 to 10 % of the interval.
     pub target_ns: u64,
     /// About the longest round trip of the senders; at most [`INTERVAL_NS_MAX`].
     pub interval_ns: u64,
-    /// The longest packet. A queue of one such is no standing queue, however long that takes.
+    /// The longest packet. A queue of one such packet is no standing queue, however long that takes.
     pub mtu_bytes: u64,
 }
 
 impl Default for CodelConfig {
-    /// RFC 8289 section 4.4: 5 ms and 100 ms, right for most of the Internet.
+    /// The values of RFC 8289 section 4.4: 5 ms and 100 ms, right for most of the Internet.
     fn default() -> CodelConfig {
         CodelConfig { target_ns: 5_000_000, interval_ns: 100_000_000, mtu_bytes: 1514 }
     }
 }
 
-/// What one queue's delay has been.
+/// The recent delays of one queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Codel {
-    /// When the delay will have been above target for an interval; 0 while it is below.
+    /// The time at which the delay will have been above target for an interval; 0 while it is below.
     first_above_ns: u64,
-    /// When the next signal is due, while `signalling`.
+    /// The time at which the next signal is due, while `signalling`.
     signal_next_ns: u64,
     /// Signals since this state was entered, the rate carried over included.
     count: u32,
-    /// What `count` began with.
+    /// The value that `count` began with.
     count_first: u32,
     signalling: bool,
 }
 
 impl Codel {
-    /// Whether the senders of a packet that leaves now must get a signal. `delay_ns` is how long it stood,
-    /// `held_bytes` what its queue holds, itself included.
+    /// Whether the senders of a packet that leaves now must get a signal. `delay_ns` is the packet's wait, `held_bytes` the bytes of its
+    /// queue, itself included.
     pub fn must_signal(&mut self, config: &CodelConfig, now_ns: u64, delay_ns: u64, held_bytes: u64) -> bool {
         if !self.stood_too_long(config, now_ns, delay_ns, held_bytes) {
             self.signalling = false;
@@ -107,7 +107,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// Packets of 1 ms that stand for `delay_ns(number)`; the times, in ms, at which signals came.
+    /// Packets of 1 ms that wait for `delay_ms(number)`; returns the times, in ms, at which signals came.
     fn signals_ms(packets: u64, delay_ms: impl Fn(u64) -> u64) -> Vec<u64> {
         let (config, mut codel) = (CodelConfig::default(), Codel::default());
         (1..=packets).filter(|&ms| codel.must_signal(&config, ms * MS, delay_ms(ms) * MS, 100_000)).collect()

@@ -1,17 +1,17 @@
-//! How long packets stood in a place: a histogram with four bins for each power of two, and the exact longest.
+//! The waits of packets in a place: a histogram with four bins for each power of two, and the exact longest.
 //!
 //! ```text
 //! bin of a delay = 4 shift + (delay >> shift)        shift = the position of its highest bit, less 2; 0 at least
 //! ```
-//!
-//! A delay below 8 ns has a bin of its own, any other shares one with those that begin with the same three bits, so a quantile
+//! A delay below 8 ns has a bin of its own, any other shares one with delays that begin with the same three bits, so a quantile read from
+//! it is at least the true one and less than 1.25 times it.
 //! read from it is at least the true one and less than 1.25 times it.
 //!
 //! Owner: the worker that owns the place; others read copies. Source: the bucket layout of HdrHistogram.
 
 use std::hint::cold_path;
 
-/// Delays of packets, counted.
+/// The delays of packets, counted in bins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DelayHistogram {
     bins: [u64; DelayHistogram::BINS],
@@ -27,7 +27,7 @@ impl DelayHistogram {
         self.record_all(delay_ns, 1);
     }
 
-    /// Counts the delay of packets that stood for the same time.
+    /// Counts the delay of packets that waited for the same time.
     #[inline]
     pub fn record_all(&mut self, delay_ns: u64, packets: u64) {
         self.bins[bin(delay_ns)] += packets;
@@ -37,7 +37,7 @@ impl DelayHistogram {
         }
     }
 
-    /// How many packets were counted.
+    /// The number of packets counted.
     pub fn packets(&self) -> u64 {
         self.bins.iter().sum()
     }
@@ -47,7 +47,7 @@ impl DelayHistogram {
         self.delay_ns_max
     }
 
-    /// An upper bound of the `per_mille` / 1000 quantile, under 1.25 times the true one; 0 when nothing was counted.
+    /// An upper bound of the `per_mille` / 1000 quantile, under 1.25 times the true one; 0 when no packet was counted.
     pub fn quantile_ns(&self, per_mille: u32) -> u64 {
         let packets = self.packets();
         let rank = (u128::from(packets) * u128::from(per_mille)).div_ceil(1000).max(1);
@@ -76,7 +76,7 @@ impl Default for DelayHistogram {
     }
 }
 
-/// See the head of the file.
+/// The bin of a delay; see the head of the file.
 #[inline]
 const fn bin(delay_ns: u64) -> usize {
     let shift = (delay_ns | 7).ilog2() - 2;

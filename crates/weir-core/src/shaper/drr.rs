@@ -41,10 +41,9 @@ pub struct Drr {
     old_flows: List,
     quantum_bytes: i64,
     held: Count,
-    /// How many flows have packets.
+    /// The number of flows with packets.
     waiting: u32,
-    /// Which busy period this is: it ends when the last packet leaves. A flow listed in an earlier one is not
-    /// listed.
+    /// The number of the busy period, which ends when the last packet leaves. A flow listed in an earlier one is not listed.
     busy_period: u64,
 }
 
@@ -53,14 +52,14 @@ pub struct Drr {
 struct Flow {
     fifo: Fifo,
     held: Count,
-    /// Next flow of the list this one is in.
+    /// The next flow of the list this one is in.
     next: u32,
     deficit: i64,
     /// The busy period in which it was last put on a list, or `NOT_LISTED` since it was taken off.
     listed_in: u64,
 }
 
-/// A busy period that never is.
+/// The number of no busy period.
 const NOT_LISTED: u64 = u64::MAX;
 
 const _: () = assert!(size_of::<Flow>() <= 48, "the memory of an idle flow, as the header says");
@@ -134,17 +133,17 @@ impl Drr {
         self.take(slab, true)
     }
 
-    /// Takes the same packet without counting it against its flow's turn: when it is not sent but dropped.
+    /// Takes the same packet without counting it against its flow's turn, when it is not sent but dropped.
     pub fn discard<P: Packet>(&mut self, slab: &mut Slab<P>) -> Option<(usize, P)> {
         self.take(slab, false)
     }
 
-    /// What waits here.
+    /// The packets that wait here.
     pub fn held(&self) -> Count {
         self.held
     }
 
-    /// What waits in one flow's queue.
+    /// The packets that wait in one flow's queue.
     ///
     /// # Panics
     ///
@@ -153,12 +152,12 @@ impl Drr {
         self.flows[flow].held
     }
 
-    /// How many flows there are.
+    /// The number of flows.
     pub fn flows(&self) -> usize {
         self.flows.len()
     }
 
-    /// How many flows have packets waiting.
+    /// The number of flows with packets waiting.
     pub fn flows_waiting(&self) -> u32 {
         self.waiting
     }
@@ -179,8 +178,8 @@ impl Drr {
             self.busy_period += 1;
             (self.new_flows, self.old_flows) = (EMPTY, EMPTY);
         } else if queue.deficit <= 0 || queue.fifo.is_empty() {
-            // At once, not when it is next looked at: a flow that becomes new meanwhile would get in between,
-            // and so get two turns before this one.
+            // The turn ends at once, not at the next look: a flow that becomes new meanwhile would get in between, and so get two turns
+            // before this one.
             self.end_turn();
         }
         Some((flow, packet))

@@ -1,4 +1,4 @@
-//! A set of places in a ring, and the first of them at or after any place.
+//! A set of places in a ring, with a look-up of the first one at or after any place.
 //!
 //! ```text
 //! low: a bit for each of 64^3 places; mid: a bit for each word of low that is not 0; top: likewise for mid
@@ -9,10 +9,10 @@
 //! Owner: one [`super::buckets::Buckets`]. Source: Saeed et al., *Eiffel*, NSDI 2019 (circular
 //! hierarchical find-first-set).
 
-/// How many places there are.
+/// The number of places.
 pub const PLACES: u64 = 64 * 64 * 64;
 
-/// The set.
+/// A set of places.
 #[derive(Debug)]
 pub struct FindFirstSet {
     top: u64,
@@ -21,7 +21,7 @@ pub struct FindFirstSet {
 }
 
 impl FindFirstSet {
-    /// A set with nothing in it.
+    /// An empty set.
     pub fn new() -> FindFirstSet {
         FindFirstSet { top: 0, mid: [0; 64], low: boxed(0) }
     }

@@ -1,5 +1,4 @@
-//! HTB, the hierarchical token bucket: classes with a guaranteed rate and a ceiling, which borrow what others
-//! leave.
+//! HTB, the hierarchical token bucket: classes with a guaranteed rate and a ceiling, which borrow rate that others leave.
 //!
 //! | tokens of `ceil` | tokens of `rate` | mode |
 //! |---|---|---|
@@ -15,9 +14,8 @@
 //! bytes of a busy leaf      >= rate * t - 2 mtu
 //! ```
 //!
-//! the second if the rates of its children sum to no more than its own, and theirs likewise; the third if it is
-//! served no later than its burst covers, `(burst - mtu) / rate`. What is left over is borrowed in proportion to
-//! the quanta, level by level.
+//! the second if the rates of its children sum to no more than its own, and theirs likewise; the third if it is served no later than its
+//! burst covers, `(burst - mtu) / rate`. The rest of the rate is borrowed in proportion to the quanta, level by level.
 //!
 //! A packet is charged to the ceiling of its leaf and of every ancestor, and to the rate of the lender and
 //! its ancestors, not of the classes below, which borrowed it. A bucket admits a packet while it is not in
@@ -40,37 +38,37 @@ use crate::{packet::Packet, rate::Rate, units::size_text};
 /// A tree of HTB classes.
 pub type Htb<P> = Tree<P, HtbMeter>;
 
-/// What one class is allowed.
+/// The rates and bursts of one class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HtbConfig {
     /// The guaranteed rate.
     pub rate: Rate,
-    /// The most it may reach by borrowing.
+    /// The ceiling, the most it may reach by borrowing.
     pub ceil: Rate,
-    /// How much of the guarantee may pass at once.
+    /// The bytes of the guarantee that may pass at once.
     pub burst_bytes: u64,
-    /// How much may pass at once in all.
+    /// The bytes that may pass at once in all.
     pub cburst_bytes: u64,
     /// The longest packet.
     pub mtu_bytes: u64,
 }
 
-/// Why a class cannot be kept.
+/// The reason why a class cannot be kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HtbError {
-    /// It could not even use its guarantee.
+    /// The class could not even use its guarantee.
     CeilBelowRate {
         /// The ceiling.
         ceil: Rate,
         /// The guarantee.
         rate: Rate,
     },
-    /// More than [`BURST_BYTES_MAX`].
+    /// The burst is more than [`BURST_BYTES_MAX`].
     BurstTooLarge {
-        /// What was asked for.
+        /// The burst asked for.
         burst_bytes: u64,
     },
-    /// The tree has no place for it.
+    /// The tree has no place for the class.
     Tree(TreeError),
 }
 
@@ -100,12 +98,12 @@ pub enum HtbWarning {
     ChildrenAboveParent {
         /// The parent.
         class: usize,
-        /// What its children are guaranteed together.
+        /// The rate that its children are guaranteed together.
         children: Rate,
-        /// What it is guaranteed itself.
+        /// The rate that it is guaranteed itself.
         rate: Rate,
     },
-    /// A burst that does not hold one packet: the rate is lost for as long as the worker is late.
+    /// The burst does not hold one packet: rate is lost for as long as the worker is late.
     BurstBelowPacket {
         /// The class.
         class: usize,
@@ -130,7 +128,7 @@ impl fmt::Display for HtbWarning {
 }
 
 impl HtbConfig {
-    /// Whether this can be kept.
+    /// Whether this configuration can be kept.
     pub fn check(&self) -> Result<(), HtbError> {
         if self.ceil < self.rate {
             return Err(HtbError::CeilBelowRate { ceil: self.ceil, rate: self.rate });
@@ -159,7 +157,7 @@ pub struct HtbMeter {
 }
 
 impl HtbMeter {
-    /// Full buckets.
+    /// A meter with full buckets.
     pub fn new(config: HtbConfig, now_ns: u64) -> Result<HtbMeter, HtbError> {
         config.check()?;
         let depth_bytes = |burst_bytes: u64| burst_bytes.saturating_sub(config.mtu_bytes);
@@ -170,7 +168,7 @@ impl HtbMeter {
         })
     }
 
-    /// What it keeps.
+    /// The configuration.
     pub fn config(&self) -> &HtbConfig {
         &self.config
     }

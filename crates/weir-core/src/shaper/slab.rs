@@ -1,14 +1,14 @@
 //! Memory for waiting packets: one slab of slots, and any number of first-in first-out lists threaded through
 //! it.
 //!
-//! All slots are taken at start, so that no packet allocates, and they are shared, so that a thousand queues
-//! need no more slots than there are packets. Each slot is in exactly one list: the free list or one
-//! [`Fifo`]. A slot that has become free is taken again first, so that no more memory is touched than packets ever waited.
+//! All slots are taken at start, so that no packet allocates, and they are shared, so that a thousand queues need no more slots than there
+//! are packets. Each slot is in exactly one list: the free list or one [`Fifo`]. The slot that became free last is taken first, so that the
+//! memory touched is no more than the packets that ever waited.
 //!
 //! A `Fifo` is the number of its first slot and nothing else, so that a queue which is most often empty takes 4 bytes; the first
 //! slot remembers the last one. A packet put behind others touches both.
 //!
-//! Owner: one worker. Limits: a `Fifo` belongs to the slab that filled it; that is the caller's to keep.
+//! Owner: one worker. Limits: a `Fifo` belongs to the slab that filled it; the caller keeps to that.
 
 /// No slot: the end of a list.
 const NONE: u32 = u32::MAX;
@@ -21,25 +21,25 @@ pub struct Slab<P> {
     taken: u32,
 }
 
-/// With a handle of up to 48 bytes one cache line, which never lies across two.
+/// The alignment: with a handle of up to 48 bytes a slot is one cache line, which never lies across two.
 #[derive(Debug)]
 #[repr(align(64))]
 enum Slot<P> {
-    /// In the free list.
+    /// The slot is in the free list.
     Free { next: u32 },
-    /// In a queue. `tail` is the queue's last slot, if this is its first; else it means nothing.
+    /// The slot is in a queue. `tail` is the queue's last slot, if this is its first; else it means nothing.
     Taken { next: u32, tail: u32, packet: P },
 }
 
 /// A queue in a slab: packets leave in the order they came.
 #[derive(Debug)]
 pub struct Fifo {
-    /// `NONE` when nothing waits.
+    /// The first slot; `NONE` when no packet waits.
     head: u32,
 }
 
 impl<P> Slab<P> {
-    /// Room for `packets_max` packets.
+    /// A slab with room for `packets_max` packets.
     ///
     /// # Panics
     ///
@@ -105,7 +105,7 @@ impl<P> Slab<P> {
                 }
                 Some(packet)
             }
-            // A queue of another slab: its owner's mistake, and nothing is changed here.
+            // The queue is another slab's: a mistake of its owner, and nothing is changed here.
             free @ Slot::Free { .. } => {
                 *slot = free;
                 None
@@ -113,14 +113,14 @@ impl<P> Slab<P> {
         }
     }
 
-    /// How many more packets fit.
+    /// The number of packets that still fit.
     pub fn room_packets(&self) -> usize {
         self.slots.len() - self.taken as usize
     }
 }
 
 impl Fifo {
-    /// Whether nothing waits.
+    /// Whether no packet waits.
     pub fn is_empty(&self) -> bool {
         self.head == NONE
     }
@@ -142,7 +142,7 @@ mod tests {
     use crate::shaper::test_packet::TestPacket;
 
     proptest! {
-        /// Against a `VecDeque` for each queue.
+        /// The queues against a `VecDeque` each.
         #[test]
         fn queues_share_slots_and_nothing_else(
             operations in prop::collection::vec((0usize..4, any::<bool>(), 1u32..2000), 1..300),

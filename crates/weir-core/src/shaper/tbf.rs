@@ -1,4 +1,4 @@
-//! TBF, the token bucket filter: a rate with a burst, optionally a peak rate, and a limit on what may wait.
+//! TBF, the token bucket filter: a rate with a burst, optionally a peak rate, and a limit on waiting bytes.
 //!
 //! Over every window of `t` seconds, for packets no longer than `L`:
 //!
@@ -7,17 +7,15 @@
 //! bytes out <= max(peak.mtu_bytes, L) + peak.rate * t        where a peak is set
 //! ```
 //!
-//! A packet leaves when both buckets admit it, so each inequality is the token bucket's own. The limit is not
-//! a point to drop at: it is the credit, the bytes that may be held here before feeders are stopped. Written
-//! as a time it is `rate * time`, and a packet that finds the place full of earlier ones leaves within that
-//! time.
+//! A packet leaves when both buckets admit it, so each inequality is the token bucket's own. The limit is not a point to drop at: it is the
+//! credit, the bytes that may be held here before feeders are stopped. Written as a time it is `rate * time`, and a packet that finds the
+//! place full of earlier ones leaves within that time.
 //!
 //! Owner: one worker. Source: tc-tbf(8), Linux `net/sched/sch_tbf.c` (two buckets, both must cover the
 //! packet).
 //!
-//! Limits: tc's `latency` also counts the burst into its limit; ours does not, because a full bucket holds
-//! nothing up. A packet longer than a bucket leaves it in debt instead of being dropped (see the token
-//! bucket).
+//! Limits: tc's `latency` also counts the burst into its limit; ours does not, because a full bucket delays no packet. A packet longer than
+//! a bucket leaves it in debt instead of being dropped (see the token bucket).
 
 use std::fmt;
 
@@ -27,16 +25,16 @@ use crate::{
     units::{size_text, time_text},
 };
 
-/// What a TBF is asked to keep.
+/// The configuration of a TBF.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TbfConfig {
     /// The long-run rate.
     pub rate: Rate,
-    /// How much may pass at once after a pause.
+    /// The bytes that may pass at once after a pause.
     pub burst_bytes: u64,
-    /// How fast a burst itself may pass; unlimited if absent.
+    /// The rate at which a burst itself may pass; unlimited if absent.
     pub peak: Option<Peak>,
-    /// How much may wait here.
+    /// The limit on bytes that wait here.
     pub limit: Limit,
 }
 
@@ -45,11 +43,11 @@ pub struct TbfConfig {
 pub struct Peak {
     /// The peak rate; above the long-run rate, or it would be the limit itself.
     pub rate: Rate,
-    /// Its bucket: the longest packet, so that two never leave back to back at full line rate.
+    /// The size of its bucket: the longest packet, so that two never leave back to back at full line rate.
     pub mtu_bytes: u64,
 }
 
-/// How much may wait, as a time at the current rate or as bytes.
+/// A limit on waiting bytes, as a time at the current rate or as bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
     /// As many bytes as the rate passes in this many nanoseconds.
@@ -59,7 +57,7 @@ pub enum Limit {
 }
 
 impl TbfConfig {
-    /// Whether this can be kept; what is wrong and what to do otherwise.
+    /// Whether this configuration can be kept; otherwise the fault and the remedy.
     pub fn check(&self) -> Result<(), TbfError> {
         let largest_bytes = self.burst_bytes.max(self.peak.map_or(0, |peak| peak.mtu_bytes));
         if largest_bytes > BURST_BYTES_MAX {
@@ -91,12 +89,12 @@ impl fmt::Display for Limit {
     }
 }
 
-/// Why a TBF cannot be kept.
+/// The reason why a TBF cannot be kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TbfError {
-    /// More than [`BURST_BYTES_MAX`].
+    /// The burst is more than [`BURST_BYTES_MAX`].
     BurstTooLarge {
-        /// What was asked for.
+        /// The burst asked for.
         burst_bytes: u64,
     },
     /// The peak rate limits nothing, or more than the rate itself does.
@@ -159,8 +157,8 @@ impl Tbf {
         }
     }
 
-    /// Changes everything from now on. Levels are kept, so a change grants no second burst; a peak that was
-    /// not there before begins full. On an error nothing has changed.
+    /// Changes the configuration from now on. Levels are kept, so a change grants no second burst; a peak that was not there before begins
+    /// full. On an error nothing has changed.
     pub fn set_config(&mut self, config: TbfConfig, now_ns: u64) -> Result<(), TbfError> {
         config.check()?;
         self.config = config;
@@ -175,7 +173,7 @@ impl Tbf {
         Ok(())
     }
 
-    /// What it keeps.
+    /// The configuration.
     pub fn config(&self) -> &TbfConfig {
         &self.config
     }

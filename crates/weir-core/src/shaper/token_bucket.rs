@@ -6,10 +6,9 @@
 //! bytes out <= max(burst, L) + rate * t                  (the conformance inequality)
 //! ```
 //!
-//! and a backlogged bucket falls behind `rate * t` by nothing at all: the level is kept in units of 1e-9 bit
-//! (bit/s x ns), so a refill of `elapsed_ns * bits_per_s` and a charge of `len_bytes * 8e9` are both integers
-//! and no remainder is ever lost. There is no refill timer; the level is brought up to date when it is looked
-//! at.
+//! and a backlogged bucket falls behind `rate * t` by nothing at all: the level is kept in units of 1e-9 bit (bit/s x ns), so a refill of
+//! `elapsed_ns * bits_per_s` and a charge of `len_bytes * 8e9` are both integers and no remainder is ever lost. There is no refill timer;
+//! the level is brought up to date when it is read.
 //!
 //! A packet is admitted when the level reaches its length. One longer than the burst, which could never be,
 //! is admitted when the bucket is full and leaves it in debt; hence `max(burst, L)` above, and a burst of 0
@@ -18,26 +17,25 @@
 //! Owner: one worker. Source: Linux `net/sched/sch_tbf.c` (the inequality and the packet form of its opening
 //! comment; it rounds the time of each packet, this does not).
 //!
-//! Limits: burst and packet are at most [`BURST_BYTES_MAX`]. The time of admission is rounded up to a whole
-//! nanosecond, and the caller's timer is later still. Lateness up to `(burst - L) / rate` costs nothing: the
-//! level goes on rising meanwhile. What comes after that, the bucket being full, is lost; a burst of just one
-//! packet loses the rounding of each.
+//! Limits: burst and packet are at most [`BURST_BYTES_MAX`]. The time of admission is rounded up to a whole nanosecond, and the caller's
+//! timer is later still. Lateness up to `(burst - L) / rate` costs nothing: the level goes on rising meanwhile. Any later than that, the
+//! bucket being full, rate is lost; a burst of just one packet loses the rounding of each.
 
 use crate::rate::Rate;
 
 /// The largest burst a bucket can hold, in bytes (1 GiB), so that its level fits 64 bits.
 pub const BURST_BYTES_MAX: u64 = 1 << 30;
 
-/// Level units in a byte: 8 bits of 1e9.
+/// The level units in a byte: 8 bits of 1e9.
 const UNITS_PER_BYTE: i64 = 8_000_000_000;
 
 /// The state of one limit.
 #[derive(Clone, Debug)]
 pub struct TokenBucket {
     rate: Rate,
-    /// Burst in level units. Invariant: `level <= full`.
+    /// The burst in level units. Invariant: `level <= full`.
     full: i64,
-    /// What may still pass, in level units, as of `updated_ns`; negative is debt.
+    /// The credit that may still pass, in level units, as of `updated_ns`; negative is debt.
     level: i64,
     updated_ns: u64,
 }
@@ -65,8 +63,7 @@ impl TokenBucket {
         self.level = self.level.saturating_sub(units(len_bytes));
     }
 
-    /// Changes rate and burst from now on. What was earned stays earned, up to the new burst; debt stays
-    /// debt.
+    /// Changes rate and burst from now on. Earned credit stays earned, up to the new burst; debt stays debt.
     pub fn set_rate(&mut self, rate: Rate, burst_bytes: u64, now_ns: u64) {
         self.refill(now_ns);
         self.rate = rate;
@@ -119,7 +116,7 @@ mod tests {
         Rate::from_bits_per_s(bits_per_s).unwrap()
     }
 
-    /// Every window that begins and ends with a departure; wider ones only weaken the inequality.
+    /// Checks every window that begins and ends with a departure; wider ones only weaken the inequality.
     fn assert_conforms(departures: &[(u64, u32)], rate: Rate, burst_bytes: u64) {
         for (first, &(start_ns, _)) in departures.iter().enumerate() {
             let mut bytes = 0;

@@ -1,5 +1,4 @@
-//! Link sharing: a tree of classes in which leaves send on their own account, or borrow what their ancestors
-//! have over.
+//! Link sharing: a tree of classes in which leaves send on their own account, or borrow rate that their ancestors have over.
 //!
 //! Each class has a [`Meter`], which tells its [`ClassMode`]. A leaf may send if it, or an ancestor reached from
 //! it through classes that may borrow, can send; that class is the *lender*. Lenders lowest in the tree go
@@ -10,15 +9,13 @@
 //! nobody borrows from a class while a class below it could lend or send
 //! ```
 //!
-//! which is the formal link-sharing guideline. Among lenders of one level, lower priority numbers go first;
-//! among equals, and from a lender down to the leaf, classes take turns by deficit: what is borrowed is
-//! shared in proportion to `quantum_bytes`, at every level of the tree.
+//! which is the formal link-sharing guideline. Among lenders of one level, lower priority numbers go first; among equals, and from a lender
+//! down to the leaf, classes take turns by deficit: borrowed rate is shared in proportion to `quantum_bytes`, at every level of the tree.
 //!
-//! How it is found in constant time: for each priority, a class with packets in or below it is in its
-//! parent's *feed*, a ring; one that can send, and has something to send or a borrower, is in its level's
-//! *row*, a ring too. Rings change only when a leaf gets its first packet, loses its last, or a class changes
-//! its mode. A mode changes for the worse when a packet is charged, and for the better as time passes: for
-//! that each class waits in a queue of times.
+//! The search takes constant time: for each priority, a class with packets in or below it is in its parent's *feed*, a ring; one that can
+//! send, and has packets to send or a borrower, is in its level's *row*, a ring too. Rings change only when a leaf gets its first packet,
+//! loses its last, or a class changes its mode. A mode changes for the worse when a packet is charged, and for the better as time passes:
+//! for that each class waits in a queue of times.
 //!
 //! ```text
 //! row of level 63      [root]                          root can send, so it lends
@@ -62,42 +59,42 @@ mod waits;
 pub use error::TreeError;
 pub use waits::WaitsFor;
 
-/// Priorities are `0..PRIORITIES`; 0 goes first.
+/// The number of priorities, `0..PRIORITIES`; 0 goes first.
 pub const PRIORITIES: usize = 8;
-/// The deepest a leaf can be: a root has depth 0.
+/// The greatest depth of a leaf: a root has depth 0.
 pub const DEPTH_MAX: usize = 62;
 /// The most classes: a packet's metadata numbers them with 16 bits.
 pub const CLASSES_MAX: usize = u16::MAX as usize;
 
-/// Modes are looked at again to about a microsecond.
+/// The precision of events: modes are looked at again to about a microsecond.
 const EVENT_SHIFT: u32 = 10;
-/// Leaves are level 0, a root is the highest.
+/// The number of levels: leaves are level 0, a root is the highest.
 const LEVELS: usize = DEPTH_MAX + 2;
 
-/// What a class may do now.
+/// The present mode of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClassMode {
-    /// Send, and lend to descendants.
+    /// The class may send, and lend to descendants.
     CanSend,
-    /// Nothing on its own account, but borrow from its parent.
+    /// The class may not send on its own account, but may borrow from its parent.
     MayBorrow,
-    /// Nothing.
+    /// The class may neither send nor borrow.
     CantSend,
 }
 
-/// What a class is allowed, and how much of it is used.
+/// The meter of a class: its limits and its use of them.
 pub trait Meter {
-    /// The mode, and unless that is `CanSend` when it must be looked at again.
+    /// The mode, and unless that is `CanSend` the time at which it must be looked at again.
     fn mode(&self, now_ns: u64) -> (ClassMode, u64);
-    /// Charges a packet that left through the class. `own` tells that the lender is the class or below it:
-    /// the packet is part of what the class itself is allowed. Returns whether ancestors are charged too.
+    /// Charges a packet that left through the class. `own` tells that the lender is the class or below it: the packet is part of the
+    /// class's own share. Returns whether ancestors are charged too.
     fn charge(&mut self, len_bytes: u32, own: bool, now_ns: u64) -> bool;
 }
 
 /// The memory a tree takes at creation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TreeSize {
-    /// Room for so many classes; at most [`CLASSES_MAX`].
+    /// The number of classes that there is room for; at most [`CLASSES_MAX`].
     pub classes_max: usize,
     /// The most packets it can hold: all frames that can reach it.
     pub packets_max: usize,
@@ -105,18 +102,18 @@ pub struct TreeSize {
     pub poll_budget_bytes: u64,
 }
 
-/// What makes a class a leaf.
+/// The configuration of a leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeafConfig {
-    /// Below [`PRIORITIES`]; 0 goes first.
+    /// The priority, below [`PRIORITIES`]; 0 goes first.
     pub priority: u8,
     /// Flows are numbered `0..flows`.
     pub flows: usize,
     /// Bytes of one flow's turn in the leaf; the longest packet or more.
     pub flow_quantum_bytes: u32,
-    /// How many bytes may wait.
+    /// The bytes that may wait.
     pub limit_bytes: u64,
-    /// What happens when they do.
+    /// The rule when they do.
     pub rule: QueueRule,
 }
 
@@ -126,14 +123,14 @@ pub struct Tree<P, M> {
     slab: Slab<P>,
     nodes: Vec<Option<Node<M>>>,
     leaves: Vec<Option<Backlog>>,
-    /// For each level and priority, the ring of classes that can send: the one whose turn it is.
+    /// The ring of classes that can send, for each level and priority: the one whose turn it is.
     rows: Box<[[u32; PRIORITIES]; LEVELS]>,
-    /// For each level, a bit for each priority whose ring is not empty.
+    /// The priorities whose ring is not empty, a bit each, for each level.
     row_priorities: [u8; LEVELS],
-    /// A bit for each level with any.
+    /// The levels with such a ring, a bit each.
     row_levels: u64,
     events: Buckets,
-    /// When they were last asked.
+    /// The time at which events were last looked at.
     looked_ns: u64,
     link: Option<TokenBucket>,
     poll_budget_bytes: u64,
@@ -146,21 +143,21 @@ struct Node<M> {
     mode: ClassMode,
     parent: u32,
     level: u8,
-    /// Bits for priorities: see the rings module.
+    /// The priorities in the two masks; see the rings module.
     waiting: u8,
     active: u8,
-    /// A leaf's own.
+    /// The priority of a leaf.
     priority: u8,
     children: u32,
     quantum_bytes: i64,
-    /// What is left of its turn in the feed and in the row.
+    /// The rest of its turn in the feed and in the row.
     deficits: [i64; 2],
     event: Option<Event>,
-    /// Where it is in its parent's feed and in its row, for each priority at which it is.
+    /// Its place in its parent's feed and in its row, for each priority at which it is there.
     links: [[Link; PRIORITIES]; 2],
-    /// Its own feeds: whose turn it is.
+    /// The class whose turn it is in each of its own feeds.
     feeds: [u32; PRIORITIES],
-    /// How many children borrow from it.
+    /// The number of children that borrow from it.
     borrowers: [u16; PRIORITIES],
 }
 
@@ -301,11 +298,11 @@ impl<P: Packet, M: Meter> Tree<P, M> {
         Ok(())
     }
 
-    /// Limits what leaves the tree as a whole, whatever its classes are allowed: `max(burst, mtu) + rate * t`
-    /// over every window. `None` leaves it to the way out.
+    /// Limits the packets that leave the tree as a whole, whatever its classes are allowed: `max(burst, mtu) + rate * t` over every window.
+    /// `None` leaves it to the way out.
     pub fn set_link(&mut self, limit: Option<(Rate, u64)>, mtu_bytes: u64, now_ns: u64) {
         self.link = limit.map(|(rate, burst_bytes)| {
-            // Admits while not in debt, so the depth is a packet less than the burst.
+            // The bucket admits while not in debt, so the depth is a packet less than the burst.
             let depth_bytes = burst_bytes.saturating_sub(mtu_bytes);
             match self.link.take() {
                 Some(mut link) => {
@@ -339,12 +336,12 @@ impl<P: Packet, M: Meter> Tree<P, M> {
         self.dequeue_after(now_ns, |_, packet| packet.len_bytes())
     }
 
-    /// The same where a packet stands for something else: a queue whose turn it is, and of which nobody knows what it holds. What `poll` of a
-    /// flow says that came is charged, so classes and link go into debt by one poll at most, beyond what they do by a packet.
+    /// The packet whose turn it is, where it stands for a queue of unknown content. The bytes that `poll` of a flow brings are charged, so
+    /// classes and link go into debt by one poll at most, beyond the debt of a packet.
     #[inline]
     pub fn dequeue_after(&mut self, now_ns: u64, poll: impl FnOnce(usize, &P) -> u32) -> Dequeue<P> {
-        // An event is set past the present, so none is due until that moves; unless whoever changed a class had an
-        // older clock, and then it must not be missed for good.
+        // An event is set past the present, so none is due until that moves; unless a class was changed with an older clock, and then the
+        // event must not be missed for good.
         if now_ns != self.looked_ns || self.row_levels == 0 {
             self.look_at_due(now_ns);
             self.looked_ns = now_ns;
@@ -393,7 +390,7 @@ impl<P: Packet, M: Meter> Tree<P, M> {
         outcome
     }
 
-    /// Takes a packet of a leaf out past its meters, booked as dropped. Until `None` this empties the leaf.
+    /// Takes a packet of a leaf out past its meters, booked as dropped. Repeated until `None` this empties the leaf.
     pub fn drop_next(&mut self, class: usize, reason: DropReason) -> Option<P> {
         let leaf = self.leaves.get_mut(class)?.as_mut()?;
         let packet = leaf.drop_next(&mut self.slab, reason)?;
@@ -430,7 +427,7 @@ impl<P: Packet, M: Meter> Tree<P, M> {
         }
     }
 
-    /// How many more bytes an intake may bring into a leaf; 0 means its feeders must wait.
+    /// The bytes that an intake may still bring into a leaf; 0 means its feeders must wait.
     pub fn room_bytes(&self, class: usize) -> u64 {
         let room_bytes = self.leaf(class).map_or(0, Backlog::room_bytes);
         if self.slab.room_packets() == 0 { 0 } else { room_bytes }
@@ -441,7 +438,7 @@ impl<P: Packet, M: Meter> Tree<P, M> {
         self.leaves.get(class)?.as_ref()
     }
 
-    /// The times at which a leaf's feeders were not polled because it was full; to be told.
+    /// The times at which a leaf's feeders were not polled because it was full, to be reported.
     pub fn blocked_mut(&mut self, class: usize) -> Option<&mut Blocked> {
         Some(self.leaves.get_mut(class)?.as_mut()?.blocked_mut())
     }
@@ -468,7 +465,7 @@ impl<P: Packet, M: Meter> Tree<P, M> {
         self.nodes.iter().enumerate().filter(|(_, node)| node.is_some()).map(|(index, _)| index)
     }
 
-    /// What waits in all leaves.
+    /// The packets that wait in all leaves.
     pub fn held(&self) -> Count {
         self.held
     }

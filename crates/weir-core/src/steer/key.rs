@@ -1,16 +1,15 @@
 //! The Toeplitz key: 40 bytes that decide which flows share a bucket.
 //!
-//! The rule a key must keep. The bucket is the low [`BUCKET_BITS_MAX`] bits of the hash, and the hash is
-//! linear in the input, so a key is usable only if the windows its bits form over the shortest input (an IPv4
-//! 2-tuple) span all of these bits. A key that fails leaves some buckets, and so some workers, without any
-//! flow for ever; such keys (all zeros, a period of one byte) are refused when they are set, not found out
-//! under load.
+//! The rule of a key. The bucket is the low [`BUCKET_BITS_MAX`] bits of the hash, and the hash is linear in the input, so a key is usable
+//! only if the windows its bits form over the shortest input (an IPv4 2-tuple) span all of these bits. A key that fails leaves some
+//! buckets, and so some workers, without any flow for ever; such keys (all zeros, a period of one byte) are refused when they are set, not
+//! found out under load.
 //!
 //! Source: Microsoft, "RSS Hashing Functions" (key length, the default key); S. Woo and K. Park, "Scalable TCP
 //! Session Monitoring with Symmetric Receive-side Scaling" (2012), for the symmetric key.
 //!
-//! Limits: it checks that every bucket can be reached, not that real traffic spreads evenly. Every symmetric
-//! key has period 16 bits and so only 16 bits of freedom.
+//! Limits: the check is that every bucket can be reached, not that real traffic spreads evenly. Every symmetric key has period 16 bits and
+//! so only 16 bits of freedom.
 
 use std::fmt;
 use std::str::FromStr;
@@ -43,7 +42,7 @@ impl Key {
         Key(bytes)
     };
 
-    /// A key of one's own.
+    /// A key of the user's own.
     pub fn new(bytes: &[u8]) -> Result<Key, KeyError> {
         let bytes: [u8; KEY_LEN_BYTES] = bytes.try_into().map_err(|_| KeyError::Length(bytes.len()))?;
         let rank = bucket_rank(&bytes);
@@ -96,23 +95,23 @@ impl fmt::Display for Key {
     }
 }
 
-/// Why a key was refused.
+/// The reason why a key was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeyError {
-    /// Not 40 bytes, but so many.
+    /// The key has so many bytes, not 40.
     Length(usize),
-    /// A character that is not a hexadecimal digit, and its place.
+    /// The text has a character that is not a hexadecimal digit.
     NotHex {
         /// The character.
         digit: char,
         /// Its byte offset in the text.
         at: usize,
     },
-    /// An odd number of digits.
+    /// The text has an odd number of digits.
     HalfByte,
     /// Flows can reach only so many of 128 buckets.
     Weak {
-        /// How many.
+        /// The number of buckets that flows can reach.
         reachable: u32,
     },
 }
@@ -137,8 +136,7 @@ impl fmt::Display for KeyError {
 
 impl std::error::Error for KeyError {}
 
-/// How many independent values the low [`BUCKET_BITS_MAX`] bits of an IPv4 2-tuple's hash have, as a power of
-/// two.
+/// The number of independent values of the low [`BUCKET_BITS_MAX`] bits of an IPv4 2-tuple's hash, as a power of two.
 fn bucket_rank(key: &[u8; KEY_LEN_BYTES]) -> u32 {
     let key_bit = |n: usize| u32::from(key[n / 8] >> (7 - n % 8) & 1);
     let low_bits =
@@ -186,7 +184,7 @@ mod tests {
         assert_eq!(Key::new(&[0; 40]), Err(KeyError::Weak { reachable: 1 }));
         assert_eq!(Key::new(&[0xff; 40]), Err(KeyError::Weak { reachable: 2 }));
         assert_eq!(Key::new(&[0xaa; 40]), Err(KeyError::Weak { reachable: 4 }));
-        // Alive only beyond what an IPv4 2-tuple can see.
+        // The key has bits only beyond those that an IPv4 2-tuple meets.
         let mut late = [0; 40];
         late[12..].copy_from_slice(&Key::MICROSOFT.bytes()[12..]);
         assert!(matches!(Key::new(&late), Err(KeyError::Weak { .. })));

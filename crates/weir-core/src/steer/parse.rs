@@ -1,4 +1,4 @@
-//! The flow tuple of an Ethernet frame: what the Toeplitz hash is taken of.
+//! The flow tuple of an Ethernet frame: the input of the Toeplitz hash.
 //!
 //! The rule, in the order of Microsoft's tuples (`words` are 32 bits, bytes as on the wire):
 //!
@@ -12,11 +12,10 @@
 //! over. A fragment goes by its addresses alone because only the first one carries ports. Ports count only if
 //! they lie inside the length the IP header claims: a short frame's padding is no port.
 //!
-//! Common frames (no IPv4 options, no extension headers) are recognised by a few masked compares on the first
-//! 38 or 58 bytes, after one length check. The views of `smoltcp::wire` check a length again at each field
-//! they read, which costs more than all the rest, so they serve the frames that the compares do not settle. A
-//! tag only shifts the frame, so tagged frames take the same compares once it is off. Addresses are read as [`Flow`] wants them,
-//! 64 bits at a time. Tests hold both ways to the same answer.
+//! Common frames (no IPv4 options, no extension headers) are recognised by a few masked compares on the first 38 or 58 bytes, after one
+//! length check. The views of `smoltcp::wire` check a length again at each field they read, which costs more than all the rest, so they
+//! serve the frames that the compares do not settle. A tag only shifts the frame, so tagged frames take the same compares once it is off.
+//! Addresses are read as [`Flow`] wants them, 64 bits at a time. Tests hold both ways to the same answer.
 //!
 //! Source: Microsoft, "RSS Hashing Types"; RFC 791, RFC 8200 section 4; smoltcp's `wire`.
 //!
@@ -26,13 +25,13 @@
 use smoltcp::wire::{EthernetFrame, EthernetProtocol, IpProtocol, Ipv4Packet, Ipv6ExtHeader, Ipv6Packet};
 use weir_simd::toeplitz::{Flow, V4_WORDS, V6_WORDS};
 
-/// IPv6 extension headers that are stepped over before the ports are given up.
+/// The most IPv6 extension headers that are stepped over before the ports are given up.
 pub const EXTENSIONS_MAX: usize = 8;
 
-/// VLAN tags that are stepped over.
+/// The most VLAN tags that are stepped over.
 pub const TAGS_MAX: usize = 2;
 
-/// `rss.hash`: how much of a TCP or UDP packet makes its flow.
+/// `rss.hash`: the fields of a TCP or UDP packet that make its flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HashKind {
     /// The addresses.
@@ -58,7 +57,7 @@ impl HashKind {
 /// A frame's flow, ready to be hashed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tuple {
-    /// None: nothing to hash.
+    /// No flow: there is nothing to hash.
     None,
     /// IPv4.
     V4(Flow<V4_WORDS>),
@@ -99,7 +98,7 @@ pub(super) fn common(mut frame: &[u8], kind: HashKind) -> Option<Tuple> {
         if first & TYPE_MASK != TAG && first & TYPE_MASK != SERVICE_TAG {
             return None;
         }
-        // Without its tag the frame starts 4 bytes later: the next type is then where an untagged frame has it.
+        // Without its tag the frame starts 4 bytes later: the next type then has the place of an untagged frame's.
         frame = &frame[TAG_LEN..];
     }
     None
@@ -125,7 +124,7 @@ fn common_v4(
     let whole = |protocol| u32::from_ne_bytes([0, 0, 0, protocol]);
     let found = u32::from_ne_bytes(part(head, 20)) & MASK;
     let total_len = usize::from(u16::from_be_bytes(part(head, 16)));
-    // Both compares are made, as which of two protocols a packet has cannot be foretold.
+    // Both compares are made, as it cannot be foretold which of two protocols a packet has.
     let is_common = (found == whole(TCP)) | (found == whole(UDP));
     let fits = total_len.wrapping_sub(IPV4_LEN + PORTS_LEN) <= len - head.len();
     (is_common & fits).then(|| Flow { addresses: [part(head, 26)], ports: ports_of(part(head, 34), kind) })
@@ -161,7 +160,7 @@ fn part<const LEN: usize>(bytes: &[u8], at: usize) -> [u8; LEN] {
     *bytes[at..].first_chunk().expect("the part lies inside")
 }
 
-/// Every frame that [`common`] leaves.
+/// The tuple of every frame that [`common`] leaves.
 #[inline(never)]
 pub(super) fn other(mut frame: &[u8], kind: HashKind) -> Tuple {
     const VLAN: EthernetProtocol = EthernetProtocol::Unknown(0x8100);

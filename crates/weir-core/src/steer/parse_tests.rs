@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A frame to build, and with it what its tuple must be.
+/// A frame to build, and the tuple that it must have.
 #[derive(Clone, Debug)]
 struct Plan {
     tags: Vec<u16>,
@@ -13,12 +13,12 @@ struct Plan {
     destination: [u8; 16],
     ports: [u8; 4],
     protocol: u8,
-    /// IPv4: words of options. IPv6: extension headers by next-header number.
+    /// The words of options of IPv4; the extension headers of IPv6 by next-header number.
     options: u8,
     extensions: Vec<(u8, u8)>,
-    /// More fragments, offset.
+    /// The more-fragments flag and the offset.
     fragment: Option<(bool, u16)>,
-    /// Bytes of payload the IP header owns up to.
+    /// The bytes of payload that the IP header claims.
     payload_len: usize,
     padding_len: usize,
 }
@@ -139,7 +139,7 @@ proptest! {
         }
     }
 
-    /// The masked compares and the smoltcp views answer alike wherever the compares answer at all.
+    /// The masked compares and the smoltcp views give the same tuple wherever the compares give any.
     #[test]
     fn both_ways_agree_on_damaged_frames(
         plan in plans(),

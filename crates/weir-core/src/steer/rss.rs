@@ -7,10 +7,10 @@
 //! worker = table[bucket]                table: the indirection table
 //! ```
 //!
-//! A frame without a flow (ARP, malformed IP) hashes to 0, as a device reports it, and so has one worker too.
-//! A burst goes through two passes: tuples, written where the hash wants them; hashes. Each pass is over before the next
-//! begins, as a pass that waits for what was just written costs more than it gains: hashing eight tuples while the next are parsed
-//! took 3 cycles a packet longer.
+//! A frame without a flow (ARP, malformed IP) hashes to 0, as a device reports it, and so has one worker too. A burst goes through two
+//! passes: the first writes tuples where the hash wants them, the second hashes them. Each pass is over before the next begins, as a pass
+//! that waits for words just written costs more than it gains: hashing eight tuples while the next are parsed took 3 cycles a packet
+//! longer.
 //!
 //! Ownership: [`Rss`] is immutable while packets flow and shared by all workers; a [`Burst`] is one worker's
 //! scratch.
@@ -18,8 +18,8 @@
 //! Source: Microsoft, "Receive Side Scaling"; FreeBSD `sys/net/rss_config.c` (`rss_hash2bucket`, two buckets
 //! for each CPU and more, so that load can be moved between CPUs).
 //!
-//! Limits: moving a bucket to another worker while its packets are inside can reorder its flows; whoever
-//! moves it drains the old worker first.
+//! Limits: moving a bucket to another worker while its packets are inside can reorder its flows; the caller that moves it drains the old
+//! worker first.
 
 use std::fmt;
 
@@ -30,22 +30,22 @@ use super::key::{BUCKET_BITS_MAX, Key};
 use super::parse::{self, HashKind, Tuple, tuple};
 use super::toeplitz::Toeplitz;
 
-/// Frames in a burst at most.
+/// The most frames in a burst.
 pub const BURST_MAX: usize = BATCH_TUPLES;
 
 /// The most receive queues that buckets are dealt to.
 pub const QUEUES_MAX: usize = 1 << u8::BITS;
 
-/// Workers at most.
+/// The most workers.
 pub const WORKERS_MAX: usize = 64;
 
 const BUCKETS_MAX: usize = 1 << BUCKET_BITS_MAX;
 
-/// How many frames ahead a header is asked for. What a packet costs, times this, is longer than the third-level cache takes. More would
-/// push out of the first cache what has not been read yet, as frames at their distance share few of its sets.
+/// The number of frames by which the request for a header is ahead. The cost of a packet, times this, is longer than the third-level cache
+/// takes. More would push unread headers out of the first cache, as frames at their distance share few of its sets.
 const AHEAD: usize = 6;
 
-/// Key, hash kind and indirection table.
+/// The key, the hash kind and the indirection table of a set of workers.
 #[derive(Clone)]
 pub struct Rss {
     toeplitz: Toeplitz,
@@ -61,7 +61,7 @@ impl Rss {
         (2 * workers).next_power_of_two().ilog2().min(BUCKET_BITS_MAX)
     }
 
-    /// `2^bits` buckets dealt out to `workers` in turn.
+    /// A table of `2^bits` buckets dealt out to `workers` in turn.
     pub fn new(key: &Key, kind: HashKind, bits: u32, workers: usize) -> Result<Rss, RssError> {
         if bits > BUCKET_BITS_MAX {
             return Err(RssError::Bits(bits));
@@ -85,20 +85,20 @@ impl Rss {
         Ok(())
     }
 
-    /// How many buckets there are.
+    /// The number of buckets.
     pub fn buckets(&self) -> usize {
         1 << self.bits
     }
 
-    /// How many workers buckets may be given to.
+    /// The number of workers that buckets may be given to.
     pub fn workers(&self) -> usize {
         self.workers
     }
 
-    /// The receive queue that the flows of each bucket come by, of so many, where queue `q` is worker `q mod workers`'s: one of their own
-    /// worker's, its queues in turn. With fewer queues than workers they are dealt out in turn.
+    /// The receive queue of the flows of each bucket, of `queues` queues, where queue `q` is worker `q mod workers`'s: a queue of the
+    /// bucket's own worker, its queues in turn. With fewer queues than workers they are dealt out in turn.
     ///
-    /// # Panics
+    /// If there is no queue, or there are more than [`QUEUES_MAX`].
     /// If there are none, or more than [`QUEUES_MAX`].
     pub fn queues(&self, queues: usize) -> Vec<u8> {
         assert!((1..=QUEUES_MAX).contains(&queues), "a queue's number is a byte");
@@ -119,7 +119,7 @@ impl Rss {
     /// The share (XOR) of a byte of a flow's tuple in its hash: of the addresses, source first, and the ports behind them.
     ///
     /// # Panics
-    /// If no tuple is so long.
+    /// If no tuple has so many bytes.
     pub fn share_of(&self, at: usize, byte: u8) -> u32 {
         let mut flow = Flow { addresses: [[0; 8]; V6_WORDS], ports: [0; 4] };
         let (word, ports_at) = (at / 8, 8 * V6_WORDS);
@@ -130,7 +130,7 @@ impl Rss {
         self.toeplitz.hash(&flow)
     }
 
-    /// What hashing runs on.
+    /// The name of the code that hashes, for statistics.
     pub fn kernel_name(&self) -> &'static str {
         self.toeplitz.kernel_name()
     }
@@ -163,7 +163,7 @@ impl Rss {
         burst.len = frames.len();
         let v6 = self.parse(frames, burst);
         if v6.len == frames.len() {
-            // The usual case where there is any: each frame is in the slot of its number.
+            // In the usual case of IPv6 each frame is in the slot of its number.
             self.toeplitz.hash_batch(&burst.v6, v6.len, &mut burst.hashes);
         } else {
             self.toeplitz.hash_batch(&burst.v4, frames.len(), &mut burst.hashes);
@@ -176,7 +176,7 @@ impl Rss {
     /// Writes the tuples of `frames` where they will be hashed. Not inlined, so that its loop has all registers.
     #[inline(never)]
     fn parse(&self, frames: &[&[u8]], burst: &mut Burst) -> V6Slots {
-        // All at once, or each would be waited for.
+        // All are requested at once, or each would be waited for.
         for frame in frames.iter().take(AHEAD) {
             prefetch(*frame);
         }
@@ -185,7 +185,7 @@ impl Rss {
             if let Some(ahead) = frames.get(i + AHEAD) {
                 prefetch(*ahead);
             }
-            // Two calls, so that a common frame's tuple goes from registers into its slot.
+            // These are two calls, so that a common frame's tuple goes from registers into its slot.
             match parse::common(frame, self.kind) {
                 Some(tuple) => burst.put(i, &tuple, &mut v6),
                 None => burst.put(i, &parse::other(frame, self.kind), &mut v6),
@@ -203,7 +203,7 @@ impl Rss {
     }
 }
 
-/// Which frames of a burst are IPv6: the `n`-th of them is in slot `n`.
+/// The frames of a burst that are IPv6: the `n`-th of them is in slot `n`.
 #[derive(Default)]
 struct V6Slots {
     frames: u64,
@@ -225,7 +225,7 @@ impl Default for Burst {
 }
 
 impl Burst {
-    /// Frames in the burst.
+    /// The number of frames in the burst.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -243,14 +243,14 @@ impl Burst {
         self.hashes[..self.len][i]
     }
 
-    /// Writes the tuple of frame `i` where it will be hashed.
+    /// Writes the tuple of frame `i` to the place where it will be hashed.
     #[inline(always)]
     fn put(&mut self, i: usize, tuple: &Tuple, v6: &mut V6Slots) {
         match tuple {
             Tuple::V4(flow) => self.v4.set(i % BURST_MAX, flow),
-            // Zeros hash to 0, which is what a frame without a flow shall have.
+            // Zeros hash to 0, the hash of a frame without a flow.
             Tuple::None => self.v4.set(i % BURST_MAX, &Flow { addresses: [[0; 8]], ports: [0; 4] }),
-            // Its IPv4 slot keeps what it had: the hash of that is overwritten.
+            // The frame's IPv4 slot keeps its old tuple: the hash of that is overwritten.
             Tuple::V6(flow) => {
                 self.v6.set(v6.len % BURST_MAX, flow);
                 v6.frames |= 1 << i;
@@ -273,27 +273,27 @@ impl Iterator for Bits {
     }
 }
 
-/// Why a steering setting was refused.
+/// The reason why a steering setting was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RssError {
-    /// More bits than an indirection table has.
+    /// There are more bits than an indirection table has.
     Bits(u32),
-    /// No worker, or more than there can be.
+    /// There is no worker, or more than there can be.
     Workers(usize),
-    /// A bucket the table does not have.
+    /// The table has no such bucket.
     NoBucket {
         /// The bucket asked for.
         bucket: usize,
-        /// How many there are.
+        /// The number of buckets.
         buckets: usize,
     },
-    /// A bucket given to a worker that does not exist.
+    /// A bucket was given to a worker that does not exist.
     NoWorker {
         /// The bucket.
         bucket: usize,
         /// The worker asked for.
         worker: usize,
-        /// How many there are.
+        /// The number of workers.
         workers: usize,
     },
 }

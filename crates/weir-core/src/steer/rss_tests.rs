@@ -51,7 +51,7 @@ fn defined_hash(key: &Key, frame: &[u8]) -> u32 {
 }
 
 proptest! {
-    /// One scratch for two bursts: nothing of the first may show in the second.
+    /// One scratch serves two bursts: nothing of the first may show in the second.
     #[test]
     fn a_burst_is_hashed_by_the_definition(
         first in frames(),
@@ -133,7 +133,7 @@ fn flows_spread_evenly() {
     }
 }
 
-/// Whoever steers by bytes, as a device does or a program of the kernel's, comes to the same hash.
+/// The sum of the shares of its bytes, by which a device or a program of the kernel's steers, is the same hash.
 #[test]
 fn a_hash_is_the_sum_of_its_bytes_shares() {
     let rss = Rss::new(&Key::MICROSOFT, HashKind::FourTuple, 3, 2).unwrap();
@@ -162,10 +162,10 @@ fn flows_come_by_a_queue_of_their_worker() {
         let mut used: Vec<u8> = by.clone();
         used.sort_unstable();
         used.dedup();
-        // No queue has two while another has none.
+        // No queue has two buckets while another has none.
         assert_eq!(used.len(), queues.min(rss.buckets()), "{bits} {workers} {queues}");
     }
-    // Too few for all workers: none beyond them.
+    // The queues are too few for all workers: no bucket has one beyond them.
     let rss = Rss::new(&Key::SYMMETRIC, HashKind::FourTuple, 2, 4).unwrap();
     assert_eq!(rss.queues(2), [0, 1, 0, 1]);
 }

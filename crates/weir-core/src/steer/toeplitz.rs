@@ -24,7 +24,7 @@ use weir_simd::toeplitz::{BATCH_TUPLES, Batch, Flow, Kernel, V6_WORDS};
 
 use super::key::{KEY_LEN_BYTES, Key};
 
-/// Tables: two for each word of the longest addresses, and one for the ports.
+/// The number of tables: two for each word of the longest addresses, and one for the ports.
 const SHARES: usize = 2 * V6_WORDS + 1;
 
 /// A key made ready for hashing.
@@ -45,7 +45,7 @@ impl Toeplitz {
         let mut shares = Box::new([[0; 256]; SHARES]);
         for (k, table) in shares.iter_mut().enumerate() {
             for byte in 1..256_usize {
-                // The highest bit alone, plus the rest, which is already there.
+                // The share of the highest bit alone, plus that of the rest, which is already there.
                 let high = byte.ilog2();
                 let rest = byte ^ 1 << high;
                 table[byte] = table[rest] ^ key_bits(key.bytes(), 32 * k + 7 - high as usize);
@@ -54,7 +54,7 @@ impl Toeplitz {
         Toeplitz { shares, kernel: None }
     }
 
-    /// What [`Toeplitz::hash_batch`] runs on, for statistics: the name of a [`Kernel`], or `portable`.
+    /// The name of the code of [`Toeplitz::hash_batch`], for statistics: that of a [`Kernel`], or `portable`.
     pub fn kernel_name(&self) -> &'static str {
         self.kernel.as_ref().map_or("portable", Kernel::name)
     }
@@ -64,8 +64,8 @@ impl Toeplitz {
     pub fn hash<const WORDS: usize>(&self, flow: &Flow<WORDS>) -> u32 {
         const { assert!(WORDS <= V6_WORDS, "a pair of addresses has at most V6_WORDS words") };
         let mut sums = [0; 4];
-        // Shifted out of the word, whose first byte is the lowest here, rather than loaded one by one: loads are what the table
-        // look-ups run short of.
+        // The bytes are shifted out of the word, whose first byte is the lowest here, rather than loaded one by one: the table look-ups are
+        // short of loads.
         let mut add = |bytes: &[u8; 4], shares: &[u64; 256]| {
             let word = u32::from_le_bytes(*bytes);
             for (i, sum) in sums.iter_mut().enumerate() {
@@ -85,7 +85,7 @@ impl Toeplitz {
     /// Hashes the first `len` tuples of `batch`: `hashes[t]` becomes the hash of tuple `t`. Hashes behind them may change too.
     ///
     /// # Panics
-    /// If `len` is more than there are.
+    /// If the batch has fewer than `len` tuples.
     pub fn hash_batch<const WORDS: usize>(
         &self,
         batch: &Batch<WORDS>,
@@ -119,7 +119,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// The definition, bit by bit.
+    /// The hash by its definition, bit by bit.
     pub fn by_definition(key: &Key, input: &[u8]) -> u32 {
         let mut hash = 0;
         for n in (0..8 * input.len()).filter(|n| input[n / 8] >> (7 - n % 8) & 1 == 1) {
@@ -134,7 +134,7 @@ pub(super) mod tests {
         Flow { addresses: std::array::from_fn(word), ports: ports.try_into().expect("ports") }
     }
 
-    /// Hashes `bytes` alone, in a batch on the portable path, and in a batch on the processor's kernel.
+    /// The hashes of `bytes` alone, in a batch on the portable path, and in a batch on the processor's kernel.
     fn every_way<const WORDS: usize>(key: &Key, bytes: &[u8]) -> [u32; 3] {
         let (best, portable) = (Toeplitz::new(key), Toeplitz::portable(key));
         if best.kernel.is_none() {

@@ -85,7 +85,7 @@ fn a_full_class_with_marks_holds_its_feeders_and_drops_nothing() {
         number += 1;
     }
     assert_eq!(number, 100, "full at its limit, and not before");
-    // A poll that was under way brings one more: it is not the rule's to drop it.
+    // A poll that was under way brings one packet more, which the rule does not drop.
     backlog.enqueue(&mut slab, 0, TestPacket::new(LEN_BYTES, number, 0)).unwrap();
     assert_eq!(backlog.account().dropped.total().packets, 0);
 }
@@ -129,8 +129,8 @@ fn a_rule_changed_under_load_touches_nothing_that_waits() {
 }
 
 proptest! {
-    /// Whatever the rule: the books balance at every step, order in a flow is kept, and a flood of `n` flows
-    /// holds less than `limit * (2 + ln n)`, one packet each over.
+    /// With any rule the books balance at every step, order in a flow is kept, and a flood of `n` flows holds less than `limit * (2 + ln
+    /// n)`, one packet each over.
     #[test]
     fn books_balance_and_floods_are_bounded(
         operations in prop::collection::vec((0usize..8, 0u32..3), 100..600),

@@ -100,7 +100,7 @@ impl Link {
             }
         }
         let whole = link.bytes_in(self.now_ns - settled_ns) as f64;
-        // What is left of senders that stop is theirs no more.
+        // The packets left of senders that stop are dropped.
         for class in 0..8 {
             while self.cbq.drop_next(class, crate::drops::DropReason::PortGone).is_some() {}
         }
@@ -199,7 +199,7 @@ fn a_bounded_class_never_borrows_and_an_isolated_one_never_lends() {
     link.cbq.set_config(isolated, CbqConfig { bounded: false, ..apart }, 3000, link.now_ns).unwrap();
     link.assert_percent(4, &[(isolated, 1000)], &[(isolated, 100.0)]);
     link.assert_percent(4, &[(isolated, 1000), (other, 1000)], &[(isolated, 60.0), (other, 40.0)]);
-    // Opened, it lends.
+    // An isolated class that is opened lends.
     link.cbq.set_config(isolated, config(450), 3000, link.now_ns).unwrap();
     link.assert_percent(4, &[(other, 1000)], &[(other, 100.0)]);
 }
@@ -254,7 +254,7 @@ proptest! {
         }
     }
 
-    /// Served on time, with packets of one length, the rate is kept exactly.
+    /// A class that is served on time, with packets of one length, keeps its rate exactly.
     #[test]
     fn equal_packets_on_time_keep_the_rate(kbit in 10u64..1_000_000, len_bytes in 60u32..=1000) {
         let config = CbqConfig { burst_bytes: 0, bounded: true, ..config(kbit) };
@@ -271,7 +271,7 @@ proptest! {
         prop_assert!(took_ns.abs_diff(exact_ns) <= 98, "{took_ns} for {exact_ns}, rounded once a packet");
     }
 
-    /// However often the rate is changed to what it is, nothing changes.
+    /// A rate that is changed to the same value, however often, changes nothing.
     #[test]
     fn changes_grant_nothing(steps in prop::collection::vec((0u64..3_000_000, any::<bool>()), 1..100)) {
         let (mut meter, mut other) = (CbqMeter::new(config(1000), 0).unwrap(), CbqMeter::new(config(1000), 0).unwrap());

@@ -31,7 +31,7 @@ fn a_quiet_flow_passes_a_flood_once_and_then_takes_turns() {
 
 #[test]
 fn a_flow_that_empties_after_each_packet_does_not_starve_the_others() {
-    // Shorter than a quantum, so that it always empties with some of it left.
+    // The packets are shorter than a quantum, so that a flow always empties with some of it left.
     let (mut slab, mut drr) = (Slab::new(100), Drr::new(2, 1514));
     for number in 0..60 {
         drr.enqueue(&mut slab, 0, packet(700, number)).unwrap();
@@ -73,7 +73,7 @@ fn operation(flows: usize) -> impl Strategy<Value = Operation> {
 }
 
 proptest! {
-    /// Against a queue for each flow: nothing lost, nothing reordered, counts right, `peek` tells the truth.
+    /// The round against a queue for each flow: nothing lost, nothing reordered, counts right, `peek` tells the truth.
     #[test]
     fn it_holds_what_a_queue_for_each_flow_holds(
         operations in prop::collection::vec(operation(5), 1..400),

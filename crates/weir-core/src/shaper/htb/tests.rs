@@ -29,12 +29,12 @@ fn config(rate_mbit: u64, ceil_mbit: u64) -> HtbConfig {
     }
 }
 
-/// A tree, what its leaves are fed, and what came out of each class, inner ones included.
+/// A tree, the packets that its leaves get, and those that came out of each class, inner ones included.
 struct Bed {
     tree: Htb<TestPacket>,
     now_ns: u64,
     number: usize,
-    /// (time, length) of every packet out of each class.
+    /// The time and the length of every packet out of each class.
     out: Vec<Vec<(u64, u32)>>,
 }
 
@@ -179,7 +179,7 @@ fn a_ceiling_holds_and_leaves_the_rest_to_others() {
     let since_ns = bed.now_ns;
     bed.run(&[low], FULL_FRAMES, SECOND);
     bed.assert_mbit(low, since_ns, 25.0);
-    // Nearly all borrowed: its own next packet is 12 ms away when the ceiling admits one already.
+    // Nearly all is borrowed: its own next packet is 12 ms away when the ceiling admits one already.
     bed.tree.set_config(low, config(1, 50), 1514, bed.now_ns).unwrap();
     let since_ns = bed.now_ns;
     bed.run(&[low], FULL_FRAMES, SECOND);
@@ -211,7 +211,7 @@ fn a_thousand_changes_under_load_lose_and_reorder_nothing() {
         let passing = bed.add(Some(root), config(5, 100), Some((change % 8) as u8));
         bed.run(&[steady, passing], &[60, 1514, 700], 1_000_000);
         crate::shaper::tree::tests::check(&bed.tree);
-        // Nothing may be dropped to remove it: it drains first, and keeps its order.
+        // No packet may be dropped to remove the class: it drains first, and keeps its order.
         let drained: Vec<_> = std::iter::from_fn(|| {
             loop {
                 match bed.tree.leaf(passing)?.held().packets {
@@ -311,7 +311,7 @@ proptest! {
         }
     }
 
-    /// A busy leaf gets its guarantee, whoever else is busy, and whatever the lengths.
+    /// A busy leaf gets its guarantee, whatever other leaves and lengths there are.
     #[test]
     fn every_busy_leaf_gets_its_floor(
         rates in prop::collection::vec((1u64..20, 0u8..3), 5),

@@ -1,13 +1,13 @@
-//! Why a class cannot be added to a tree, changed or removed.
+//! The reasons why a class cannot be added to a tree, changed or removed.
 
 use super::{DEPTH_MAX, PRIORITIES};
 
-/// Why a tree was not changed.
+/// The reason why a tree was not changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TreeError {
-    /// No room for another class.
+    /// There is no room for another class.
     TooManyClasses,
-    /// Deeper than [`DEPTH_MAX`].
+    /// The class would be deeper than [`DEPTH_MAX`].
     TooDeep,
     /// There is no class of this index.
     NoSuchClass,
@@ -17,9 +17,9 @@ pub enum TreeError {
     HasChildren,
     /// A class cannot go while packets wait in it.
     NotEmpty,
-    /// No such priority.
+    /// There is no such priority.
     Priority,
-    /// A turn must pass something.
+    /// The quantum is 0: a turn must pass some bytes.
     Quantum,
 }
 

@@ -1,4 +1,4 @@
-//! When the classes of a link-sharing tree are looked at again.
+//! The times at which the classes of a link-sharing tree are looked at again.
 //!
 //! A class that cannot send has exactly one event, no later than its mode can improve; a charge usually puts
 //! that off, and then the event is left where it is: it comes too early, does no harm, and sets the next one.
@@ -10,7 +10,7 @@
 use super::{ClassMode, Meter, Tree};
 use crate::{packet::Packet, shaper::buckets::NONE};
 
-/// When a class is looked at again, and its place in the queue of times.
+/// The time at which a class is looked at again, and its place in the queue of times.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Event {
     at_ns: u64,
@@ -26,7 +26,7 @@ impl<P: Packet, M: Meter> Tree<P, M> {
         while let Some(first) = self.events.take_due(now_ns) {
             let mut class = first;
             while class != NONE {
-                // Those behind it are off the queue too; nothing but its own turn here touches their events.
+                // The items behind it are off the queue too; only their own turn here touches their events.
                 let next = self.node_mut(class).event.take().map_or(NONE, |event| event.next);
                 self.update_mode(class, now_ns);
                 class = next;

@@ -1,4 +1,4 @@
-//! The rings of a link-sharing tree: who is in which, and whose turn it is.
+//! The rings of a link-sharing tree: the classes in each, and the class whose turn it is.
 //!
 //! Each class keeps two masks of priorities:
 //!
@@ -14,19 +14,18 @@
 //! | the feed of its parent | `waiting`, and not `CantSend` | turns; `CanSend` or `MayBorrow` does not matter |
 //! | the row of its level | `active`, and `CanSend` | turns |
 //!
-//! Why the feed also holds children that can send: between two loans a child earns its own tokens, sends, and
-//! borrows again. Were it taken out and put back at the end each time, the busiest child would hardly ever
-//! get its turn to borrow.
+//! The feed also holds children that can send, because between two loans a child earns its own tokens, sends, and borrows again. Were it
+//! taken out and put back at the end each time, the busiest child would hardly ever get its turn to borrow.
 //!
-//! Why a lender's feed leads to a leaf that may borrow, whichever members have the turn: a lender is in the
-//! lowest row that is not empty. So nothing below any lender can send and is active. A member of the feed
-//! leads to a waiting leaf through members; that leaf cannot be one that can send, so it borrows, so its
-//! parent is active; that one, unless it is the lender, cannot be one that can send either; and so on up.
+//! A lender's feed leads to a leaf that may borrow, whichever members have the turn. A lender is in the lowest row that is not empty, so
+//! nothing below any lender can send and is active. A member of the feed leads to a waiting leaf through members; that leaf cannot be one
+//! that can send, so it borrows, so its parent is active; that one, unless it is the lender, cannot be one that can send either; and so on
+//! up.
 
 use super::{ClassMode, Link, Meter, Node, PRIORITIES, Tree};
 use crate::{packet::Packet, shaper::buckets::NONE};
 
-/// Which of a class's two sets of links.
+/// The kind of ring, of a class's two sets of links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ring {
     Feed,
@@ -34,7 +33,7 @@ pub(super) enum Ring {
 }
 
 impl<P: Packet, M: Meter> Tree<P, M> {
-    /// A leaf has got its first packet.
+    /// Notes that a leaf has got its first packet.
     #[inline]
     pub(super) fn activate_leaf(&mut self, class: u32) {
         let priorities = 1 << self.node(class).priority;
@@ -42,7 +41,7 @@ impl<P: Packet, M: Meter> Tree<P, M> {
         self.act(class, priorities);
     }
 
-    /// A leaf has lost its last packet.
+    /// Notes that a leaf has lost its last packet.
     #[inline]
     pub(super) fn deactivate_leaf(&mut self, class: u32) {
         let priorities = 1 << self.node(class).priority;
@@ -65,8 +64,7 @@ impl<P: Packet, M: Meter> Tree<P, M> {
         self.join(class, active);
     }
 
-    /// Notes that packets wait in or below a class, which is not noted yet, and puts it into its parent's
-    /// feed.
+    /// Notes that packets wait in or below a class for which that is not noted yet, and puts it into its parent's feed.
     fn wait(&mut self, class: u32, priorities: u8) {
         self.node_mut(class).waiting |= priorities;
         if self.node(class).mode != ClassMode::CantSend {
@@ -116,8 +114,7 @@ impl<P: Packet, M: Meter> Tree<P, M> {
         }
     }
 
-    /// Notes that a class has something to send, or a child that borrows from it, and passes that on by its
-    /// mode.
+    /// Notes that a class has packets to send, or a child that borrows from it, and passes that on by its mode.
     fn act(&mut self, class: u32, priorities: u8) {
         self.node_mut(class).active |= priorities;
         self.join(class, priorities);
@@ -185,7 +182,7 @@ impl<P: Packet, M: Meter> Tree<P, M> {
         }
     }
 
-    /// From `class` on around its ring, the first with a deficit above 0; those passed by earn their quantum.
+    /// The first class with a deficit above 0, from `class` on around its ring; the classes passed by earn their quantum.
     #[inline]
     pub(super) fn turn(&mut self, ring: Ring, mut class: u32, priority: usize) -> u32 {
         loop {
@@ -198,8 +195,8 @@ impl<P: Packet, M: Meter> Tree<P, M> {
         }
     }
 
-    /// Takes a packet off the deficits of its leaf and of every class up to the lender, and ends the turns of
-    /// those that have used theirs. What is sent as a lender does not count against what is borrowed.
+    /// Takes a packet off the deficits of its leaf and of every class up to the lender, and ends the turns of classes that have used
+    /// theirs. Bytes sent as a lender do not count against bytes borrowed.
     #[inline]
     pub(super) fn take_turns(&mut self, leaf: u32, lender_level: usize, priority: usize, len_bytes: u32) {
         let mut class = leaf;
@@ -237,7 +234,7 @@ impl<P: Packet, M: Meter> Tree<P, M> {
         turn
     }
 
-    /// Takes a class out of a ring; returns whose turn it is then.
+    /// Takes a class out of a ring; returns the class whose turn it is then.
     #[inline]
     fn ring_remove(&mut self, ring: Ring, turn: u32, class: u32, priority: usize) -> u32 {
         let Link { next, previous } = *self.link_mut(ring, class, priority);

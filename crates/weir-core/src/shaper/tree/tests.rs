@@ -1,11 +1,11 @@
-//! The rings against what they must be, worked out from scratch after every step, with meters set at random.
+//! The rings against those worked out from scratch after every step, with meters set at random.
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::shaper::test_packet::TestPacket;
 
-/// A meter that says what it is told to, until it is told otherwise.
+/// A meter whose mode is set by the test.
 #[derive(Debug)]
 struct Fixed {
     mode: ClassMode,
@@ -73,7 +73,7 @@ fn ring<M>(tree: &Tree<TestPacket, M>, ring: Ring, turn: u32, priority: usize) -
     classes
 }
 
-/// What every ring, mask, count and event must be.
+/// Checks every ring, mask, count and event.
 pub(in crate::shaper) fn check<M>(tree: &Tree<TestPacket, M>) {
     let all: Vec<(u32, &Node<M>)> =
         (0..).zip(&tree.nodes).filter_map(|(class, node)| Some((class, node.as_ref()?))).collect();
@@ -126,8 +126,8 @@ pub(in crate::shaper) fn check<M>(tree: &Tree<TestPacket, M>) {
     assert_eq!(tree.held, held);
 }
 
-/// By the guideline: the lowest level with a lender, then the lowest priority, among leaves reached from it
-/// by borrowing.
+/// The leaves that may send by the guideline: the lowest level with a lender, then the lowest priority, among leaves reached from it by
+/// borrowing.
 fn eligible(tree: &Tree<TestPacket, Fixed>) -> Vec<usize> {
     let node = |class: u32| tree.nodes[class as usize].as_ref().unwrap();
     let lender = |leaf: usize| {
@@ -335,7 +335,7 @@ fn a_change_made_with_an_older_clock_is_not_missed() {
     tree.change(class, 1514, 0, |meter| meter.mode = ClassMode::CantSend).unwrap();
     let now_ns = 5_000_000;
     assert!(matches!(tree.dequeue(now_ns), Dequeue::NotBefore(ready_ns) if ready_ns > now_ns));
-    // Its event is at 1 ms, which has passed.
+    // The event of the class is at 1 ms, which has passed.
     tree.change(class, 1514, 0, |meter| meter.mode = ClassMode::MayBorrow).unwrap();
     assert!(matches!(tree.dequeue(now_ns), Dequeue::NotBefore(ready_ns) if ready_ns > now_ns));
 }

@@ -1,4 +1,4 @@
-//! What the packets of a leaf wait for.
+//! The reason why the packets of a leaf wait.
 //!
 //! ```text
 //! waits_for(class) = class               if it may not send
@@ -6,22 +6,22 @@
 //!                    waits_for(parent)   else: it borrows there, if there is a parent
 //! ```
 //!
-//! Rule: as the tree decides it, the nearest class upward that must not send is what is waited for; the link limits all of them together.
+//! Rule: as in the tree, packets wait for the nearest class upward that must not send; the link limits all of them together.
 
 use super::{ClassMode, Meter, NONE, Tree};
 use crate::packet::Packet;
 
-/// What packets wait for.
+/// The limit that packets wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum WaitsFor {
-    /// The limit of all together.
+    /// The limit of the link, for all classes together.
     Link,
-    /// What this class is allowed.
+    /// The limit of this class.
     Class(usize),
 }
 
 impl<P: Packet, M: Meter> Tree<P, M> {
-    /// What the packets of a class wait for; `None` if they may leave now, or there is no such class.
+    /// The limit that the packets of a class wait for; `None` if they may leave now, or there is no such class.
     pub fn waits_for(&self, class: usize, now_ns: u64) -> Option<WaitsFor> {
         let mut at = class;
         loop {
