@@ -6,9 +6,9 @@
 //! any listed  --(c) the watchdog's softirq-------------> UNTHROTTLED, off the list, write_space() for each
 //! ```
 //!
-//! What makes it lose packets is visible here: (a) needs a loss, and (c) wakes every waiter for one packet's room.
-//! Two details decide how much: a failed send also runs the qdisc, so (b) follows (a) within the same send; and (c)
-//! goes through `sk_write_space`, so a socket with more than half its buffer charged is *not* woken by it.
+//! Its losses have two causes: (a) needs a loss, and (c) wakes every waiter for one packet's room. Two details decide how many: a failed
+//! send also runs the qdisc, so (b) follows (a) within the same send; and (c) goes through `sk_write_space`, so a socket with more than
+//! half its buffer charged is *not* woken by it.
 //!
 //! Owner: the qdisc's root lock; here, the sending machine, which wakes those that [`List::unthrottle`] returns.
 //! Source: "[RFC,v1,net-next,1/4] net: Introduce Qdisc backpressure infrastructure" and 2/4 (TBF), May 2022.
@@ -22,7 +22,7 @@ pub struct List {
 }
 
 impl List {
-    /// (a) A packet of socket `index` was refused.
+    /// (a) Notes that a packet of socket `index` was refused.
     pub fn overlimit(&mut self, index: usize, sockets: &mut [Socket]) {
         let socket = &mut sockets[index];
         if socket.backpressure == Backpressure::Unthrottled {
@@ -31,14 +31,14 @@ impl List {
         }
     }
 
-    /// (b) A dequeue ran out of tokens.
+    /// (b) Notes that a dequeue ran out of tokens.
     pub fn throttle(&mut self, sockets: &mut [Socket]) {
         for &index in &self.listed {
             sockets[index].backpressure = Backpressure::Throttled;
         }
     }
 
-    /// (c) The watchdog's softirq runs; the caller calls `write_space` for each socket returned, in that order.
+    /// (c) Runs with the watchdog's softirq; the caller calls `write_space` for each socket returned, in that order.
     pub fn unthrottle(&mut self, sockets: &mut [Socket]) -> Vec<usize> {
         for &index in &self.listed {
             sockets[index].backpressure = Backpressure::Unthrottled;

@@ -1,8 +1,8 @@
 //! The CPUs of the sending machine: which process runs, which wait, and how much time softirqs stole.
 //!
-//! A process belongs to one CPU, `index mod cpus`. The one that runs keeps its CPU until it sleeps or until its slice
-//! is over while another waits; then the longest waiting one runs. Softirq work is done at once, on top of whoever
-//! runs, and `stolen_ns` delays that process's next step.
+//! A process belongs to one CPU, `index mod cpus`. The running process keeps its CPU until it sleeps or until its slice is over while
+//! another waits; then the longest waiting one runs. Softirq work is done at once, on top of the running process, and `stolen_ns` delays
+//! that process's next step.
 //!
 //! Owner: the sending machine.
 //! Source: the shape of CFS with its minimal granularity as the slice, and of `irq_exit`.
@@ -55,7 +55,7 @@ impl Cpus {
         true
     }
 
-    /// The running `process` sleeps; the one that runs instead, if any waited.
+    /// Puts the running `process` to sleep; returns the one that runs instead, if any waited.
     pub fn sleep(&mut self, process: usize, now_ns: u64) -> Option<usize> {
         let slice_end_ns = now_ns + self.slice_ns;
         let index = self.of(process);
@@ -66,7 +66,7 @@ impl Cpus {
         cpu.running
     }
 
-    /// Whether the running `process` must let another run now; it then waits, and that other runs.
+    /// Whether the running `process` must let another run now; it then waits, and that other, which is returned, runs.
     pub fn preempt(&mut self, process: usize, now_ns: u64) -> Option<usize> {
         let index = self.of(process);
         let cpu = &mut self.cpus[index];
@@ -77,7 +77,7 @@ impl Cpus {
         self.sleep(process, now_ns)
     }
 
-    /// A softirq works for `work_ns` on CPU `index`.
+    /// Charges a softirq's `work_ns` to CPU `index`.
     pub fn steal(&mut self, index: usize, work_ns: u64) {
         let cpu = &mut self.cpus[index];
         if cpu.running.is_some() {
@@ -85,7 +85,7 @@ impl Cpus {
         }
     }
 
-    /// How much softirqs stole from the running `process` since last asked.
+    /// The time that softirqs stole from the running `process` since the last call, in nanoseconds.
     pub fn take_stolen(&mut self, process: usize) -> u64 {
         let index = self.of(process);
         std::mem::take(&mut self.cpus[index].stolen_ns)

@@ -1,4 +1,4 @@
-//! What a step of an egress did, for the machine to carry out: one list for each kind, reused from step to step.
+//! The effects of a step of an egress, for the machine to carry out: one list for each kind, reused from step to step.
 //!
 //! The egress never touches processes or the clock; the machine never looks into queues. `write_space` is carried out
 //! before `freed`, the order of `net_tx_action`: unthrottle, then run the qdisc.
@@ -10,23 +10,23 @@ use crate::packet::SimPacket;
 /// The outcome of one step.
 #[derive(Debug, Default)]
 pub struct Effects {
-    /// Sockets for which `sk_write_space` is called though nothing of theirs was freed.
+    /// Sockets for which `sk_write_space` is called though no buffer of theirs was freed.
     pub write_space: Vec<usize>,
     /// Buffers given back to their sockets: sender and truesize.
     pub freed: Vec<(u32, u32)>,
     /// Packets that left by the limit, in order.
     pub left: Vec<SimPacket>,
-    /// Packets that were dropped, and why. Their buffers are given back as well.
+    /// Packets that were dropped, and the reason of each. Their buffers are given back as well.
     pub dropped: Vec<(DropReason, SimPacket)>,
-    /// The kernel's timer to set: when, and the generation to hand back when it fires.
+    /// The kernel's timer to set: its time, and the generation to hand back when it fires.
     pub timer: Option<(u64, u64)>,
-    /// When Weir's worker, which is running, makes its next step.
+    /// The time at which Weir's worker, which is running, makes its next step.
     pub step_at_ns: Option<u64>,
-    /// When Weir's worker, which is parked, is to be woken by its timer.
+    /// The time at which Weir's worker, which is parked, is to be woken by its timer.
     pub wake_at_ns: Option<u64>,
-    /// Weir's worker was kicked out of its park.
+    /// Whether Weir's worker was kicked out of its park.
     pub kicked: bool,
-    /// How long the step kept its CPU.
+    /// The time for which the step kept its CPU.
     pub work_ns: u64,
 }
 
@@ -44,7 +44,7 @@ impl Effects {
         self.work_ns = 0;
     }
 
-    /// A packet was dropped and its buffer given back.
+    /// Notes that a packet was dropped and its buffer given back.
     pub fn drop(&mut self, reason: DropReason, packet: SimPacket) {
         self.freed.push((packet.sender, packet.truesize_bytes));
         self.dropped.push((reason, packet));

@@ -1,10 +1,10 @@
-//! The virtual clock and what is to happen on it.
+//! The virtual clock and the events scheduled on it.
 //!
-//! Events leave in the order of `(at_ns, sequence)`: two events of the same instant leave in the order in which they
-//! were scheduled, so a run depends on nothing but its scenario and its seed. Taking an event is what moves time.
+//! Events leave in the order of `(at_ns, sequence)`: two events of the same instant leave in the order in which they were scheduled, so a
+//! run depends only on its scenario and its seed. Taking an event moves the time.
 //!
-//! Owner: the simulation's loop. Nothing is ever removed from the middle: a model that changes its mind keeps a
-//! generation number and ignores the event that no longer matches it.
+//! Owner: the simulation's loop. No event is ever removed from the middle: a model that changes its mind keeps a generation number and
+//! ignores the event that no longer matches it.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -1,10 +1,10 @@
-//! A port of the path in memory, whose packets are bytes: for what decides by these, bridges, routers and filters.
+//! A port of the path in memory, whose packets are bytes: for stages that decide by these, bridges, routers and filters.
 //!
 //! ```text
 //! send --> queue q, without a bound, as senders wait there --poll--> PathPacket        PathPacket --put--> left, at once
 //! ```
 //!
-//! Owner: one worker. Limits: it has no clock and no wake-up; whoever drives it makes a pass when something is to happen.
+//! Owner: one worker. Limits: it has no clock and no wake-up; the caller makes a pass when something is to happen.
 
 use std::collections::VecDeque;
 use std::io;
@@ -17,24 +17,24 @@ use weir_path::port::{Completion, ReceiveQueues, Transmit, TransmitRing};
 
 use crate::port::{PACKET_BYTES_MAX, TRANSMIT_PACKETS_MAX};
 
-/// Where packets lie in their frames, as of the kernel's ports.
+/// The offset of packets in their frames, as in the kernel's ports.
 const HEADROOM_BYTES: u16 = 256;
 
-/// A port.
+/// A port in memory.
 #[derive(Debug, Default)]
 pub struct FramePort {
     queues: Vec<VecDeque<Vec<u8>>>,
     announced: Vec<bool>,
     poll_budget: u32,
     in_flight: Vec<u32>,
-    /// What left, in order.
+    /// The packets that left, in order.
     pub left: Vec<Vec<u8>>,
-    /// Whether what leaves is not finished with.
+    /// Whether packets that leave are not completed.
     pub is_stuck: bool,
 }
 
 impl FramePort {
-    /// A port of so many receive queues.
+    /// A port of `queues` receive queues.
     pub fn new(queues: usize) -> FramePort {
         FramePort {
             queues: vec![VecDeque::new(); queues],
@@ -44,18 +44,18 @@ impl FramePort {
         }
     }
 
-    /// Somebody sends a packet into a queue.
+    /// Has a sender put a packet into a queue.
     pub fn send(&mut self, queue: usize, bytes: Vec<u8>) {
         self.announced[queue] = true;
         self.queues[queue].push_back(bytes);
     }
 
-    /// How many packets wait in all queues: what their senders are charged for.
+    /// The packets that wait in all queues, for which their senders are charged.
     pub fn queued(&self) -> usize {
         self.queues.iter().map(VecDeque::len).sum()
     }
 
-    /// How many packets wait in a queue.
+    /// The packets that wait in a queue.
     pub fn queued_in(&self, queue: usize) -> usize {
         self.queues[queue].len()
     }

@@ -1,6 +1,6 @@
-//! ESP stages for tests of what they are joined to: one of two gateways with a tunnel between two networks, and its keys.
+//! ESP stages for tests of the paths around them: one of two gateways with a tunnel between two networks, and its keys.
 //!
-//! Pure. Limits: IPv4; its keys keep nothing secret, and its numbers need no mark on a disk unless a test brings one.
+//! Pure. Limits: IPv4; its keys are public, and its numbers need no mark on a disk unless a test brings one.
 
 use std::net::IpAddr;
 
@@ -16,13 +16,13 @@ use weir_path::esp::plan::{
 };
 use weir_path::plan::{StageKind, StagePlan};
 
-/// What each gateway is called outside.
+/// The outer address of each gateway.
 pub const GATEWAYS: [[u8; 4]; 2] = [[192, 0, 2, 1], [192, 0, 2, 2]];
-/// A station in the network of 16 bits behind each.
+/// The address of a station in the network of 16 bits behind each gateway.
 pub const STATIONS: [[u8; 4]; 2] = [[10, 1, 0, 2], [10, 2, 0, 2]];
-/// How many numbers are reserved at once.
+/// The sequence numbers that are reserved at once.
 const AHEAD: u64 = 1 << 20;
-/// The same where a test says when a mark is safe.
+/// The numbers reserved at once where a test says when a mark is safe.
 pub const AHEAD_ASKED: u64 = 64;
 
 /// Gateway `own` of the two, by this algorithm.
@@ -73,7 +73,7 @@ fn policy(from: usize, own: usize) -> PolicyPlan {
     }
 }
 
-/// All that such a stage needs to begin; whoever it is to ask for numbers, if it is not to have them at once.
+/// The keys that such a stage needs to begin; `mark` grants its numbers, if it is not to have them at once.
 ///
 /// # Panics
 /// If the stage is no ESP.

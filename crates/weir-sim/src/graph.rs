@@ -1,16 +1,15 @@
-//! Random graphs of stages, cycles included, with rings of minimum size: does everything always come out?
+//! Random graphs of stages, cycles included, with rings of minimum size: do all packets always come out?
 //!
 //! ```text
-//! frames:  a packet takes one at its intake and keeps it to the end; none free, nothing is taken in
+//! frames:  a packet takes one at its intake and keeps it to the end; with none free, no packet is taken in
 //! rings:   edge u -> v holds as many as the pools whose intakes can reach u have frames: enqueue cannot fail
 //! wake-up: producer   publish; look at the consumer's state word; turn Parking or Parked into Notified; kick if it was Parked
 //!          consumer   nothing found: write Parking; re-check every input; turn Parking into Parked; block
 //! ```
 //!
-//! Workers own stages; each acts in small steps (one publish, one look, one kick, one re-check), and a seeded
-//! scheduler picks who acts next, so that every step of one may fall between any two of another. A run ends when every
-//! packet is out, or when nobody can act. Credit that returns to another worker's pool is published and kicked for
-//! like a packet.
+//! Workers own stages; each acts in small steps (one publish, one look, one kick, one re-check), and a seeded scheduler picks the worker
+//! that acts next, so that every step of one may fall between any two of another. A run ends when every packet is out, or when no worker
+//! can act. Credit that returns to another worker's pool is published and kicked for like a packet.
 //!
 //! [`Fault`] breaks one rule at a time, to show that a run would notice: each of them hangs in some runs.
 //!
@@ -22,29 +21,29 @@ use std::collections::VecDeque;
 
 use crate::prng::Prng;
 
-/// A rule left out.
+/// A rule that is left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Every rule is kept.
     None,
-    /// Rings of one place, where the producer waits for room.
+    /// Rings have one place, and the producer waits for room.
     ShortRings,
     /// The producer looks at the state word only if the ring was empty before it published.
     Snapshot,
     /// The consumer blocks without a second look.
     NoRecheck,
-    /// The consumer writes Parked over whatever is there, so also over a producer's Notified.
+    /// The consumer writes Parked over any state, so also over a producer's Notified.
     StoresParked,
-    /// Returned frames are not kicked for.
+    /// The return of a frame kicks no worker.
     SilentCredit,
 }
 
-/// What a run came to.
+/// The outcome of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// Packets that came out.
     pub delivered: u64,
-    /// Packets that wanted in.
+    /// Packets offered to the intakes.
     pub offered: u64,
     /// Times a worker blocked.
     pub parks: u64,
@@ -55,7 +54,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Whether everything came out.
+    /// Whether all packets came out.
     pub fn is_complete(&self) -> bool {
         self.delivered == self.offered
     }
@@ -82,7 +81,7 @@ struct Run {
     prng: Prng,
     fault: Fault,
     workers: Vec<Worker>,
-    /// Which worker owns a stage.
+    /// The worker that owns each stage.
     owner: Vec<usize>,
     rings: Vec<Ring>,
     /// `edges[u]` lists rings out of stage u.
@@ -115,10 +114,10 @@ struct Packet {
 }
 
 struct Worker {
-    /// What others see.
+    /// The state word that other workers see.
     state: StateWord,
     phase: Phase,
-    /// What it does next, one at a step.
+    /// The next actions, one at a step.
     actions: VecDeque<Action>,
 }
 
@@ -141,17 +140,17 @@ enum StateWord {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Working,
-    /// It found nothing and will say so next.
+    /// The worker found nothing and will say so next.
     Idle,
-    /// It has said Parking; the second look comes next.
+    /// The worker has said Parking; the second look comes next.
     Rechecking,
-    /// The second look found nothing; it says Parked next, unless a producer was faster.
+    /// The second look found nothing; the worker says Parked next, unless a producer was faster.
     Committing,
     Blocked,
 }
 
 enum Action {
-    /// [`Fault::Snapshot`] alone: decide, before publishing, whether the state word will be looked at.
+    /// With [`Fault::Snapshot`] alone: decides, before publishing, whether the state word will be looked at.
     Snapshot {
         ring: usize,
         packet: Packet,
@@ -167,7 +166,7 @@ enum Action {
     Look {
         worker: usize,
     },
-    /// A producer that saw Parking or Parked: compare and swap.
+    /// Compares and swaps the state word of a worker that was Parking or Parked.
     Notify {
         worker: usize,
     },
@@ -235,7 +234,7 @@ impl Run {
         }
     }
 
-    /// Somebody who can act.
+    /// A worker that can act.
     fn pick(&mut self) -> Option<usize> {
         let able: Vec<usize> = (0..self.workers.len()).filter(|&worker| self.can_act(worker)).collect();
         (!able.is_empty()).then(|| able[self.prng.below(able.len() as u64) as usize])
@@ -251,7 +250,7 @@ impl Run {
         self.rings[ring].packets.len() == self.rings[ring].capacity
     }
 
-    /// One step of `worker`.
+    /// Makes one step of `worker`.
     fn act(&mut self, worker: usize) {
         match self.workers[worker].phase {
             Phase::Working => match self.workers[worker].actions.pop_front() {
@@ -265,7 +264,7 @@ impl Run {
             }
             Phase::Rechecking => {
                 let found = self.fault != Fault::NoRecheck && self.has_input(worker);
-                // Whoever stopped it meanwhile has not kicked, so there is nothing to take back.
+                // The producer that stopped it meanwhile has not kicked, so there is nothing to take back.
                 match found {
                     true => self.workers[worker].wake(),
                     false => self.workers[worker].phase = Phase::Committing,
@@ -311,7 +310,7 @@ impl Run {
                 }
             }
             Action::Notify { worker: other } => {
-                // Of several producers that saw it, one wins; it goes by what the word is now. Only who is Parked needs a kick.
+                // Of several producers that saw it, one wins; it goes by the present word. Only a Parked worker needs a kick.
                 let before = self.workers[other].state;
                 if matches!(before, StateWord::Parking | StateWord::Parked) {
                     self.workers[other].state = StateWord::Notified;
@@ -328,7 +327,7 @@ impl Run {
         }
     }
 
-    /// A pass over all inputs of `worker`: at most what is there now, into actions; or the first step of parking.
+    /// Passes over all inputs of `worker`: turns what is there now into actions; or makes the first step of parking.
     fn pass(&mut self, worker: usize) {
         for ring in 0..self.rings.len() {
             if self.owner[self.rings[ring].to] == worker {
@@ -358,7 +357,7 @@ impl Run {
         }
     }
 
-    /// What is decided by the input of `worker`, and nothing else: packets in its rings, frames for those who wait.
+    /// Whether the input of `worker` holds anything: packets in its rings, frames for packets that wait.
     fn has_input(&self, worker: usize) -> bool {
         let is_mine = |stage: usize| self.owner[stage] == worker;
         self.rings.iter().any(|ring| is_mine(ring.to) && !ring.packets.is_empty())
@@ -382,7 +381,7 @@ impl Run {
         Packet { pool, route }
     }
 
-    /// A packet's next step: into its next ring, or out.
+    /// Plans a packet's next step: into its next ring, or out.
     fn forward(&mut self, worker: usize, mut packet: Packet) {
         let action = match packet.route.pop() {
             Some(ring) if self.fault == Fault::Snapshot => Action::Snapshot { ring, packet },

@@ -1,4 +1,4 @@
-//! The kernel's way out: a TBF with its watchdog, run by whoever sends, with or without the RFC's back-pressure.
+//! The kernel's way out: a TBF with its watchdog, run by the senders, with or without the RFC's back-pressure.
 //!
 //! ```text
 //! send:      enqueue, or drop (RFC: OVERLIMIT); then run the qdisc, in either case
@@ -42,7 +42,7 @@ struct Watchdog {
 }
 
 impl KernelQdisc {
-    /// An idle qdisc; `backpressure` is the RFC.
+    /// An idle qdisc; with the RFC if `backpressure`.
     pub fn new(parameters: TbfParameters, backpressure: bool) -> KernelQdisc {
         KernelQdisc {
             tbf: Tbf::new(parameters),
@@ -51,7 +51,7 @@ impl KernelQdisc {
         }
     }
 
-    /// A process on `cpu` sends.
+    /// Has a process on `cpu` send.
     pub fn send(
         &mut self,
         packet: SimPacket,
@@ -69,7 +69,7 @@ impl KernelQdisc {
         self.run(cpu, now_ns, sockets, effects);
     }
 
-    /// The timer of this `generation` fired: the CPU whose softirq is to follow, unless the timer was set anew.
+    /// Notes that the timer of this `generation` fired: returns the CPU whose softirq is to follow, unless the timer was set anew.
     pub fn expire(&mut self, generation: u64) -> Option<usize> {
         if generation != self.watchdog.generation {
             return None;
@@ -78,7 +78,7 @@ impl KernelQdisc {
         Some(self.watchdog.cpu)
     }
 
-    /// The softirq that the timer raised on `cpu`.
+    /// Runs the softirq that the timer raised on `cpu`.
     pub fn softirq(&mut self, cpu: usize, now_ns: u64, sockets: &mut [Socket], effects: &mut Effects) {
         if let Some(list) = &mut self.backpressure {
             effects.write_space.append(&mut list.unthrottle(sockets));
@@ -86,7 +86,7 @@ impl KernelQdisc {
         self.run(cpu, now_ns, sockets, effects);
     }
 
-    /// What its counters say is inside.
+    /// The packets inside, by its counters.
     pub fn held(&self) -> Count {
         self.tbf.held()
     }
@@ -117,7 +117,7 @@ impl KernelQdisc {
 }
 
 impl Watchdog {
-    /// Sets the timer; what is to be scheduled, or nothing if it already stands at that time.
+    /// Sets the timer; returns the event to schedule, or `None` if it already stands at that time.
     fn set(&mut self, expires_ns: u64, cpu: usize) -> Option<(u64, u64)> {
         if self.expires_ns == Some(expires_ns) {
             return None;

@@ -1,6 +1,6 @@
 #![forbid(unsafe_code)]
-//! Weir on a virtual clock: seeded, exactly repeatable runs of what no test machine can hold, with the very code of
-//! `weir-path` and `weir-core` in them, and with the historical designs beside it, which must first reproduce the published figures.
+//! Weir on a virtual clock: seeded, exactly repeatable runs of loads that no test machine can hold, with the very code of `weir-path` and
+//! `weir-core` in them, and with the historical designs beside it, which must first reproduce the published figures.
 //!
 //! A run takes a [`scenario::Scenario`] and a seed and gives a [`report::Report`], or the first broken rule:
 //!
@@ -11,13 +11,13 @@
 //! assert_eq!((report.lost_pct, report.empty_wakes), (0.0, 0));
 //! ```
 //!
-//! In reading order: [`prng`] and [`events`] are chance and time; [`packet`], [`socket`], [`sender`], [`tcp`] and
-//! [`cpu`] are the sending machine's parts; [`tbf`], [`backpressure`] and [`kernel`] the kernel's way out with and
-//! without the RFC; [`weir`] is ours, the path that ships on modelled ports ([`port`]); what either did is told in [`effects`]. [`machine`] puts them on
-//! the clock, at the cost that [`parameters`] say, [`checks`] watch, [`report`] counts. [`scenario`] reads the texts of `scenarios/`; [`seed`] holds the
-//! published figures and the one parameter set, [`table`] the comparison that `weir lab qdisc --sim` prints. [`graph`]
-//! stands apart: it runs random graphs of stages to show that they always make progress.
-//! [`plans`], [`gateways`] and [`frame_port`] are for tests of what has many ports.
+//! In reading order: [`prng`] and [`events`] are chance and time; [`packet`], [`socket`], [`sender`], [`tcp`] and [`cpu`] are the sending
+//! machine's parts; [`tbf`], [`backpressure`] and [`kernel`] the kernel's way out with and without the RFC; [`weir`] is ours, the path that
+//! ships on modelled ports ([`port`]); [`effects`] are the results of a step of either. [`machine`] puts them on the clock, at the cost
+//! that [`parameters`] say, [`checks`] watch, [`report`] counts. [`scenario`] reads the texts of `scenarios/`; [`seed`] holds the published
+//! figures and the one parameter set, [`table`] the comparison that `weir lab qdisc --sim` prints. [`graph`] stands apart: it runs random
+//! graphs of stages to show that they always make progress. [`plans`], [`gateways`] and [`frame_port`] are for tests of paths with many
+//! ports.
 
 pub mod backpressure;
 pub mod checks;

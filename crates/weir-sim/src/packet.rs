@@ -1,4 +1,4 @@
-//! A modelled datagram or segment: its length on the wire, what it is charged to its socket, and who sent it when.
+//! A modelled datagram or segment: its length on the wire, its charge to its socket, its sender and the time of its send.
 //!
 //! Two lengths differ and both matter. A qdisc counts `len_bytes`, the frame with its Ethernet header. A socket is
 //! charged `truesize_bytes`, the memory of the kernel's buffer:
@@ -19,24 +19,24 @@ use weir_core::packet::{Meta, Packet};
 pub struct SimPacket {
     len_bytes: u32,
     payload_bytes: u32,
-    /// What it is charged to its socket.
+    /// The bytes that its socket is charged.
     pub truesize_bytes: u32,
     /// Index of the process that sent it.
     pub sender: u32,
     /// Its number in its flow, counted at the send: 0, 1, 2, ...
     pub sequence: u64,
-    /// Which segment of its byte stream it carries; 0 in a datagram.
+    /// The number of the segment of its byte stream that it carries; 0 in a datagram.
     pub segment: u64,
-    /// When `send` took it.
+    /// The time at which `send` took it.
     pub sent_ns: u64,
     meta: Meta,
 }
 
-/// Ethernet, IPv4 and UDP headers.
+/// The bytes of the Ethernet, IPv4 and UDP headers.
 const UDP_HEADERS_BYTES: u32 = 14 + 20 + 8;
-/// Ethernet, IPv4 and TCP headers, timestamps included.
+/// The bytes of the Ethernet, IPv4 and TCP headers, timestamps included.
 const TCP_HEADERS_BYTES: u32 = 14 + 20 + 32;
-/// A full-size TCP segment.
+/// The payload of a full-size TCP segment.
 const SEGMENT_BYTES: u32 = 1448;
 /// The memory of such a segment: a page fragment's share and the head, as for a full-size datagram.
 const SEGMENT_TRUESIZE_BYTES: u32 = 2304;
@@ -70,7 +70,7 @@ impl SimPacket {
         }
     }
 
-    /// What it carries for its sender.
+    /// The bytes it carries for its sender.
     pub fn payload_bytes(&self) -> u32 {
         self.payload_bytes
     }
@@ -90,7 +90,7 @@ impl Packet for SimPacket {
     }
 }
 
-/// What the kernel charges a socket for a datagram of `payload_bytes`.
+/// The bytes that the kernel charges a socket for a datagram of `payload_bytes`.
 fn truesize_bytes(payload_bytes: u32) -> u32 {
     const LINK_BYTES: u32 = 16;
     const SLACK_BYTES: u32 = 15;

@@ -1,37 +1,36 @@
-//! What the sending machine is like: its CPUs, and the time each thing takes that they do.
+//! The parameters of the sending machine: its CPUs, and the time of each thing they do.
 //!
 //! Source: [`crate::seed`] says where the numbers of the published machine come from.
 
-/// What the sending machine's work costs.
+/// The CPUs of the sending machine and the costs of its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MachineParameters {
-    /// How many CPUs; process `i` belongs to CPU `i mod cpus`.
+    /// The number of CPUs; process `i` belongs to CPU `i mod cpus`.
     pub cpus: usize,
-    /// How long a process runs while others wait for its CPU.
+    /// The time for which a process runs while others wait for its CPU.
     pub slice_ns: u64,
-    /// One send, from one datagram to the next, refused or not.
+    /// The time of one send, from one datagram to the next, refused or not.
     pub send_ns: u64,
-    /// What a packet that leaves the limit costs the CPU that takes it out, up to the receiver's queue.
+    /// The time that a packet which leaves the limit costs the CPU that takes it out, up to the receiver's queue.
     pub deliver_ns: u64,
-    /// What a timer's softirq costs besides.
+    /// The time that a timer's softirq costs besides.
     pub softirq_ns: u64,
-    /// What waking a process costs the waker.
+    /// The time that waking a process costs the waker.
     pub waker_ns: u64,
-    /// From being woken to the first send.
+    /// The time from being woken to the first send.
     pub wake_ns: u64,
-    /// How far `send_ns` and `wake_ns` spread, evenly, to either side.
+    /// The spread of `send_ns` and `wake_ns`, even, to either side.
     pub spread_percent: u64,
-    /// From a timer's expiry to its softirq: least and most.
+    /// The least and the longest time from a timer's expiry to its softirq.
     pub interrupt_ns: (u64, u64),
-    /// From a kick to the step of Weir's parked worker.
+    /// The time from a kick to the step of Weir's parked worker.
     pub worker_wake_ns: u64,
-    /// What one poll of Weir's costs.
+    /// The time of one poll of Weir's.
     pub worker_poll_ns: u64,
-    /// What one packet costs Weir's worker, in and out, besides `deliver_ns`.
+    /// The time that one packet costs Weir's worker, in and out, besides `deliver_ns`.
     pub worker_packet_ns: u64,
-    /// How many of 1000 sends are preempted after Weir's egress program has announced the packet and before it is in
-    /// the queue.
+    /// The sends, of 1000, that are preempted after Weir's egress program has announced the packet and before it is in the queue.
     pub preempt_permille: u64,
-    /// For how long at the most.
+    /// The longest time of such a preemption.
     pub preempt_ns: u64,
 }

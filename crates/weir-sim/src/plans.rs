@@ -1,4 +1,4 @@
-//! Plans and packets for tests of many ports: bridges, the published bed, and stations behind them that number what they send.
+//! Plans and packets for tests of many ports: bridges, the published bed, and stations behind them that number their packets.
 //!
 //! Pure. Limits: IPv4 and UDP only, and no checksum of the latter.
 
@@ -13,20 +13,20 @@ use weir_path::plan::{Attachment, Plan, PortPlan, StageKind, StagePlan};
 
 /// A millisecond in nanoseconds.
 pub const MS: u64 = 1_000_000;
-/// How long a packet is, in bytes.
+/// The length of a packet, in bytes.
 pub const PACKET_BYTES: usize = 1000;
-/// Every station.
+/// The address of all stations.
 pub const BROADCAST: [u8; 6] = [0xff; 6];
-/// Where a number is in a packet: behind the headers of Ethernet, IPv4 and UDP.
+/// The offset of a number in a packet: behind the headers of Ethernet, IPv4 and UDP.
 const NUMBER_AT: usize = 42;
 
-/// A limit of so many Mbit/s, with 5 ms of queue.
+/// A limit of `rate` Mbit/s, with 5 ms of queue.
 pub fn mbit(rate: u64) -> TbfConfig {
     let rate = Rate::from_bits_per_s(rate * 1_000_000).unwrap();
     TbfConfig { rate, burst_bytes: 20_480, peak: None, limit: Limit::TimeNs(5 * MS) }
 }
 
-/// The station behind a port, and its number there.
+/// The address of the station with this number behind a port.
 pub fn mac(port: usize, station: usize) -> [u8; 6] {
     [2, 0, 0, 0, port as u8, station as u8]
 }
@@ -55,12 +55,12 @@ pub fn number_of(bytes: &[u8]) -> u64 {
     u64::from_be_bytes(bytes[NUMBER_AT..NUMBER_AT + 8].try_into().unwrap())
 }
 
-/// From a station behind one port of a bridge to one behind another.
+/// A packet from a station behind one port of a bridge to one behind another.
 pub fn bridged(from: (usize, usize), to: (usize, usize), number: u64) -> Vec<u8> {
     packet(mac(from.0, from.1), mac(to.0, to.1), [Ipv4Addr::LOCALHOST; 2], number)
 }
 
-/// A port, and the limit of what leaves by it.
+/// A port, and the limit on packets that leave by it.
 pub fn port_plan(number: usize, limits: Option<TbfConfig>) -> PortPlan {
     PortPlan { interface: format!("port-{number}"), limits, classes: None, is_optional: false }
 }
@@ -112,7 +112,7 @@ pub fn bed() -> Plan {
     }
 }
 
-/// From the host behind the first port of the bed to an address.
+/// A packet from the host behind the first port of the bed to an address.
 pub fn routed(number: u64, destination: &str) -> Vec<u8> {
     let addresses = ["10.0.0.2".parse().unwrap(), destination.parse().unwrap()];
     packet(mac(0, 0), [2, 0, 0, 1, 0, 0], addresses, number)

@@ -1,12 +1,12 @@
-//! A port of the path on a virtual clock: kernel queues that hold what is sent until it is polled, and a device that transmits at once.
+//! A port of the path on a virtual clock: kernel queues that hold packets until they are polled, and a device that transmits at once.
 //!
 //! ```text
 //! socket --charged--> kernel queue q (qdisc, then a ring of the pair) --poll--> PathPacket        PathPacket --put--> left
 //! ```
 //!
-//! A packet stays charged to its socket until a poll takes it: that is what holds the sender. A sender announces its packet just before
-//! it enters the queue, so a poll may come too early for it. What the path moves is a frame with a length; which packet of the
-//! simulation lies in it is remembered beside it, by both ports of a wire together ([`Inside`]).
+//! A packet stays charged to its socket until a poll takes it: that holds the sender. A sender announces its packet just before it enters
+//! the queue, so a poll may come too early for it. The path moves a frame with a length; the packet of the simulation in it is remembered
+//! beside it, by both ports of a wire together ([`Inside`]).
 //!
 //! Owner: one worker. Source: the mechanism verified on a live kernel (veth, owned NAPI instances).
 //! Limits: the far side refuses nothing; a queue's ring and qdisc are one FIFO, bounded by `queue_packets`.
@@ -25,35 +25,35 @@ use weir_path::port::{Completion, ReceiveQueues, Transmit, TransmitRing};
 
 use crate::packet::SimPacket;
 
-/// The most packets on the transmit ring, as of the kernel's ports.
+/// The most packets on the transmit ring, as in the kernel's ports.
 pub const TRANSMIT_PACKETS_MAX: u32 = 1024;
 
-/// The longest packet that a port transmits: of an MTU of 1500.
+/// The longest packet that a port transmits, at an MTU of 1500.
 pub const PACKET_BYTES_MAX: u32 = 1514;
 
-/// What the ports of a wire know of the packets between them, and what they did in a pass.
+/// The packets between the ports of a wire, and what the ports did in a pass.
 #[derive(Debug, Default)]
 pub struct Inside {
     /// The time of the pass.
     pub now_ns: u64,
-    /// Polls since it was taken.
+    /// The polls since this was taken.
     pub polls: u64,
     /// Buffers given back to their sockets: sender and truesize.
     pub freed: Vec<(u32, u32)>,
-    /// What left, in order.
+    /// The packets that left, in order.
     pub left: Vec<SimPacket>,
-    /// By frame.
+    /// The packet of each frame.
     packets: Vec<Option<SimPacket>>,
 }
 
-/// What a kernel may do wrong, to see that this is found.
+/// A fault of the kernel, to see that it is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// A poll brings four times as much as it may.
     PollOverruns,
     /// No packet is announced.
     AnnouncementLost,
-    /// A worker that sleeps with something inside is not woken by its timer.
+    /// A worker that sleeps with packets inside is not woken by its timer.
     TimerLost,
 }
 
@@ -74,13 +74,13 @@ pub struct SimPort {
 /// One queue's qdisc and ring, and the word in which its packets are announced.
 #[derive(Debug, Default)]
 struct KernelQueue {
-    /// Each with the time from which a poll finds it.
+    /// The packets, each with the time from which a poll finds it.
     packets: VecDeque<(u64, SimPacket)>,
     is_announced: bool,
 }
 
 impl SimPort {
-    /// A port of so many queues that each hold `queue_packets` at most; polls bring `poll_packets`, or as many as the path asks for.
+    /// A port of `queues` queues that each hold `queue_packets` at most; polls bring `poll_packets`, or as many as the path asks for.
     pub fn new(
         queues: usize,
         queue_packets: usize,
@@ -100,18 +100,18 @@ impl SimPort {
         }
     }
 
-    /// Makes the kernel do something wrong from now on.
+    /// Gives the kernel a fault from now on.
     pub fn set_fault(&mut self, fault: Option<Fault>) {
         self.fault = fault;
     }
 
-    /// Makes the device complete nothing, or go on.
+    /// Makes the device complete no packet, or go on.
     pub fn set_stuck(&mut self, is_stuck: bool) {
         self.is_stuck = is_stuck;
     }
 
-    /// A process sends into a queue: it announces its packet, and has put it in by `entered_ns`. Whether it was announced, as it is where
-    /// none was; and the packet, if the queue is full.
+    /// Has a process send into a queue: it announces its packet, and has put it in by `entered_ns`. Returns whether it was announced, as it
+    /// is if no announcement stands; and the packet, if the queue is full.
     pub fn send(&mut self, queue: usize, packet: SimPacket, entered_ns: u64) -> (bool, Option<SimPacket>) {
         let queue = &mut self.queues[queue];
         let is_lost = self.fault == Some(Fault::AnnouncementLost);
@@ -124,7 +124,7 @@ impl SimPort {
         (is_first, None)
     }
 
-    /// What its queues' counters say is in them.
+    /// The packets in its queues, by their counters.
     pub fn held(&self) -> Count {
         self.held
     }
@@ -134,7 +134,7 @@ impl SimPort {
         self.queues.iter().flat_map(|queue| queue.packets.iter().map(|(_, packet)| packet))
     }
 
-    /// How many packets a poll brings.
+    /// The packets that a poll brings.
     pub fn poll_budget(&self) -> u32 {
         self.poll_budget
     }

@@ -3,7 +3,7 @@
 //! SplitMix64: the state advances by a fixed odd constant `GAMMA` and is mixed by two multiply-xorshift rounds.
 //! Every 64-bit seed gives a full period of 2^64; streams of different seeds are independent enough for a model.
 //!
-//! Owner: one per simulation; drawing from it in event order is what makes a run repeatable.
+//! Owner: one per simulation; drawing from it in event order makes a run repeatable.
 //! Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators" (OOPSLA 2014).
 //! Limits: not for secrets. `below` keeps a bias of at most `bound` / 2^64.
 
@@ -16,7 +16,7 @@ pub struct Prng {
 const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Prng {
-    /// The generator that `seed` names.
+    /// The generator for `seed`.
     pub fn new(seed: u64) -> Prng {
         Prng { state: seed }
     }

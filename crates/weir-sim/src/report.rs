@@ -1,9 +1,9 @@
-//! What came of a run, as numbers with names.
+//! The results of a run, as numbers with names.
 //!
 //! ```text
 //! lost_pct    = dropped by the limit / sent, over the flooding and TCP senders, in percent
-//! rate_share  = bytes that left the limit while they sent / (rate x time)
-//! jain        = the lowest of the groups' Jain indices, of bytes delivered while they sent; quiet groups apart
+//! rate_share  = bytes that left the limit while senders sent / (rate x time)
+//! jain        = the lowest of the groups' Jain indices, of bytes delivered while senders sent; quiet groups apart
 //! jain_all    = the same index over all senders of those groups together
 //! delays      = from `send` to arrival, of the quiet senders' datagrams
 //! ```
@@ -13,17 +13,17 @@ use crate::checks::fairness::{jain, quantile_ns};
 /// The numbers of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
-    /// See the header.
+    /// The loss of the flooding and TCP senders; see the header.
     pub lost_pct: f64,
-    /// What the quiet senders lost, likewise.
+    /// The loss of the quiet senders, likewise.
     pub quiet_lost_pct: f64,
-    /// What each flooding sender offered on average, payload bits per second.
+    /// The load that each flooding sender offered on average, payload bits per second.
     pub offered_mbit: f64,
-    /// See the header.
+    /// The bytes that left, as a share of the rate; see the header.
     pub rate_share: f64,
-    /// See the header.
+    /// The lowest Jain index of a group; see the header.
     pub jain: f64,
-    /// See the header.
+    /// The Jain index over all senders; see the header.
     pub jain_all: f64,
     /// Packets that arrived after a later one of their flow.
     pub reordered: u64,
@@ -35,33 +35,33 @@ pub struct Report {
     pub max_ms: f64,
     /// Senders woken for room.
     pub wakes: u64,
-    /// Those that then sent nothing.
+    /// Senders woken for room that then sent nothing.
     pub empty_wakes: u64,
     /// Threads woken again by the same grant.
     pub repeated_wakes: u64,
-    /// Kicks of Weir's worker, and the times it could be kicked.
+    /// Kicks of Weir's worker.
     pub kicks: u64,
     /// Times Weir's worker waited to be kicked.
     pub parks: u64,
-    /// The largest number of bytes that stood in the limit's own queue.
+    /// The largest number of bytes in the limit's own queue.
     pub standing_bytes_max: u64,
     /// Packets delivered, of all senders, drained ones included.
     pub delivered: u64,
 }
 
-/// What the machine counted, one entry a sender.
+/// The machine's counts of one sender.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
     pub sent: u64,
     pub sent_payload_bytes: u64,
     pub dropped: u64,
-    /// While they sent, without the drain.
+    /// The bytes delivered while senders sent, without the drain.
     pub delivered_bytes: u64,
     pub delays_ns: Vec<u64>,
 }
 
 impl Report {
-    /// The value called `name`, as a scenario's `expect` names it.
+    /// The value named `name` in a scenario's `expect`.
     pub fn value(&self, name: &str) -> Option<f64> {
         Some(match name {
             "lost_pct" => self.lost_pct,
@@ -85,14 +85,14 @@ impl Report {
     }
 }
 
-/// Percent of `sent` that was `dropped`; 0 of nothing.
+/// The percentage of `sent` that was `dropped`; 0 if nothing was sent.
 pub(crate) fn lost_pct<'a>(tallies: impl Iterator<Item = &'a Tally>) -> f64 {
     let (sent, dropped) =
         tallies.fold((0, 0), |(sent, dropped), tally| (sent + tally.sent, dropped + tally.dropped));
     if sent == 0 { 0.0 } else { 100.0 * dropped as f64 / sent as f64 }
 }
 
-/// Jain's index of what `tallies` had delivered.
+/// Jain's index of the bytes that `tallies` had delivered.
 pub(crate) fn jain_of<'a>(tallies: impl IntoIterator<Item = &'a Tally>) -> f64 {
     jain(&tallies.into_iter().map(|tally| tally.delivered_bytes).collect::<Vec<u64>>())
 }

@@ -1,4 +1,4 @@
-//! A scenario: what is connected to what, who sends, for how long, and what must come of it. Written as a short text.
+//! A scenario: the system, its senders, their time, and the expected results. Written as a short text.
 //!
 //! ```text
 //! # Two clients of the seed, with the RFC.
@@ -11,13 +11,12 @@
 //! expect lost_pct 3.2 within 3    or: at_most, at_least
 //! ```
 //!
-//! A group with `poll` asks before each send. Besides: `warm_up` (from when on delays count), `wake`, `deliver`,
-//! `link_delay` (times); `cpus`, `link_loss_permille`; and for weir `preempt` (a time), `preempt_permille`, `queues`,
-//! `poll` and `queue_packets` (numbers).
-//! Each line is a word and its values; the last one of a word counts, except `senders` and `expect`, which add up.
-//! Units are tc's.
+//! A group with `poll` asks before each send. Besides: `warm_up` (the time from which delays count), `wake`, `deliver`, `link_delay`
+//! (times); `cpus`, `link_loss_permille`; and for weir `preempt` (a time), `preempt_permille`, `queues`, `poll` and `queue_packets`
+//! (numbers). Each line is a word and its values; the last line of a word counts, except `senders` and `expect`, which add up. Units are
+//! tc's.
 //!
-//! Owner: nobody; a scenario is a value. A text that is wrong gives one error with its line.
+//! Owner: none; a scenario is a value. A text that is wrong gives one error with its line.
 
 use std::fmt;
 
@@ -35,7 +34,7 @@ use crate::{
     socket::SNDBUF_BYTES_DEFAULT,
 };
 
-/// What shapes.
+/// The system that shapes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum System {
     /// The kernel's TBF.
@@ -60,13 +59,13 @@ impl System {
 /// Senders that do the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// How many.
+    /// The number of senders.
     pub count: usize,
-    /// What each does.
+    /// The program of each.
     pub program: Program,
-    /// How each waits.
+    /// The way in which each waits.
     pub wait: Wait,
-    /// Each one's send buffer.
+    /// The send buffer of each, in bytes.
     pub sndbuf_bytes: u32,
 }
 
@@ -82,53 +81,53 @@ impl Group {
 pub struct Expect {
     /// The value's name, one of [`crate::report::Report::value`].
     pub name: String,
-    /// What it must be.
+    /// The bound that it must keep.
     pub bound: Bound,
 }
 
-/// What a value must be.
+/// A bound on a value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Bound {
-    /// The value, give or take.
+    /// The value, and the deviation allowed.
     Within(f64, f64),
-    /// No more.
+    /// The most.
     AtMost(f64),
-    /// No less.
+    /// The least.
     AtLeast(f64),
 }
 
 /// One experiment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scenario {
-    /// What shapes.
+    /// The system that shapes.
     pub system: System,
     /// Its rate.
     pub rate: Rate,
     /// Its burst.
     pub burst_bytes: u64,
-    /// How much may wait: TBF's point of dropping, Weir's credit.
+    /// The limit on waiting bytes: TBF's point of dropping, Weir's credit.
     pub limit: Limit,
-    /// Who sends; processes are numbered through.
+    /// The groups of senders; processes are numbered through.
     pub groups: Vec<Group>,
-    /// For how long they send. Then the path drains.
+    /// The time for which they send. Then the path drains.
     pub time_ns: u64,
-    /// From when on delays count.
+    /// The time from which delays count.
     pub warm_up_ns: u64,
     /// The sending machine.
     pub machine: MachineParameters,
-    /// From the limit to the receiver.
+    /// The delay from the limit to the receiver.
     pub link_delay_ns: u64,
-    /// How many of 1000 packets the link loses.
+    /// The packets, of 1000, that the link loses.
     pub link_loss_permille: u64,
     /// Weir: transmit queues of the sending end; 0 for one for each sender.
     pub queues: usize,
     /// Weir: the most packets one poll takes; 0 for an eighth of the credit, between 4 and 64.
     pub poll_packets: usize,
-    /// Weir: what one queue's qdisc and ring hold; 0 for all that its senders' buffers can.
+    /// Weir: the packets that one queue's qdisc and ring hold; 0 for all that its senders' buffers can.
     pub queue_packets: usize,
-    /// Weir: what its kernel does wrong, to see that it is found.
+    /// Weir: the fault of its kernel, to see that it is found.
     pub fault: Option<Fault>,
-    /// What must come of it.
+    /// The expected results.
     pub expects: Vec<Expect>,
 }
 
@@ -159,12 +158,12 @@ impl Default for Scenario {
     }
 }
 
-/// Why a text is not a scenario.
+/// The reason why a text is not a scenario.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScenarioError {
-    /// The line, counted from 1; 0 if it is the whole.
+    /// The line, counted from 1; 0 for the whole text.
     pub line: usize,
-    /// What is wrong with it.
+    /// The fault.
     pub what: String,
 }
 
@@ -177,7 +176,7 @@ impl fmt::Display for ScenarioError {
 impl std::error::Error for ScenarioError {}
 
 impl Scenario {
-    /// Reads a text as the header describes it.
+    /// Reads a text of the form in the header.
     pub fn parse(text: &str) -> Result<Scenario, ScenarioError> {
         let mut scenario = Scenario::default();
         for (index, line) in text.lines().enumerate() {
@@ -190,12 +189,12 @@ impl Scenario {
         Ok(scenario)
     }
 
-    /// How many processes send.
+    /// The number of processes that send.
     pub fn senders(&self) -> usize {
         self.groups.iter().map(|group| group.count).sum()
     }
 
-    /// Whether it can be run; what is wrong otherwise.
+    /// Whether the scenario can be run; otherwise the fault.
     pub fn check(&self) -> Result<(), String> {
         if self.senders() == 0 {
             return Err("nobody sends; add for example `senders 2 flood 1gbit 1470b`".to_owned());
@@ -257,7 +256,7 @@ impl Scenario {
 }
 
 impl Bound {
-    /// Whether `value` is as it must be.
+    /// Whether `value` keeps the bound.
     pub fn holds(self, value: f64) -> bool {
         match self {
             Bound::Within(middle, half) => (value - middle).abs() <= half,

@@ -1,8 +1,8 @@
-//! The seed's experiment: what it publishes, what its machine costs, and which of these numbers come from where.
+//! The seed's experiment: its published figures, the costs of its machine, and the source of each of these numbers.
 //!
-//! One parameter set, [`MACHINE`], gives all six figures. Nothing is set for a case. But three of its eight parameters (`send_ns`,
-//! `deliver_ns`, `wake_ns`) are fitted to three of the six (marked *), which therefore say little; a model that is right shows in the
-//! other three, which no parameter was chosen by.
+//! One parameter set, [`MACHINE`], gives all six figures. No parameter is set for a case. But three of its eight parameters (`send_ns`,
+//! `deliver_ns`, `wake_ns`) are fitted to three of the six (marked *), which therefore say little; a model that is right shows in the other
+//! three, by which no parameter was chosen.
 //!
 //! | clients, limit | published | model | | clients, limit | published | model |
 //! |---|---|---|---|---|---|---|
@@ -10,7 +10,7 @@
 //! | 3, 200k * | 87 % | 86.9 % | | 3, 200k * | 38 % | 36.6 % |
 //! | 3, 400k | under 5 % | 1.2-1.6 % | | 3, 300k | 3.1 % | 4.1 % |
 //!
-//! | parameter | value | where from |
+//! | parameter | value | source |
 //! |---|---|---|
 //! | rate, burst, limit | 200mbit, 20kb, 200k (300k, 400k) | stated |
 //! | payload, wish of a client | 1470 bytes, 1 Gbit/s | stated (`iperf -u -b 1G`; the datagram counts confirm 1470) |
@@ -25,23 +25,22 @@
 //! | `preempt_*` | never | Weir's alone; scenarios of its own set it |
 //! | `worker_*` | 35, 0.8 and 1.6 us | measured: a wake-up, an empty poll, a packet through a user-space program |
 //!
-//! **`send_ns` and `deliver_ns`.** Two clients offered 779.64 Mbit/s, three 197 / (1 - 0.87) = 1,515: a third client
-//! brought as much as the first two together, so part of the cost does not grow with the clients. Each client has a
-//! CPU and never rests: `clients x 1 s = sends x send_ns + deliveries x deliver_ns`. With 66,300 and 128,800 sends and
-//! 16,600 deliveries a second the two equations give 16 and 57 us (the latter being all that a departure costs its
-//! CPU: softirq, dequeue, veth, the far side's IP and UDP, waking the server). The simulator, which knows in addition
-//! who delivers for whom, fits best at 17 and 50 + 2. The fit is not loose: with 20 us for a delivery, and `send_ns`
-//! such that 3 clients still lose 87 %, 2 clients would lose 50 % without the RFC and 15 % with it.
+//! **`send_ns` and `deliver_ns`.** Two clients offered 779.64 Mbit/s, three 197 / (1 - 0.87) = 1,515: a third client brought as much as the
+//! first two together, so part of the cost does not grow with the clients. Each client has a CPU and never rests: `clients x 1 s = sends x
+//! send_ns + deliveries x deliver_ns`. With 66,300 and 128,800 sends and 16,600 deliveries a second the two equations give 16 and 57 us
+//! (the latter being all that a departure costs its CPU: softirq, dequeue, veth, the far side's IP and UDP, waking the server). The
+//! simulator, which knows in addition which client delivers for which, fits best at 17 and 50 + 2. The fit is not loose: with 20 us for a
+//! delivery, and `send_ns` such that 3 clients still lose 87 %, 2 clients would lose 50 % without the RFC and 15 % with it.
 //!
-//! **`wake_ns`.** In the herd (3 clients, 200k) each wake costs one drop, and the places it finds are those that
-//! became free while it took to wake: 60 us each. 38 % lost, 0.6 drops for each success, asks for a cycle of some 250
-//! us. That and the 50 us of waking a server fit a virtual machine whose idle CPUs must be fetched from their host.
+//! **`wake_ns`.** In the herd (3 clients, 200k) each wake costs one drop, and the places it finds are those that became free while it took
+//! to wake: 60 us each. 38 % lost, 0.6 drops for each success, asks for a cycle of some 250 us. That and the 50 us of waking a server fit a
+//! virtual machine whose idle CPUs must be fetched from their host.
 //!
-//! **What makes the other figures** is nobody's choice: the rule that a sleeper is woken at half its buffer, 46
-//! datagrams. With 2 clients 2 x 46 of the 135 places are taken when a sleeper is woken, so each wake sends a burst of
-//! about 30 for one loss (3.2 %). With 3 clients 3 x 46 = 138 exceed 135: a full queue leaves sockets below half, and
-//! every tick wakes them for one place (38 %). 300k has 203 places: again room for bursts (3.1 %). And without
-//! the RFC nothing holds a sender but its own buffer, 93 datagrams: 3 x 93 = 279 need 412 KiB, "about a 400k limit".
+//! **The other figures** follow from a rule that was not chosen: a sleeper is woken at half its buffer, 46 datagrams. With 2 clients 2 x 46
+//! of the 135 places are taken when a sleeper is woken, so each wake sends a burst of about 30 for one loss (3.2 %). With 3 clients 3 x 46
+//! = 138 exceed 135: a full queue leaves sockets below half, and every tick wakes them for one place (38 %). 300k has 203 places: again
+//! room for bursts (3.1 %). And without the RFC only its own buffer, 93 datagrams, holds a sender: 3 x 93 = 279 need 412 KiB, "about a 400k
+//! limit".
 //!
 //! Source: `[RFC,v1,net-next,0/4] net: Qdisc backpressure infrastructure`, sections I, III and V.
 //! Limits: see [`crate::machine`]. The seed's delivered payload (196.9 Mbit/s) is 1.3 % more than 200 Mbit/s of frames
@@ -49,7 +48,7 @@
 
 use crate::parameters::MachineParameters;
 
-/// The seed's machine.
+/// The parameters of the seed's machine.
 pub const MACHINE: MachineParameters = MachineParameters {
     cpus: 8,
     slice_ns: 3_000_000,
@@ -72,33 +71,33 @@ pub const MACHINE: MachineParameters = MachineParameters {
 pub struct Figure {
     /// Whether the RFC's patches were applied.
     pub rfc: bool,
-    /// How many clients.
+    /// The number of clients.
     pub clients: usize,
     /// TBF's limit.
     pub limit_bytes: u64,
-    /// What was lost.
+    /// The published loss.
     pub lost_pct: Lost,
     /// Whether a parameter of [`MACHINE`] was fitted to it.
     pub is_fitted: bool,
 }
 
 impl Figure {
-    /// How far the model may be from it, in percentage points: 3, and half of it where nothing was fitted.
+    /// The most that the model may differ from it, in percentage points: 3, and half of it where no parameter was fitted.
     pub fn within_points(&self) -> f64 {
         if self.is_fitted { 3.0 } else { 1.5 }
     }
 }
 
-/// What the seed says of a loss.
+/// The seed's word on a loss.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Lost {
-    /// This much.
+    /// The loss is this much.
     Is(f64),
-    /// Less than this.
+    /// The loss is less than this.
     LessThan(f64),
 }
 
-/// Everything the seed publishes about losses.
+/// All figures on losses that the seed publishes.
 pub const FIGURES: [Figure; 6] = [
     Figure { rfc: false, clients: 2, limit_bytes: 200 << 10, lost_pct: Lost::Is(74.7), is_fitted: true },
     Figure { rfc: true, clients: 2, limit_bytes: 200 << 10, lost_pct: Lost::Is(3.2), is_fitted: false },
@@ -114,5 +113,5 @@ pub const FIGURES: [Figure; 6] = [
     },
 ];
 
-/// What each of 2 clients offered on average without the patches.
+/// The load that each of 2 clients offered on average without the patches.
 pub const OFFERED_BITS_PER_S: u64 = 389_820_000;

@@ -1,15 +1,14 @@
-//! What a sending process does: flood as iperf 2 does, or send one datagram now and then, blocking or polling.
+//! A sending process: floods as iperf 2 does, or sends one datagram now and then, blocking or polling.
 //!
 //! ```text
-//! flood:  the k-th datagram is due at start + k x payload / rate; who is late sends at once, until it has caught up,
+//! flood:  the k-th datagram is due at start + k x payload / rate; a late sender sends at once, until it has caught up,
 //!         but never makes up for more than DEBT_NS_MAX
-//! quiet:  one datagram every `interval_ns`, spread by 10 %, whatever became of the last
+//! quiet:  one datagram every `interval_ns`, spread by 10 %, whether the last was accepted or not
 //! ```
 //!
-//! `Wait::Block` sleeps in `send`, which lets it in below a full buffer. `Wait::Poll` asks `select` or `epoll_wait`
-//! before each send, as iperf 3 and event loops do, and these answer below half a buffer. Both are woken below half. A
-//! wake is *empty* if the first send after it brings nothing into the path: refused by the qdisc, or put to sleep
-//! again.
+//! `Wait::Block` sleeps in `send`, which lets it in below a full buffer. `Wait::Poll` asks `select` or `epoll_wait` before each send, as
+//! iperf 3 and event loops do, and these answer below half a buffer. Both are woken below half. A wake is *empty* if the first send after
+//! it brings nothing into the path: refused by the qdisc, or put to sleep again.
 //!
 //! Owner: the sending machine.
 //! Source: iperf 2 `Client::RunUDP` (delay target, accumulated debt), `sock_wait_for_wmem`, `datagram_poll`.
@@ -17,65 +16,65 @@
 
 use crate::{packet::SimPacket, prng::Prng, socket::Socket};
 
-/// How far behind its rate iperf keeps count.
+/// The longest time behind its rate that iperf makes up for.
 const DEBT_NS_MAX: u64 = 1_000_000_000;
 
-/// What a process does.
+/// The program of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Program {
     /// `iperf -u -b`: one payload after the other, at `interval_ns` if it can.
     Flood {
-        /// Payload of a datagram.
+        /// The payload of a datagram.
         payload_bytes: u32,
-        /// Its time at the wished rate.
+        /// The time of a datagram at the wished rate.
         interval_ns: u64,
     },
-    /// A datagram now and then.
+    /// A datagram is sent now and then.
     Quiet {
-        /// Payload of a datagram.
+        /// The payload of a datagram.
         payload_bytes: u32,
-        /// Mean time between two.
+        /// The mean time between two.
         interval_ns: u64,
     },
     /// A TCP connection with endless data; see [`crate::tcp`].
     Tcp {
-        /// From a segment's arrival to its acknowledgement's.
+        /// The time from a segment's arrival to that of its acknowledgement.
         rtt_ns: u64,
     },
 }
 
-/// How it waits for room.
+/// The way in which a process waits for room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
     /// A blocking socket.
     Block,
-    /// Sends only what poll says can be sent.
+    /// A socket on which only datagrams are sent for which poll says there is room.
     Poll,
 }
 
-/// Why a process does not run.
+/// The state of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// It runs, or waits for its CPU.
+    /// The process runs, or waits for its CPU.
     Runnable,
-    /// It sleeps until its socket has room.
+    /// The process sleeps until its socket has room.
     AwaitsRoom,
-    /// It sleeps until its next datagram is due.
+    /// The process sleeps until its next datagram is due.
     AwaitsTime,
 }
 
 /// A sending process.
 #[derive(Clone, Debug)]
 pub struct Sender {
-    /// What it does.
+    /// Its program.
     pub program: Program,
-    /// How it waits for room.
+    /// The way in which it waits for room.
     pub wait: Wait,
-    /// What it waits for now.
+    /// Its present state.
     pub state: State,
     /// Whether it was woken for room and has not sent since.
     pub woken: bool,
-    /// Packets handed to the network; also the next one's sequence number.
+    /// The packets handed to the network; also the next one's sequence number.
     pub sent: u64,
     due_ns: u64,
 }
@@ -104,12 +103,12 @@ impl Sender {
         }
     }
 
-    /// When its next datagram is due.
+    /// The time at which its next datagram is due.
     pub fn due_ns(&self) -> u64 {
         self.due_ns
     }
 
-    /// `send` took a datagram: the next one's time.
+    /// Notes that `send` took a datagram, and sets the next one's time.
     pub fn advance(&mut self, now_ns: u64, prng: &mut Prng) {
         self.sent += 1;
         self.due_ns = match self.program {

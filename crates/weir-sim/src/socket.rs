@@ -1,13 +1,13 @@
-//! A socket's send buffer: what it may still send, and when a sender that sleeps on it is woken.
+//! A socket's send buffer: the bytes that may still be sent, and the condition under which a sender that sleeps on it is woken.
 //!
 //! ```text
 //! may send   while wmem_alloc < sndbuf            (and not THROTTLED, with the RFC)
 //! is woken   when  wmem_alloc < sndbuf / 2        (and not THROTTLED, with the RFC)
 //! ```
 //!
-//! The check comes before the charge, so `wmem_alloc` may pass `sndbuf` by one packet: 93 datagrams of 2,304 bytes
-//! fit the default 212,992. The second rule is `sock_def_write_space`: a sleeper is left asleep until it can make
-//! significant progress, 46 datagrams or fewer still charged. It is the heart of the seed's figures.
+//! The check comes before the charge, so `wmem_alloc` may pass `sndbuf` by one packet: 93 datagrams of 2,304 bytes fit the default 212,992.
+//! The second rule is `sock_def_write_space`: a sleeper is left asleep until it can make significant progress, 46 datagrams or fewer still
+//! charged. The seed's figures depend on it.
 //!
 //! Owner: the sending machine. Charged at `send`, given back when the packet is consumed or dropped.
 //! Source: `sock_alloc_send_pskb`, `sock_wfree`, `sock_def_write_space`, `sock_writeable` of Linux 5.18, and
@@ -20,12 +20,12 @@ pub const SNDBUF_BYTES_DEFAULT: u32 = 212_992;
 /// The RFC's `sk_backpressure_status`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Backpressure {
-    /// May send.
+    /// The socket may send.
     #[default]
     Unthrottled,
-    /// A packet of it was refused by the qdisc; it may still send.
+    /// A packet of the socket was refused by the qdisc; it may still send.
     Overlimit,
-    /// May not send until the qdisc's timer fires.
+    /// The socket may not send until the qdisc's timer fires.
     Throttled,
 }
 
@@ -34,7 +34,7 @@ pub enum Backpressure {
 pub struct Socket {
     sndbuf_bytes: u32,
     wmem_alloc_bytes: u32,
-    /// Where the RFC's state machine stands; stays `Unthrottled` without it.
+    /// The state of the RFC's state machine; stays `Unthrottled` without it.
     pub backpressure: Backpressure,
 }
 
@@ -65,17 +65,17 @@ impl Socket {
         self.wmem_alloc_bytes += truesize_bytes;
     }
 
-    /// Gives back what a consumed or dropped packet was charged.
+    /// Gives back the charge of a consumed or dropped packet.
     pub fn uncharge(&mut self, truesize_bytes: u32) {
         self.wmem_alloc_bytes -= truesize_bytes;
     }
 
-    /// Its bound.
+    /// The bound of the buffer, in bytes.
     pub fn sndbuf_bytes(&self) -> u32 {
         self.sndbuf_bytes
     }
 
-    /// What is charged now.
+    /// The bytes that are charged now.
     pub fn wmem_alloc_bytes(&self) -> u32 {
         self.wmem_alloc_bytes
     }

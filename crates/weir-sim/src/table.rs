@@ -19,17 +19,17 @@ use crate::{
 pub struct Row {
     /// `none`, `rfc` or `weir`.
     pub system: &'static str,
-    /// How many clients flood, and TBF's limit if it is not the seed's usual 200k: `3`, `3 limit 300k`.
+    /// The number of clients that flood, and TBF's limit if it is not the seed's usual 200k: `3`, `3 limit 300k`.
     pub case: String,
-    /// How many clients flood.
+    /// The number of clients that flood.
     pub clients: usize,
-    /// What the clients lost.
+    /// The loss of the clients.
     pub lost_pct: f64,
-    /// What the seed publishes for this case.
+    /// The loss that the seed publishes for this case.
     pub seed_lost_pct: Option<Lost>,
-    /// What left, as a share of the rate.
+    /// The bytes that left, as a share of the rate.
     pub rate_share: f64,
-    /// How equal the clients' shares were.
+    /// The Jain index of the clients' shares.
     pub jain: f64,
     /// Packets out of order.
     pub reordered: u64,
@@ -41,7 +41,7 @@ pub struct Row {
     pub empty_wakes: u64,
 }
 
-/// Client counts of the table.
+/// The numbers of clients in the table.
 const CLIENTS: [usize; 5] = [2, 3, 8, 16, 64];
 const TIME_NS: u64 = 10_000_000_000;
 const QUIET: Program = Program::Quiet { payload_bytes: 56, interval_ns: 10_000_000 };

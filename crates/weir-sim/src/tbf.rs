@@ -1,4 +1,4 @@
-//! The kernel's token bucket filter, with the byte FIFO inside that drops what does not fit.
+//! The kernel's token bucket filter, with the byte FIFO inside that drops packets which do not fit.
 //!
 //! Time is the unit of its tokens, as in the kernel: a packet of `len` bytes costs `len x 8 / rate` seconds.
 //!
@@ -11,7 +11,7 @@
 //!
 //! So over any window bytes out x time per byte <= buffer + window.
 //!
-//! Owner: the qdisc's root lock; here, whoever sends or runs the timer.
+//! Owner: the qdisc's root lock; here, the caller that sends or runs the timer.
 //! Source: `tbf_enqueue`, `tbf_dequeue` in net/sched/sch_tbf.c, `bfifo_enqueue` in sch_fifo.c, Linux 5.18.
 //! Limits: no peak rate, no segmentation of super-packets; the kernel's tick of 64 ns in `buffer` is not modelled.
 
@@ -25,7 +25,7 @@ use weir_core::{
 
 use crate::packet::SimPacket;
 
-/// What a TBF is set to.
+/// The parameters of a TBF.
 #[derive(Clone, Copy, Debug)]
 pub struct TbfParameters {
     /// `rate`.
@@ -47,24 +47,24 @@ pub struct Tbf {
     backlog_bytes: u64,
 }
 
-/// What a dequeue found.
+/// The result of a dequeue.
 #[derive(Debug)]
 pub enum Dequeue {
     /// A packet that may leave.
     Packet(SimPacket),
-    /// Out of tokens until then.
+    /// There are no tokens until then.
     OutOfTokens {
-        /// When the watchdog shall fire.
+        /// The time at which the watchdog shall fire.
         until_ns: u64,
     },
-    /// Nothing queued.
+    /// No packet is queued.
     Empty,
 }
 
 impl Tbf {
     /// An idle TBF with a full bucket.
     pub fn new(parameters: TbfParameters) -> Tbf {
-        // Rounded down, so that the burst is never exceeded.
+        // The buffer is rounded down, so that the burst is never exceeded.
         let burst_units = u128::from(parameters.burst_bytes) * 8 * u128::from(NS_PER_S);
         let buffer_ns = (burst_units / u128::from(parameters.rate.bits_per_s())) as i64;
         Tbf {
@@ -104,7 +104,7 @@ impl Tbf {
         self.queue.pop_front().map_or(Dequeue::Empty, Dequeue::Packet)
     }
 
-    /// What its counters say is inside.
+    /// The packets inside, by its counters.
     pub fn held(&self) -> Count {
         Count { packets: self.queue.len() as u64, bytes: self.backlog_bytes }
     }

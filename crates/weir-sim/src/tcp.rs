@@ -5,7 +5,7 @@
 //! tsq_bytes   = 1 ms of the pacing rate (2 x or 1.2 x cwnd / srtt), at least 2 segments, at most 1 MiB
 //! ack           slow start: cwnd + 1; congestion avoidance: cwnd + 1 for each cwnd acknowledged
 //! loss          a packet with 3 later-sent ones acknowledged: sent again; ssthresh = cwnd = cwnd / 2, once a window
-//! local drop    the qdisc refused it: as a loss, and nothing more is sent until the next acknowledgement or timeout
+//! local drop    the qdisc refused it: as a loss, and no packet is sent until the next acknowledgement or timeout
 //! timeout       everything in flight is lost, cwnd = 1
 //! ```
 //!
@@ -20,14 +20,14 @@
 
 use std::collections::VecDeque;
 
-/// Segments the receiver is ready for: 6 MB, `tcp_rmem`'s largest.
+/// The segments the receiver is ready for: 6 MB, `tcp_rmem`'s largest.
 const RECEIVE_WINDOW: u64 = 6_291_456 / 1448;
 const CWND_INITIAL: u64 = 10;
 const RTO_NS_MIN: u64 = 200_000_000;
 const SEGMENT_BYTES: u64 = 1448;
 const TRUESIZE_BYTES: u64 = 2304;
 const TSQ_BYTES_MAX: u64 = 1 << 20;
-/// Later acknowledgements that prove a loss.
+/// The later acknowledgements that prove a loss.
 const REORDERING: u64 = 3;
 
 /// A connection's sending half.
@@ -37,7 +37,7 @@ pub struct Tcp {
     ssthresh: u64,
     /// Acknowledgements towards the next increment in congestion avoidance.
     acked_in_window: u64,
-    /// In the order of sending.
+    /// The transmissions in flight, in the order of sending.
     in_flight: VecDeque<InFlight>,
     /// Segments to be sent again, in the order they were lost.
     lost: VecDeque<u64>,
@@ -85,7 +85,7 @@ impl Tcp {
         Some(self.lost.front().copied().unwrap_or(self.next_segment))
     }
 
-    /// [`Self::next`]'s segment went out as transmission `sequence`.
+    /// Notes that [`Self::next`]'s segment went out as transmission `sequence`.
     pub fn sent(&mut self, sequence: u64, now_ns: u64) {
         let segment = self.lost.pop_front().unwrap_or_else(|| {
             self.next_segment += 1;
@@ -97,7 +97,7 @@ impl Tcp {
         }
     }
 
-    /// The qdisc refused transmission `sequence`.
+    /// Notes that the qdisc refused transmission `sequence`.
     pub fn refused(&mut self, sequence: u64, now_ns: u64) {
         let position = self.in_flight.iter().rposition(|packet| packet.sequence == sequence);
         if let Some(packet) = position.and_then(|position| self.in_flight.remove(position)) {
@@ -108,7 +108,7 @@ impl Tcp {
         self.deadline_ns = now_ns + self.rto_ns();
     }
 
-    /// Transmission `sequence` was acknowledged.
+    /// Notes that transmission `sequence` was acknowledged.
     pub fn acked(&mut self, sequence: u64, now_ns: u64) {
         let Ok(position) = self.in_flight.binary_search_by_key(&sequence, |packet| packet.sequence) else {
             return; // Given up at a timeout, and on its way again.
@@ -133,12 +133,12 @@ impl Tcp {
         self.deadline_ns = now_ns + self.rto_ns();
     }
 
-    /// When the retransmission timer expires.
+    /// The time at which the retransmission timer expires.
     pub fn deadline_ns(&self) -> u64 {
         self.deadline_ns
     }
 
-    /// The retransmission timer expired.
+    /// Notes that the retransmission timer expired.
     pub fn timed_out(&mut self, now_ns: u64) {
         self.ssthresh = (self.cwnd / 2).max(2);
         self.cwnd = 1;
@@ -177,7 +177,7 @@ impl Tcp {
 mod tests {
     use super::*;
 
-    /// Sends all it may, numbering transmissions from `sequence` on; how many went out.
+    /// Sends all segments it may, numbering transmissions from `sequence` on; returns how many went out.
     fn send_all(tcp: &mut Tcp, sequence: &mut u64, now_ns: u64) -> u64 {
         let first = *sequence;
         while tcp.next(0).is_some() {

@@ -1,11 +1,11 @@
 //! Weir between two interfaces: the path that ships, [`weir_path::worker::Worker`], on modelled ports and a virtual clock.
 //!
-//! The worker makes a pass, the next one when that one's work is done, and after a pass that moved nothing it parks, until the next
-//! tokens or the intake's next look. The first announcement of a queue that is not known to have packets kicks the worker if it is
-//! parked, once.
+//! The worker makes a pass, the next one when that one's work is done, and after a pass that moved no packet it parks, until the next
+//! tokens or the intake's next look. The first announcement of a queue that is not known to have packets kicks the worker if it is parked,
+//! once.
 //!
-//! Here is only what `weir-run`'s thread does around a pass, and what a poll and a packet cost. Intake, credit, classes, exit and books
-//! are the product's.
+//! This file has only the part of `weir-run`'s thread around a pass, and the costs of a poll and a packet. Intake, credit, classes, exit
+//! and books are the product's.
 //!
 //! Owner: one worker. Source: ARCHITECTURE.md. Limits: the worker does not spin. After `end_ns` an empty wire's worker sleeps for good,
 //! so that a run ends.
@@ -31,7 +31,7 @@ use crate::effects::Effects;
 use crate::packet::SimPacket;
 use crate::port::{Fault, Inside, SimPort};
 
-/// How a wire is set up.
+/// The parameters of a wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WeirParameters {
     /// The class's limit.
@@ -46,9 +46,9 @@ pub struct WeirParameters {
     pub poll_ns: u64,
     /// A packet's cost, in and out together, the far side's included.
     pub packet_ns: u64,
-    /// Until when the worker looks for packets even if nothing is inside.
+    /// The time until which the worker looks for packets even if none is inside.
     pub end_ns: u64,
-    /// What the kernel does wrong.
+    /// The fault of the kernel.
     pub fault: Option<Fault>,
 }
 
@@ -62,13 +62,13 @@ pub struct WeirWire {
     worker: Worker<SimPort>,
     inside: Rc<RefCell<Inside>>,
     is_parked: bool,
-    /// When its next pass is, and which of the scheduled ones that is.
+    /// The time of its next pass, and the generation of that.
     next: Option<(u64, u64)>,
     generation: u64,
     counts: WeirCounts,
 }
 
-/// What the worker did.
+/// The counts of the worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WeirCounts {
     /// Times it waited with its state word on `Parked`.
@@ -118,8 +118,8 @@ impl WeirWire {
         })
     }
 
-    /// A process sends: it announces its packet, kicks the worker if that is parked, and has put the packet into its
-    /// queue by `entered_ns`.
+    /// Has a process send: it announces its packet, kicks the worker if that is parked, and has put the packet into its queue by
+    /// `entered_ns`.
     pub fn send(&mut self, packet: SimPacket, entered_ns: u64, effects: &mut Effects) {
         let queue = packet.sender as usize % self.parameters.queues;
         let (is_announced, refused) = self.worker.end_mut(0).0.port.send(queue, packet, entered_ns);
@@ -132,7 +132,7 @@ impl WeirWire {
         }
     }
 
-    /// Asks for a pass at `at_ns`: the generation to schedule it with, or nothing if an earlier one stands.
+    /// Asks for a pass at `at_ns`: returns the generation to schedule it with, or `None` if an earlier one stands.
     pub fn schedule(&mut self, at_ns: u64) -> Option<u64> {
         if self.next.is_some_and(|(next_ns, _)| next_ns <= at_ns) {
             return None;
@@ -142,7 +142,7 @@ impl WeirWire {
         Some(self.generation)
     }
 
-    /// One pass of the worker, if it is the one that stands. It goes on as long as something moves, and then parks.
+    /// Makes one pass of the worker, if it is the one that stands. The worker goes on as long as packets move, and then parks.
     pub fn step(&mut self, generation: u64, now_ns: u64, effects: &mut Effects) {
         if self.next.is_none_or(|(_, next)| next != generation) {
             return;
@@ -169,14 +169,14 @@ impl WeirWire {
         }
     }
 
-    /// What its counters say is inside: kernel queues and classes.
+    /// The packets inside, by the counters of kernel queues and classes.
     pub fn held(&self) -> Count {
         let mut held = self.sender().port.held();
         held.merge(self.held_in_classes());
         held
     }
 
-    /// What its counters say is in its classes.
+    /// The packets in its classes, by their counters.
     pub fn held_in_classes(&self) -> Count {
         self.shaping().held()
     }
@@ -186,18 +186,18 @@ impl WeirWire {
         self.sender().port.queued()
     }
 
-    /// What the worker did so far.
+    /// The counts of the worker so far.
     pub fn counts(&self) -> WeirCounts {
         self.counts
     }
 
-    /// What the class may hold at the most: twice the credit, and what one poll brings more.
+    /// The most bytes that the class may hold: twice the credit, and the bytes that one poll brings more.
     pub fn class_bytes_max(&self) -> u64 {
         2 * self.shaping().limit_bytes_min()
             + u64::from(self.sender().port.poll_budget()) * u64::from(QUANTUM_BYTES)
     }
 
-    /// What packets wait in that have come in.
+    /// The shaping in which packets wait that have come in.
     fn shaping(&self) -> &Shaping {
         &self.worker.egress(1).expect("what leaves by the second port").shaping
     }

@@ -1,4 +1,4 @@
-//! What the simulator must find: a credit that is not kept, a wake-up that is lost, an announcement that nobody makes.
+//! The faults that the simulator must find: a credit that is not kept, a wake-up that is lost, an announcement that is not made.
 
 use weir_core::shaper::tbf::Limit;
 use weir_sim::machine::run;

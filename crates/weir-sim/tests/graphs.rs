@@ -2,7 +2,7 @@
 
 use weir_sim::graph::{Fault, Outcome, run};
 
-/// Runs `seeds` and says how many did not complete.
+/// Runs `seeds`; returns how many did not complete.
 fn hung(seeds: std::ops::Range<u64>, fault: Fault) -> (u64, Outcome) {
     let mut sum = Outcome::default();
     let mut hung = 0;
@@ -18,7 +18,7 @@ fn hung(seeds: std::ops::Range<u64>, fault: Fault) -> (u64, Outcome) {
     (hung, sum)
 }
 
-/// How many times as many runs as usual: `WEIR_SIM_TIMES`, for `make verify`.
+/// The factor by which runs are more than usual: `WEIR_SIM_TIMES`, for `make verify`.
 fn times() -> u64 {
     std::env::var("WEIR_SIM_TIMES").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
 }

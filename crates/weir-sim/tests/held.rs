@@ -1,13 +1,14 @@
-//! A held port, modelled: the kernel goes on forwarding what waits in its queues, and only when each is polled is decided here, by the tree
-//! that also serves packets which are inside.
+//! A held port, modelled: the kernel goes on forwarding packets that wait in its queues, and only the time of each poll is decided here, by
+//! the tree that also serves packets which are inside.
 //!
 //! ```text
-//! inside: packet -> its leaf -> the turn comes -> it goes, its length is charged
-//! held:   queue with something in it -> a turn without bytes in its leaf -> the turn comes -> poll, up to a budget -> what came is charged
+//! inside: packet -> its leaf -> the turn comes -> it leaves, its length is charged
+//! held:   queue with packets -> a turn without bytes in its leaf -> the turn comes -> poll, up to a budget -> the polled bytes are charged
 //! ```
 //!
-//! Rule: the tree charges after, so it goes into debt by one poll: bytes out over any window <= burst + rate x time + one poll of one queue.
-//! A queue keeps its order, and leaves share alike whatever is in them. Limits: queues of one leaf take turns by polls, not by bytes.
+//! Rule: the tree charges after, so it goes into debt by one poll: bytes out over any window <= burst + rate x time + one poll of one
+//! queue. A queue keeps its order, and leaves share alike whether they hold packets or turns. Limits: queues of one leaf take turns by
+//! polls, not by bytes.
 
 use std::collections::VecDeque;
 
@@ -25,7 +26,7 @@ const POLL_PACKETS: usize = 16;
 const POLL_BYTES: u64 = POLL_PACKETS as u64 * FRAME_BYTES as u64;
 const QUEUES: usize = 3;
 
-/// A packet that is inside; or, with no bytes, the turn of a queue that has something, and nobody knows how much.
+/// A packet that is inside; or, with no bytes, the turn of a queue with an unknown number of packets.
 #[derive(Debug)]
 struct Waiting {
     meta: Meta,
@@ -45,7 +46,8 @@ impl Packet for Waiting {
     }
 }
 
-/// A sender's queue, of the kernel's or inside: lengths and numbers of what waits in the kernel, whose turn it has asked for or not.
+/// A sender's queue, in the kernel or inside: lengths and numbers of the packets that wait in the kernel, and whether it has asked for a
+/// turn.
 #[derive(Debug, Default)]
 struct Queue {
     waiting: VecDeque<(u32, u64)>,
@@ -62,14 +64,14 @@ impl Queue {
         packet
     }
 
-    /// A packet leaves.
+    /// Notes that a packet leaves, in order; returns its length.
     fn leave(&mut self, len_bytes: u32, number: u64) -> u32 {
         assert_eq!(number, self.left, "in order");
         self.left += 1;
         len_bytes
     }
 
-    /// What a poll lets go on.
+    /// Polls the queue; returns the bytes that leave.
     fn poll(&mut self) -> u32 {
         self.has_turn = false;
         let packets = self.waiting.len().min(POLL_PACKETS);
@@ -78,7 +80,7 @@ impl Queue {
     }
 }
 
-/// How packets get to a leaf.
+/// The way of packets to a leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Held,
@@ -91,7 +93,7 @@ struct Port {
     leaves: [usize; 2],
     ways: [Way; 2],
     queues: [[Queue; QUEUES]; 2],
-    /// By leaf: when, and how many bytes.
+    /// The packets out of each leaf, as times and bytes.
     out: [Vec<(u64, u64)>; 2],
     now_ns: u64,
 }
@@ -129,7 +131,7 @@ impl Port {
         Port { tree, leaves, ways, queues: Default::default(), out: Default::default(), now_ns: 0 }
     }
 
-    /// Whoever is held sends as soon as there is room.
+    /// Has held senders send as soon as there is room.
     fn fill(&mut self, leaf: usize, lens: &[u32]) {
         for (flow, queue) in self.queues[leaf].iter_mut().enumerate() {
             let mut enqueue = |len_bytes, number| {
@@ -156,7 +158,7 @@ impl Port {
         }
     }
 
-    /// Keeps the queues of these leaves full for so long, with packets of these lengths.
+    /// Keeps the queues of these leaves full for `time_ns`, with packets of these lengths.
     fn run(&mut self, full: &[usize], lens: &[u32], time_ns: u64) {
         let end_ns = self.now_ns + time_ns;
         while self.now_ns < end_ns {
@@ -186,7 +188,7 @@ impl Port {
     }
 }
 
-/// What went out in any window is at most what the rate gives, a burst, and one poll; in parts of a byte, 8 x 10^9 of one.
+/// Requires that the bytes out in any window are at most the rate's, a burst, and one poll; in parts of a byte, 8 x 10^9 of one.
 fn require_bound(out: &[(u64, u64)], mbit: u64) {
     let parts = |bytes: u64| i128::from(bytes) * 8_000_000_000;
     let earned = |at_ns: u64| i128::from(mbit * MBIT) * i128::from(at_ns);

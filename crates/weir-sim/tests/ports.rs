@@ -28,7 +28,7 @@ fn worker(plan: &Plan, queues: usize) -> Worker<FramePort> {
     worker_of(plan, queues, 0..plan.ports.len())
 }
 
-/// One that has these ports of the plan at first.
+/// A worker that has these ports of the plan at first.
 fn worker_of(plan: &Plan, queues: usize, ports: std::ops::Range<usize>) -> Worker<FramePort> {
     let frames = Frames::new(Pool::new(FrameMemory::new(FRAMES, FRAME_BYTES).unwrap()));
     let ports: Vec<_> = ports.map(|port| (port, FramePort::new(queues))).collect();
@@ -42,7 +42,7 @@ fn worker_of(plan: &Plan, queues: usize, ports: std::ops::Range<usize>) -> Worke
         .unwrap()
 }
 
-/// One pass; every place's books balance after it.
+/// Makes one pass; every place's books balance after it.
 fn pass(worker: &mut Worker<FramePort>, now_ns: u64) -> (usize, Option<u64>) {
     let pass = worker.pass(now_ns).unwrap();
     require_balance(worker);
@@ -71,7 +71,7 @@ fn require_balance(worker: &Worker<FramePort>) {
     assert_eq!(u64::from(worker.frames().loans.count()) + held, census.out, "frames of what is held");
 }
 
-/// Passes until nothing moves; when the next is due.
+/// Makes passes until no packet moves; returns the time at which the next is due.
 fn settle(worker: &mut Worker<FramePort>, now_ns: u64) -> Option<u64> {
     loop {
         let (moved, wake_ns) = pass(worker, now_ns);
@@ -93,7 +93,7 @@ fn one_slow_port_holds_nothing_that_goes_elsewhere() {
     let ports = (0..4).map(|port| port_plan(port, Some(mbit(rates[port])))).collect();
     let plan = Plan { ports, stages: vec![bridge("lan", 4)], links, ..Plan::default() };
     let mut worker = worker(&plan, QUEUES);
-    // Every station is heard once.
+    // A frame of every station is heard once.
     for port in 0..4 {
         for station in 0..QUEUES {
             let hello = packet(mac(port, station), BROADCAST, [Ipv4Addr::LOCALHOST; 2], 0);
@@ -152,7 +152,7 @@ fn a_bed_of_two_bridges_and_a_router_holds_its_senders_and_loses_nothing() {
     }
     settle(&mut worker, 0);
     let inside = worker.between().egress.held().bytes;
-    // 5 ms at 100 Mbit/s, and a poll.
+    // The bound is 5 ms at 100 Mbit/s, and a poll.
     assert!(inside <= 62_500 + u64::from(POLL_PACKETS_MAX) * 1000, "{inside} bytes inside");
     assert!(worker.ends()[0].port.queued() > 1_800, "the sender is held");
     let mut now_ns = 0;
@@ -170,7 +170,7 @@ fn a_bed_of_two_bridges_and_a_router_holds_its_senders_and_loses_nothing() {
 #[test]
 fn what_a_router_keeps_is_released_by_an_answer_and_what_it_says_leaves() {
     let mut worker = worker(&bed(), 4);
-    // Nobody knows 10.0.1.9: its packets are kept and it is asked for; 192.0.2.1 is nowhere, and the sender is told.
+    // 10.0.1.9 is unknown: its packets are kept and it is asked for; 192.0.2.1 has no route, and the sender is told.
     (0..3).for_each(|number| worker.end_mut(0).0.port.send(0, routed(number, "10.0.1.9")));
     worker.end_mut(0).0.port.send(1, routed(0, "192.0.2.1"));
     let wake_ns = settle(&mut worker, 0).expect("a question is repeated");
@@ -181,7 +181,7 @@ fn what_a_router_keeps_is_released_by_an_answer_and_what_it_says_leaves() {
     assert_eq!(asked[12..14], [8, 6], "ARP");
     let told = worker.end_mut(0).0.port.left.pop().expect("an error");
     assert_eq!((told[23], told[34], told[35]), (1, 3, 0), "ICMP: network unreachable");
-    // The answer: is-at.
+    // The answer says that 10.0.1.9 has this address.
     let mut answer = asked.clone();
     answer[..6].copy_from_slice(&[2, 0, 0, 1, 0, 1]);
     answer[6..12].copy_from_slice(&mac(1, 9));
@@ -198,7 +198,7 @@ fn what_a_router_keeps_is_released_by_an_answer_and_what_it_says_leaves() {
     assert_eq!(worker.between().kept().packets, 0);
 }
 
-/// A port that takes nothing has its share of the frames, and the others go on.
+/// A port that takes no packet has its share of the frames, and the others go on.
 #[test]
 fn floods_to_every_port_wait_for_the_slowest_of_them() {
     let ports = (0..3).map(|port| port_plan(port, Some(mbit(if port == 2 { 1 } else { 100 })))).collect();

@@ -1,5 +1,5 @@
-//! Random scenarios: whatever is connected, the rules hold at every step, everything comes to an end, and Weir loses
-//! nothing and wakes nobody in vain. A failure names its seed; the scenario follows from it.
+//! Random scenarios: the rules hold at every step, every run ends, and Weir loses no packet and wakes no process in vain. A failure names
+//! its seed; the scenario follows from it.
 
 use weir_core::{rate::Rate, shaper::tbf::Limit};
 use weir_sim::{
@@ -45,7 +45,7 @@ fn random_scenario(seed: u64) -> Scenario {
     scenario
 }
 
-/// How many times as many runs as usual: `WEIR_SIM_TIMES`, for `make verify`.
+/// The factor by which runs are more than usual: `WEIR_SIM_TIMES`, for `make verify`.
 fn times() -> u64 {
     std::env::var("WEIR_SIM_TIMES").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
 }

@@ -29,7 +29,7 @@ fn every_scenario_comes_out_as_its_text_expects() {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-/// What did not come out as expected, a line each.
+/// The unmet expectations, a line each.
 fn failures(name: &str, scenario: &Scenario, seed: u64) -> Vec<String> {
     let report = match run(scenario, seed) {
         Ok(report) => report,

@@ -1,4 +1,4 @@
-//! The worker of a wire in virtual time, on modelled ports: what it takes in, holds, lets out, how it changes and ends.
+//! The worker of a wire in virtual time, on modelled ports: its intake, its credit, its exit, its changes and its end.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -25,7 +25,7 @@ const FRAMES: u32 = 4096;
 const FRAME_BYTES: u32 = 1536;
 const QUEUES: usize = 4;
 const HELD_MAX: u64 = 1024;
-/// 1000 bytes take 0.8 ms at 10 Mbit/s.
+/// The payload of a packet of 1000 bytes, which take 0.8 ms at 10 Mbit/s.
 const PAYLOAD_BYTES: u32 = 1000 - 42;
 const MS: u64 = 1_000_000;
 
@@ -47,7 +47,7 @@ fn port(inside: &Rc<RefCell<Inside>>) -> SimPort {
     SimPort::new(QUEUES, 10_000, None, Rc::clone(inside))
 }
 
-/// What goes from the first port to the second is limited so.
+/// The plan of a wire whose traffic from the first port to the second has these limits.
 fn plan(limits: Option<TbfConfig>) -> Plan {
     let port =
         |name: &str, limits| PortPlan { interface: name.into(), limits, classes: None, is_optional: false };
@@ -105,7 +105,7 @@ impl Bench {
         pass
     }
 
-    /// Passes until nothing moves; when the next is due.
+    /// Makes passes until no packet moves; returns the time at which the next is due.
     fn settle(&mut self) -> Option<u64> {
         loop {
             let pass = self.pass();
@@ -115,7 +115,7 @@ impl Bench {
         }
     }
 
-    /// Passes until nothing is inside, each when the one before said.
+    /// Makes passes until no packet is inside, each at the time that the one before said.
     fn run_dry(&mut self) {
         for _ in 0..100_000 {
             let wake_ns = self.settle();
@@ -135,7 +135,7 @@ impl Bench {
         self.worker.egress(1).unwrap().shaping.held().packets
     }
 
-    /// Every packet has left, each queue's in order.
+    /// Requires that every packet has left, each queue's in order.
     fn require_all(&self) {
         for queue in 0..QUEUES {
             let of_queue = self.left.iter().filter(|packet| packet.sender as usize == queue);
@@ -150,7 +150,7 @@ fn what_finds_no_room_stays_with_its_sender_and_leaves_in_time() {
     let mut bench = Bench::new(Some(limits(20_000)), HELD_MAX);
     bench.send(0, 500);
     bench.settle();
-    // The credit of 20 packets, what one poll brings beyond it, and the burst of 2 that has left.
+    // The credit of 20 packets, the packets that one poll brings beyond it, and the burst of 2 that has left.
     assert!((18..=24).contains(&bench.held()), "{} held", bench.held());
     assert_eq!(bench.queued() + bench.held() + bench.left.len() as u64, 500);
     let begin_ns = bench.now_ns;
@@ -194,7 +194,7 @@ fn a_far_end_that_takes_nothing_holds_the_senders_and_lets_them_go_on() {
     assert!((300..=300 + u64::from(POLL_PACKETS_MAX)).contains(&inside), "{inside} inside");
     assert!(bench.queued() > 4_500);
     bench.worker.end_mut(1).0.port.set_stuck(false);
-    // It has looked ever more rarely; what has come back is used at once.
+    // The worker has looked ever more rarely; packets that have come back are used at once.
     let wake_ns = bench.pass().wake_ns.expect("a look is due");
     assert!(wake_ns <= bench.now_ns + 30_000, "{} ns later", wake_ns - bench.now_ns);
     bench.run_dry();

@@ -1,6 +1,6 @@
 //! A topology on several workers, those that ship, in virtual time: any of them that is awake makes the next pass, as a seed says. After
-//! each pass every packet is in one place. A worker that has nothing to do parks, and sleeps until its time comes, a packet does, or
-//! another worker calls.
+//! each pass every packet is in one place. A worker without work parks, and sleeps until its time comes, a packet does, or another worker
+//! calls.
 
 use weir_core::drops::Count;
 use weir_path::assembly::Shares;
@@ -44,9 +44,9 @@ type BenchPort = EitherPort<FramePort, LoopPort>;
 struct Bench {
     workers: Vec<Worker<BenchPort>>,
     owners: Owners,
-    /// Which are asleep, and until when.
+    /// The workers that are asleep, and the time until which each is.
     asleep: Vec<Option<Option<u64>>>,
-    /// How long a pass of each takes, and until when it takes.
+    /// The time that a pass of each worker takes, and the time until which its present one takes.
     pass_ns: Vec<u64>,
     busy_until_ns: Vec<u64>,
     /// Whether calls of other workers are lost.
@@ -62,7 +62,7 @@ impl Bench {
         Bench::dealt(plan, Owners::deal(plan, workers), &queues, 0, held_packets_max, seed)
     }
 
-    /// Of ports with so many queues each, of which the last `loops` lead back.
+    /// The workers of a plan whose ports have so many queues each, of which the last `loops` lead back.
     fn dealt(
         plan: &Plan,
         owners: Owners,
@@ -153,7 +153,7 @@ impl Bench {
         is_due || is_called || path.ends().iter().any(|end| end.intake.is_announced(&end.port))
     }
 
-    /// One pass of a worker that is awake, if one is.
+    /// Makes one pass of a worker that is awake, if one is.
     fn step(&mut self) -> bool {
         let awake: Vec<_> = (0..self.workers.len()).filter(|&worker| self.is_awake(worker)).collect();
         let Some(&number) = awake.get(self.random.below(awake.len().max(1) as u64) as usize) else {
@@ -170,8 +170,7 @@ impl Bench {
         true
     }
 
-    /// Lets workers pass until all sleep, or for so many passes, and the time go on to when the next is due, by `step_ns_max` at the
-    /// most.
+    /// Lets workers pass until all sleep, or for `passes` passes, and moves the time on to the next due one, by `step_ns_max` at the most.
     fn go_on(&mut self, passes: usize, step_ns_max: u64) {
         for _ in 0..passes {
             if !self.step() {
@@ -184,7 +183,7 @@ impl Bench {
         self.now_ns = due.map_or(latest_ns, |due_ns| due_ns.clamp(self.now_ns + 1_000, latest_ns));
     }
 
-    /// Until all has left; whether it did within so much time.
+    /// Goes on until all packets have left; returns whether they did within `within_ns`.
     fn run_dry(&mut self, within_ns: u64) -> bool {
         let until_ns = self.now_ns + within_ns;
         while self.left_to_do() > 0 && self.now_ns < until_ns {
@@ -193,7 +192,7 @@ impl Bench {
         self.left_to_do() == 0
     }
 
-    /// Every station behind the ports is heard once.
+    /// Has every station behind the ports be heard once.
     fn greet(&mut self, ports: usize, stations: usize) {
         for port in 0..ports {
             for station in 0..stations {
@@ -246,7 +245,7 @@ fn one_slow_port_of_another_worker_holds_nothing_that_goes_elsewhere() {
             let bits_per_s = left.len() as f64 * PACKET_BYTES as f64 * 8.0 / elapsed_s;
             assert!(bits_per_s >= 0.99 * 200e6, "port {port}: {} Mbit/s", bits_per_s / 1e6);
         }
-        // Each of 24 queues brings a poll, while it has nothing there; what one worker hands the other is bounded.
+        // Each of 24 queues brings a poll, while no packet of it is there; packets that one worker hands the other are bounded.
         assert!(held_max <= 24 * u64::from(POLL_PACKETS_MAX), "{held_max} held for the slow port");
         assert!(
             under_way_max <= UNDER_WAY_MAX + 48 * u64::from(POLL_PACKETS_MAX),
@@ -283,7 +282,7 @@ fn a_bed_over_two_workers_holds_its_senders_and_loses_nothing() {
     for (number, bytes) in left.iter().enumerate() {
         assert_eq!((number_of(bytes), bytes[22]), (number as u64, 63), "in order, a hop counted");
     }
-    // Who stops takes nothing in, and ends when nothing can come any more.
+    // A worker that stops takes no packet in, and ends when none can come any more.
     (0..100).for_each(|number| bench.port(0).send(0, routed(number, "10.0.1.2")));
     bench.step();
     bench.workers[1].drain(bench.now_ns).unwrap();
@@ -299,7 +298,7 @@ fn a_bed_over_two_workers_holds_its_senders_and_loses_nothing() {
     assert_eq!(bench.held() + bench.under_way(), 0);
 }
 
-/// And limits, which others poll by, change meanwhile.
+/// Floods of both workers, while limits that others poll by change.
 #[test]
 fn floods_from_both_workers_to_both_end() {
     for seed in 0..8 {
@@ -326,7 +325,7 @@ fn floods_from_both_workers_to_both_end() {
     }
 }
 
-/// As on a machine where something else goes first.
+/// The second worker does not come, as on a machine where another process goes first.
 #[test]
 fn a_worker_that_does_not_come_is_handed_a_bounded_number_and_calls_when_it_does() {
     let mut bench = Bench::new(&bed(), 1, 2, SEED);
@@ -357,7 +356,7 @@ fn a_port_that_goes_is_forgotten_by_the_bridge_of_another_worker() {
     bench.asleep[1] = None;
     while bench.step() {}
     assert_eq!(stations(&bench), 6);
-    // What is bound for it is flooded, and ends where it would have left; the others go on.
+    // Packets for the port that is gone are flooded, and end where they would have left; the others go on.
     (0..50).for_each(|number| bench.port(0).send(0, bridged((0, 0), (3, 0), number)));
     (0..50).for_each(|number| bench.port(0).send(1, bridged((0, 1), (2, 0), number)));
     assert!(bench.run_dry(1_000 * MS));

@@ -11,7 +11,7 @@
 
 use weir_core::rate::{NS_PER_S, Rate};
 
-/// Watches what leaves a limit.
+/// A watch over the packets that leave a limit.
 #[derive(Debug)]
 pub struct Conformance {
     bits_per_s: i128,
@@ -31,7 +31,7 @@ impl Conformance {
         }
     }
 
-    /// A packet left at `now_ns`: false if some window that ends with it has more than the limit allows.
+    /// Notes that a packet left at `now_ns`: false if some window that ends with it has more than the limit allows.
     pub fn leaves(&mut self, len_bytes: u32, now_ns: u64) -> bool {
         let earned = self.bits_per_s * i128::from(now_ns);
         self.lowest = self.lowest.min(self.out_units - earned);

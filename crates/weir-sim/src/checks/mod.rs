@@ -1,5 +1,5 @@
-//! Checkers that watch a run from outside, at every step. What must never be stops the run; what a design may be bad
-//! at is counted.
+//! Checkers that watch a run from outside, at every step. A broken rule of conservation, conformance or credit stops the run; order and
+//! wakes are counted.
 //!
 //! | checker | rule |
 //! |---|---|
@@ -7,9 +7,9 @@
 //! | conformance | over every window, out <= burst + rate x time ([`conformance`]) |
 //! | credit | no send buffer over its bound, no class over its credit plus one poll (checked by the machine) |
 //! | order | counted: within a flow the sequence numbers that arrive only rise |
-//! | wakes | counted: who was woken for what ([`wakes`]) |
+//! | wakes | counted: empty and repeated wakes ([`wakes`]) |
 //!
-//! None of them knows how the path works; they see packets enter, leave the limit, arrive and drop.
+//! No checker knows how the path works; they see packets enter, leave the limit, arrive and drop.
 
 pub mod conformance;
 pub mod fairness;
@@ -29,9 +29,9 @@ use wakes::Wakes;
 /// A rule that was broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// When.
+    /// The time of the violation.
     pub at_ns: u64,
-    /// Which rule, and by what.
+    /// The rule, and the packet or place that broke it.
     pub what: String,
 }
 
@@ -62,19 +62,19 @@ impl Checks {
         }
     }
 
-    /// `send` took a packet.
+    /// Notes that `send` took a packet.
     pub fn accept(&mut self, packet: &SimPacket) {
         self.account.accept(packet.len_bytes());
     }
 
-    /// A packet left the limit.
+    /// Notes that a packet left the limit.
     pub fn leave(&mut self, packet: &SimPacket, now_ns: u64) {
         if !self.conformance.leaves(packet.len_bytes(), now_ns) {
             self.fail(now_ns, "conformance: more left in some window than burst + rate x time".to_owned());
         }
     }
 
-    /// A packet arrived.
+    /// Notes that a packet arrived.
     pub fn deliver(&mut self, packet: &SimPacket) {
         self.account.deliver(packet.len_bytes());
         let latest = &mut self.latest[packet.sender as usize];
@@ -82,12 +82,12 @@ impl Checks {
         *latest = (*latest).max(Some(packet.sequence));
     }
 
-    /// A packet was dropped.
+    /// Notes that a packet was dropped.
     pub fn drop(&mut self, reason: DropReason, packet: &SimPacket) {
         self.account.drop(reason, packet.len_bytes());
     }
 
-    /// A step is done and `held` is inside.
+    /// Checks the rules after a step, with `held` counted inside.
     pub fn step(&mut self, held: Count, now_ns: u64) -> Result<(), Violation> {
         if !self.account.balances(held) {
             let (accepted, delivered) = (self.account.accepted, self.account.delivered);
@@ -105,7 +105,7 @@ impl Checks {
         self.violation.get_or_insert(Violation { at_ns, what });
     }
 
-    /// The books.
+    /// The books of the run.
     pub fn account(&self) -> &Account {
         &self.account
     }

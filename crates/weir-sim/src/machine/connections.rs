@@ -1,7 +1,7 @@
 //! The machine's TCP side: connections act when acknowledgements, room or their timer come, in no process's time.
 //!
-//! Room that comes back makes a connection try again, once for each step however many buffers it frees. Its timer is
-//! one event that looks at the deadline when it fires and goes on to the later one.
+//! Room that comes back makes a connection try again, once for each step however many buffers it frees. Its timer is one event that looks
+//! at the deadline when it fires and is scheduled again for the later one.
 
 use crate::{
     scenario::Scenario,
@@ -30,7 +30,7 @@ impl Connection {
 }
 
 impl Machine<'_> {
-    /// Room came back for a connection.
+    /// Notes that room came back for a connection.
     pub(super) fn schedule_push(&mut self, index: usize) {
         if let Some(connection) = &mut self.connections[index]
             && !std::mem::replace(&mut connection.push_scheduled, true)
@@ -39,7 +39,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Transmission `sequence` of a connection was acknowledged.
+    /// Notes that transmission `sequence` of a connection was acknowledged.
     pub(super) fn acknowledge(&mut self, index: usize, sequence: u64) {
         if let Some(connection) = &mut self.connections[index] {
             connection.tcp.acked(sequence, self.events.now_ns());
@@ -47,14 +47,14 @@ impl Machine<'_> {
         }
     }
 
-    /// Transmission `sequence` was refused by the qdisc, if it was a connection's.
+    /// Notes that transmission `sequence` was refused by the qdisc, if it was a connection's.
     pub(super) fn refuse(&mut self, index: usize, sequence: u64) {
         if let Some(connection) = &mut self.connections[index] {
             connection.tcp.refused(sequence, self.events.now_ns());
         }
     }
 
-    /// A connection sends what it may.
+    /// Has a connection send the segments it may.
     pub(super) fn push(&mut self, index: usize) {
         let now_ns = self.events.now_ns();
         if let Some(connection) = &mut self.connections[index] {
@@ -78,7 +78,7 @@ impl Machine<'_> {
         }
     }
 
-    /// The retransmission timer, which runs while the connection lives and is moved on by acknowledgements.
+    /// Handles the retransmission timer, which runs while the connection lives and is moved on by acknowledgements.
     pub(super) fn timeout(&mut self, index: usize) {
         let now_ns = self.events.now_ns();
         let Some(connection) = &mut self.connections[index] else { return };

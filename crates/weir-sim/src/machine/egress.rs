@@ -1,6 +1,6 @@
 //! The way out that a scenario describes: the kernel's TBF, with or without the RFC, or Weir.
 //!
-//! Weir's numbers that a scenario leaves open are those that its path takes by itself.
+//! Numbers of Weir's that a scenario leaves open are the path's own defaults.
 
 use weir_core::shaper::tbf::{Limit, TbfConfig};
 
@@ -14,14 +14,14 @@ use crate::{
 /// The smallest truesize of a datagram, hence the most that a send buffer holds.
 const TRUESIZE_BYTES_MIN: u32 = 768;
 
-/// What a packet goes through after `send`.
+/// The way out of packets after `send`.
 pub(super) enum Egress {
     Kernel(KernelQdisc),
     Weir(Box<WeirWire>),
 }
 
 impl Egress {
-    /// What `scenario` describes; why it cannot be, otherwise.
+    /// The egress of `scenario`; otherwise the reason why it cannot be.
     pub(super) fn new(scenario: &Scenario) -> Result<Egress, String> {
         let limit_bytes = match scenario.limit {
             Limit::Bytes(bytes) => bytes,
@@ -56,7 +56,7 @@ impl Egress {
                     queue_packets,
                     poll_packets: (scenario.poll_packets > 0).then_some(scenario.poll_packets as u32),
                     poll_ns: scenario.machine.worker_poll_ns,
-                    // The far side's stack runs in the transmitter's context, whoever transmits.
+                    // The far side's stack runs in the transmitter's context, on any CPU.
                     packet_ns: scenario.machine.worker_packet_ns + scenario.machine.deliver_ns,
                     end_ns: scenario.time_ns,
                     fault: scenario.fault,

@@ -6,14 +6,13 @@
 //!    +------- woken when room comes back -+
 //! ```
 //!
-//! One event, one step: a process reaches its next send, a timer fires, a softirq runs, Weir's worker makes a step, a
-//! packet or an acknowledgement arrives. After each step the egress says what it did ([`Effects`]), the machine
-//! carries it out, and the checkers compare the books with what is really inside.
+//! One event, one step: a process reaches its next send, a timer fires, a softirq runs, Weir's worker makes a step, a packet or an
+//! acknowledgement arrives. After each step the egress returns its [`Effects`], the machine carries them out, and the checkers compare the
+//! books with the packets that are inside.
 //!
-//! Owner of everything here. Order: events by time, then by when they were scheduled; random draws in event order.
-//! Source: see the models; [`crate::seed`] for the costs.
-//! Limits: a send is one instant at its end, so two CPUs never spin on a lock; receivers take what arrives and their
-//! CPU time is the deliverer's; no migration of processes; TCP costs no CPU time.
+//! Owner of everything here. Order: events by time, then by when they were scheduled; random draws in event order. Source: see the models;
+//! [`crate::seed`] for the costs. Limits: a send is one instant at its end, so two CPUs never spin on a lock; receivers take arriving
+//! packets and their CPU time is the deliverer's; no migration of processes; TCP costs no CPU time.
 
 mod connections;
 mod egress;
@@ -41,7 +40,7 @@ use crate::{
 use connections::Connection;
 use egress::Egress;
 
-/// Runs `scenario` with `seed`: its numbers, or the first rule that was broken.
+/// Runs `scenario` with `seed`: returns its numbers, or the first rule that was broken.
 pub fn run(scenario: &Scenario, seed: u64) -> Result<Report, RunError> {
     let fail = |what: String| RunError { seed, violation: Violation { at_ns: 0, what } };
     scenario.check().map_err(fail)?;
@@ -55,7 +54,7 @@ pub fn run(scenario: &Scenario, seed: u64) -> Result<Report, RunError> {
 pub struct RunError {
     /// The seed.
     pub seed: u64,
-    /// The rule, and when.
+    /// The rule that was broken, and the time.
     pub violation: Violation,
 }
 
@@ -150,7 +149,7 @@ impl<'a> Machine<'a> {
             self.step(event);
             self.check()?;
         }
-        // Nobody sends any more and nothing is scheduled: what is still inside has been forgotten.
+        // No process sends any more and no event is scheduled: packets that are still inside have been forgotten.
         let (now_ns, held) = (self.events.now_ns(), self.held());
         if held != Count::default() {
             return Err(Violation { at_ns: now_ns, what: format!("progress: {held:?} stuck inside") });
@@ -197,7 +196,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// The process whose turn it is sends, sleeps or gives up its CPU.
+    /// Has the process whose turn it is send, sleep or give up its CPU.
     fn process_step(&mut self, index: usize) {
         let now_ns = self.events.now_ns();
         let stolen_ns = self.cpus.take_stolen(index);
@@ -234,7 +233,7 @@ impl<'a> Machine<'a> {
         self.events.after(preempted_ns + send_ns + work_ns, Event::Step(index));
     }
 
-    /// A packet goes from `send` to the egress; for how long its sender was preempted in between.
+    /// Passes a packet from `send` to the egress; returns the time for which its sender was preempted in between.
     fn hand_over(&mut self, index: usize, packet: SimPacket) -> u64 {
         let now_ns = self.events.now_ns();
         self.sockets[index].charge(packet.truesize_bytes);
@@ -254,7 +253,7 @@ impl<'a> Machine<'a> {
         preempted_ns
     }
 
-    /// Carries out what the egress did; the time it cost the CPU it ran on.
+    /// Carries out the effects of the egress; returns the time they cost the CPU it ran on.
     fn carry_out(&mut self) -> u64 {
         let mut effects = std::mem::take(&mut self.effects);
         let (now_ns, costs) = (self.events.now_ns(), &self.scenario.machine);
@@ -325,7 +324,7 @@ impl<'a> Machine<'a> {
         true
     }
 
-    /// A process becomes runnable; it takes `delay_ns` to get going on an idle CPU.
+    /// Makes a process runnable; it takes `delay_ns` to get going on an idle CPU.
     fn start(&mut self, index: usize, delay_ns: u64) {
         if self.cpus.wake(index, self.events.now_ns()) {
             self.events.after(delay_ns, Event::Step(index));

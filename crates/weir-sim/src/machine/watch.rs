@@ -1,4 +1,4 @@
-//! What the machine looks at after each step, and what it reports at the end.
+//! The machine's checks after each step, and its report at the end.
 
 use weir_core::drops::Count;
 
@@ -13,7 +13,7 @@ use crate::{
 use super::{Egress, Machine};
 
 impl Machine<'_> {
-    /// What the queues' own counters say is inside.
+    /// The packets inside, by the queues' own counters.
     pub(super) fn held(&self) -> Count {
         let mut held = match &self.egress {
             Egress::Kernel(qdisc) => qdisc.held(),
@@ -23,7 +23,7 @@ impl Machine<'_> {
         held
     }
 
-    /// The checks after each step.
+    /// Makes the checks after each step.
     pub(super) fn check(&mut self) -> Result<(), Violation> {
         let now_ns = self.events.now_ns();
         let standing_bytes = match &self.egress {
@@ -40,15 +40,15 @@ impl Machine<'_> {
         let held = self.held();
         if self.steps_to_recount == 0 {
             self.recount();
-            // Counting costs a look at each packet; done so rarely, it costs each step one such look.
+            // Counting costs a look at each packet; this rarely, it costs each step one such look.
             self.steps_to_recount = 4096 + held.packets + self.senders.len() as u64;
         }
         self.steps_to_recount -= 1;
         self.checks.step(held, now_ns)
     }
 
-    /// Counts the queues packet by packet: every send buffer is charged exactly what waits for its socket, and no more
-    /// than its bound and one packet.
+    /// Counts the queues packet by packet: every send buffer is charged exactly for the packets of its socket that wait, and no more than
+    /// its bound and one packet.
     pub(super) fn recount(&mut self) {
         let mut charged_bytes = vec![0; self.sockets.len()];
         let mut add = |packet: &SimPacket| charged_bytes[packet.sender as usize] += packet.truesize_bytes;

@@ -1,4 +1,4 @@
-//! Ports of one worker that change while packets wait at them: all or none, and nothing is lost or overtakes.
+//! Ports of one worker that change while packets wait at them: all or none, and no packet is lost or overtakes.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use weir_sim::prng::Prng;
 
 use super::*;
 
-/// Classes that share a port, of which the first has everything; each of so many Mbit/s.
+/// Classes that share a port, of which the first has all traffic; each of `mbit` Mbit/s.
 fn tree(kind: TreeKind, names: &[&str], mbit: u64) -> Arc<Classes> {
     let rate = Rate::from_bits_per_s(mbit * 1_000_000).unwrap();
     let class = |name: &&str| ClassConfig {
@@ -51,7 +51,7 @@ fn three_ports(queues: usize) -> Worker<FramePort> {
     worker
 }
 
-/// What a shape says, to be compared.
+/// The text of each shape, to be compared.
 fn said(shapes: &[PortShape]) -> Vec<String> {
     shapes.iter().map(|shape| format!("{shape:?}")).collect()
 }
@@ -69,7 +69,7 @@ fn ports_change_together_or_not_at_all() {
         classes.classes[0].ceil = Rate::from_bits_per_s(1_000).unwrap();
         Some(Arc::new(classes))
     };
-    // One of the three refuses, whichever it is and for whatever reason.
+    // One of the three refuses, any of them and for any reason.
     for refusing in 0..3 {
         let mut shapes: Vec<_> = (0..3).map(|port| shape(port, mbit(7 + port as u64))).collect();
         let limits = TbfConfig { burst_bytes: BURST_BYTES_MAX + 1, ..mbit(9) };
@@ -82,7 +82,7 @@ fn ports_change_together_or_not_at_all() {
             assert_eq!(worker.between().egress.held(), held);
         }
     }
-    // And all at once, of which one gets classes and one loses its limit.
+    // All change at once, of which one gets classes and one loses its limit.
     let classes = Some(tree(TreeKind::Htb, &["a"], 5));
     let shapes = [
         shape(0, mbit(7)),
@@ -91,13 +91,13 @@ fn ports_change_together_or_not_at_all() {
     ];
     worker.reshape(&shapes, MS).unwrap();
     assert_eq!(said(&worker.shapes()), said(&shapes));
-    // Handed back, they are not made anew.
+    // Shapes that are handed back are not made anew.
     worker.reshape(&worker.shapes(), MS).unwrap();
     assert!(worker.shapes()[1].classes.iter().zip(&classes).all(|(one, other)| Arc::ptr_eq(one, other)));
     assert_eq!(worker.between().egress.held(), held);
 }
 
-/// Limits, classes and both, of all ports at once, come and go while two flows of each port wait: none loses or overtakes.
+/// Limits, classes and both, of all ports at once, come and go while two flows of each port wait: no flow loses or overtakes.
 #[test]
 fn ports_that_change_all_the_time_lose_and_reorder_nothing() {
     const CHANGES: usize = 300;

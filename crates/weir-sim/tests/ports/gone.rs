@@ -13,12 +13,12 @@ fn lan() -> Plan {
     Plan { ports, stages: vec![bridge("lan", 4)], links, ..Plan::default() }
 }
 
-/// What floods a bridge of four from three of its ports: half of the queues to port 3, the others to the next of the three.
+/// Floods of a bridge of four from three of its ports: half of the queues to port 3, the others to the next of the three.
 struct Floods {
     now_ns: u64,
-    /// By port and queue, the next number.
+    /// The next number, by port and queue.
     sent: [[u64; Floods::QUEUES]; 4],
-    /// What has left by each port.
+    /// The packets that have left by each port.
     left: [Vec<Vec<u8>>; 4],
 }
 
@@ -26,7 +26,7 @@ impl Floods {
     const QUEUES: usize = 4;
     const LAST: usize = 3;
 
-    /// Every station of a port is heard.
+    /// Has every station of a port be heard.
     fn hello(worker: &mut Worker<FramePort>, port: usize) {
         for station in 0..Floods::QUEUES {
             let hello = packet(mac(port, station), BROADCAST, [Ipv4Addr::LOCALHOST; 2], u64::MAX);
@@ -34,7 +34,7 @@ impl Floods {
         }
     }
 
-    /// Floods for so long.
+    /// Floods for `time_ns`.
     fn run(&mut self, worker: &mut Worker<FramePort>, time_ns: u64) {
         let end_ns = self.now_ns + time_ns;
         while self.now_ns < end_ns {
@@ -58,12 +58,12 @@ impl Floods {
         }
     }
 
-    /// What the three ports sent each other has come in order and nothing is missing; how many packets.
+    /// Requires that the packets of the three ports to each other have come in order and none is missing; returns their number.
     fn require_order(&self) -> usize {
         let mut count = 0;
         for left in &self.left[..3] {
             let mut next = [[0u64; Floods::QUEUES]; 4];
-            // An odd station is no flood's to port 3.
+            // An odd station is not one of those that flood port 3.
             for bytes in left.iter().filter(|bytes| bytes[11] % 2 == 1 && number_of(bytes) != u64::MAX) {
                 let (from, queue) = (usize::from(bytes[10]), usize::from(bytes[11]));
                 assert_eq!(number_of(bytes), next[from][queue], "from port {from}, in order");
@@ -103,7 +103,7 @@ fn a_port_that_vanishes_holds_nobody_and_comes_back() {
         let exit = worker.gone()[0].exit.account();
         assert!(in_flight > 0 && exit.dropped.get(DropReason::PortGone).packets >= in_flight);
         assert!(worker.take_port(LAST, floods.now_ns).is_none(), "it is gone already");
-        // Those that flooded it are held no longer: what they send now is flooded to the others, whose limits hold it.
+        // Senders that flooded it are held no longer: what they send now is flooded to the others, whose limits hold it.
         floods.run(&mut worker, 20 * MS);
         assert!(floods.sent.iter().flatten().sum::<u64>() > sent + 100, "round {round}");
         assert_eq!(worker.egress(LAST).unwrap().shaping.held().packets, 0);
@@ -115,7 +115,7 @@ fn a_port_that_vanishes_holds_nobody_and_comes_back() {
         let left = floods.left[LAST].len();
         floods.run(&mut worker, 50 * MS);
         let back = floods.left[LAST].len() - left;
-        // 1 Mbit/s are 125 packets a second, and the burst is 20 packets.
+        // The rate of 1 Mbit/s is 125 packets a second, and the burst is 20 packets.
         assert!((5..60).contains(&back), "limited as before: {back} packets in 50 ms");
     }
     let moved = floods.require_order();
@@ -148,14 +148,14 @@ fn a_port_that_was_never_there_is_taken_when_it_comes() {
 #[test]
 fn a_router_asks_anew_for_who_is_behind_a_port_that_came_back() {
     let mut plan = bed();
-    // The router itself stands at port 1.
+    // The router is attached to port 1.
     plan.stages.pop();
     plan.links.truncate(2);
     plan.links.push([Attachment::Stage(1, 1), Attachment::Port(1)]);
     let mut worker = worker(&plan, 4);
     let mut said =
         packet(mac(1, 9), BROADCAST, ["10.0.1.9".parse().unwrap(), "10.0.1.1".parse().unwrap()], 0);
-    // A question for the router's address, by which it learns who asks.
+    // A question for the router's address, by which it learns the asker's.
     said[12..42].copy_from_slice(&{
         let mut arp = [0; 30];
         arp[..10].copy_from_slice(&[8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);

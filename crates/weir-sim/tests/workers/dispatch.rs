@@ -32,7 +32,7 @@ struct DispatchBench {
     bench: Bench,
     configuration: Configuration,
     entries: usize,
-    /// For each receive queue of each entry the flows that come by it.
+    /// The flows that come by each receive queue of each entry.
     flows: Vec<Flows>,
     sent: u64,
 }
@@ -52,7 +52,7 @@ impl DispatchBench {
         DispatchBench { bench, configuration, entries, flows, sent: 0 }
     }
 
-    /// Somebody sends the next packet of the flows of a queue.
+    /// Sends the next packet of the flows of a queue.
     fn send(&mut self, entry: usize, queue: usize) {
         let flows = &mut self.flows[entry * QUEUES + queue];
         if !flows.is_empty() {
@@ -80,7 +80,7 @@ impl DispatchBench {
         stages.map(|stage| stage.account().dropped.get(DropReason::WorkstreamFull).packets).sum()
     }
 
-    /// What all workers have seen, and how many flows came to more than one.
+    /// The packets that all workers have seen, and how many flows came to more than one.
     fn seen(&self) -> (Sequences, u64) {
         let mut all = Sequences::joining(FLOWS);
         let workers = 0..self.bench.workers.len();
@@ -88,7 +88,7 @@ impl DispatchBench {
         (all, split)
     }
 
-    /// Every packet queued or handled at once was handled, and none waits: the sums of `-Q`.
+    /// Requires that every packet queued or handled at once was handled, and none waits: the sums of `-Q`.
     fn require_counted(&self, case: &str) {
         for worker in 0..self.bench.workers.len() {
             for name in ["ether", "arp", "ip", "ip6"] {
@@ -182,7 +182,7 @@ fn what_the_rule_of_a_full_queue_drops_is_counted() {
     }
 }
 
-/// Behind the handlers each worker has a port.
+/// Each worker has a port behind the handlers.
 #[test]
 fn what_is_handled_leaves_by_the_worker_that_handled_it() {
     for mode in Mode::ALL {
@@ -214,7 +214,7 @@ fn what_is_handled_leaves_by_the_worker_that_handled_it() {
     }
 }
 
-/// Not the frames that are packets of a generator alone: each goes one way and gives its memory back.
+/// Any frames, not packets of a generator alone: each goes one way and gives its memory back.
 #[test]
 fn any_frames_go_one_way() {
     for mode in Mode::ALL {
@@ -263,7 +263,7 @@ fn dispatched_wire(workers: usize, settings: &[(&str, &str)], seed: u64) -> Benc
     Bench::dealt(&made.plan, made.owners, &queues, made.loops.len(), 1024, seed)
 }
 
-/// What each worker handled for ip, of what came in by a port.
+/// The packets that came in by a port and that each worker handled for ip.
 fn handled(bench: &Bench, port: usize) -> Vec<u64> {
     let of = |worker: &Worker<BenchPort>| {
         let dispatch = worker.between().stages().nth(port).unwrap().dispatch().unwrap();
@@ -320,7 +320,7 @@ fn next_packet(flows: &mut Flows) -> Vec<u8> {
     bytes
 }
 
-/// For each flow the worker that handles all of what it sends from the first port.
+/// The worker that handles all packets of each flow from the first port.
 fn workers_of_flows(bench: &mut Bench) -> Vec<usize> {
     let mut before = handled(bench, 0);
     let of = |first_flow| {
@@ -346,7 +346,7 @@ fn each_flow_of_a_dispatched_wire_is_one_workers() {
     }
 }
 
-/// Those that waited for another worker, and those that did not.
+/// Flows that waited for another worker, and flows that did not.
 #[test]
 fn flows_of_a_dispatched_wire_share_a_limit_evenly_whoever_handles_them() {
     for mode in Mode::ALL {
@@ -369,12 +369,12 @@ fn flows_of_a_dispatched_wire_share_a_limit_evenly_whoever_handles_them() {
             held_max = held_max.max(bench.held() + bench.under_way());
         }
         let mut left = std::collections::BTreeMap::<Vec<u8>, u64>::new();
-        // By their addresses.
+        // The packets are counted by their addresses.
         bench.port(1).left.iter().for_each(|bytes| *left.entry(bytes[26..34].to_vec()).or_default() += 1);
         let shares: Vec<u64> = left.into_values().collect();
         let [least, most] = [shares.iter().min().unwrap(), shares.iter().max().unwrap()];
         assert!(shares.len() == QUEUES && least * 10 >= most * 9, "{mode}: {shares:?}");
-        // Each queue brings a poll while nothing of it waits in a full place, and queues of protocols hold what they may.
+        // Each queue brings a poll while none of its packets waits in a full place, and queues of protocols hold their limits.
         assert!(
             held_max <= 4 * 256 + 2 * QUEUES as u64 * u64::from(POLL_PACKETS_MAX),
             "{mode}: {held_max} inside"
@@ -382,7 +382,7 @@ fn flows_of_a_dispatched_wire_share_a_limit_evenly_whoever_handles_them() {
     }
 }
 
-/// Whatever is no packet of theirs goes on as it came, and who stops delivers what waits inside.
+/// Packets of no protocol here go on as they came, and a worker that stops delivers packets that wait inside.
 #[test]
 fn a_dispatched_wire_drops_nothing_and_ends_dry() {
     let mut bench = dispatched_wire(2, &[("dispatch", "deferred")], SEED);

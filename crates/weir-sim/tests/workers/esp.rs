@@ -1,5 +1,5 @@
-//! ESP whose packets wait in a queue, on one worker and on several: whoever feeds it is held, and nobody beside; and nothing is lost,
-//! reordered or received twice, whoever's turn it is.
+//! ESP whose packets wait in a queue, on one worker and on several: its feeders are held, and no others; and no packet is lost, reordered
+//! or received twice, in whatever order workers pass.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,9 +16,9 @@ use weir_sim::gateways::{AHEAD_ASKED, STATIONS, gateway, keys};
 use super::*;
 
 const POLL: u64 = POLL_PACKETS_MAX as u64;
-/// Where the sequence number of a sealed packet is: behind the headers of Ethernet and IPv4 and the SPI.
+/// The offset of the sequence number of a sealed packet: behind the headers of Ethernet and IPv4 and the SPI.
 pub(super) const SEQUENCE_AT: usize = 38;
-/// How far a packet in a tunnel is behind where it was: a header of IPv4, and one of ESP.
+/// The distance by which a packet is moved back in a tunnel: a header of IPv4, and one of ESP.
 const TUNNEL_BYTES: usize = 28;
 
 fn waiting(mode: Mode, queue_packets: u32) -> EspDispatch {
@@ -58,14 +58,14 @@ pub(super) fn dropped(bench: &Bench) -> u64 {
     stages.map(|stage| stage.account().dropped.total().packets).sum()
 }
 
-/// What waits to leave by a port, or is on the way back.
+/// The packets that wait to leave by a port, or are on the way back.
 fn queued(bench: &Bench, port: usize) -> u64 {
     let worker = &bench.workers[bench.owners.ports[port]];
     let end = worker.ends().iter().find(|end| end.index == port).unwrap();
     worker.egress(port).unwrap().shaping.held().packets + end.port.in_flight().packets
 }
 
-/// From station `from` behind a port to that behind another, which behind the gateway is in the other network.
+/// A packet from station `from` behind a port to that behind another, which behind the gateway is in the other network.
 fn sent(from: (usize, usize), to: (usize, usize), number: u64) -> Vec<u8> {
     packet(mac(from.0, from.1), mac(to.0, to.1), STATIONS.map(Into::into), number)
 }
@@ -104,7 +104,7 @@ fn beside(dispatch: EspDispatch, wan: Option<u64>) -> Plan {
     }
 }
 
-/// Half of the queues of one port flood the tunnel, the others a port beside it, for 200 ms of virtual time.
+/// Floods the tunnel from half of the queues of one port, and a port beside it from the others, for 200 ms of virtual time.
 fn flood_a_tunnel(workers: usize, wan: Option<u64>, seal_ns: u64, mode: Mode, seed: u64) {
     const QUEUES: usize = 16;
     const QUEUE_PACKETS: u32 = 32;
@@ -141,7 +141,7 @@ fn flood_a_tunnel(workers: usize, wan: Option<u64>, seal_ns: u64, mode: Mode, se
     assert!(bits_per_s >= 0.99 * 200e6, "{case}: {} Mbit/s beside it", bits_per_s / 1e6);
     let under_way_max = if workers > 1 { UNDER_WAY_MAX } else { 0 };
     let queues = QUEUES as u64;
-    // While nothing of a receive queue waits there, it may bring a poll.
+    // A receive queue may bring a poll while none of its packets waits there.
     assert!(queued_max <= u64::from(QUEUE_PACKETS) + queues * POLL + under_way_max, "{case}: {queued_max}");
     assert!(held_max <= 4 * queues * POLL + under_way_max, "{case}: {held_max} inside");
     assert!(numbers.iter().all(|&number| number > 0), "{case}: {numbers:?}");
@@ -179,7 +179,7 @@ fn a_slow_tunnel_holds_who_feeds_it_and_nobody_beside() {
     }
 }
 
-/// Sealing is what is slow: 128 packets in half a millisecond, of 512 that come.
+/// Sealing is slow: 128 packets in half a millisecond, of 512 that come.
 #[test]
 fn a_full_worker_of_a_gateway_holds_who_feeds_it_and_nobody_beside() {
     for seed in [SEED, SEED + 1] {
@@ -204,7 +204,7 @@ fn there_and_back(dispatch: EspDispatch, rate: u64) -> Plan {
     }
 }
 
-/// From the station behind one gateway to that behind the other.
+/// A packet from the station behind one gateway to that behind the other.
 pub(super) fn through(from: usize, queue: usize, number: u64) -> Vec<u8> {
     let addresses = [from, 1 - from].map(|at| STATIONS[at].into());
     packet(mac(from, queue), mac(1 - from, queue), addresses, number)
@@ -224,7 +224,7 @@ pub(super) fn require_order(bench: &mut Bench, sent: &[[u64; 4]; 2], case: &str)
     assert_eq!(bench.workers[0].frames().pool.census().out, 0, "{case}: every frame is back");
 }
 
-/// On one worker to four: those of gateways are up to half of them.
+/// The gateways on one worker to four; theirs are up to half of the workers.
 #[test]
 fn two_gateways_lose_and_reorder_nothing_whoever_s_turn_it_is() {
     for (case, mode) in (0..).zip([Mode::Deferred, Mode::Hybrid, Mode::Deferred]) {
@@ -249,8 +249,8 @@ fn two_gateways_lose_and_reorder_nothing_whoever_s_turn_it_is() {
     }
 }
 
-/// With a worker for each, the sealing one alone. A worker that ends does nothing any more, so nothing may come to it from then on: what
-/// waits with another to be sealed comes back to the one that sends it.
+/// The sealing stage has a worker of its own. A worker that ends does no work any more, so no packet may come to it from then on: packets
+/// that wait with another to be sealed come back to the worker that sends them.
 #[test]
 fn what_stops_delivers_what_waits_to_be_sealed() {
     for (case, mode) in (0..20).zip([Mode::Deferred, Mode::Hybrid].into_iter().cycle()) {
@@ -274,7 +274,7 @@ fn what_stops_delivers_what_waits_to_be_sealed() {
     }
 }
 
-/// A disk that says when a mark is safe.
+/// A disk of a test, which says when a mark is safe.
 #[derive(Clone, Debug, Default)]
 struct Disk {
     wanted: Arc<AtomicU64>,
@@ -293,7 +293,7 @@ impl SequenceMark for Disk {
     fn end(&mut self, _: u64) {}
 }
 
-/// What has no number waits, mostly in the queue; the port beside the tunnel knows nothing of it, and who seals sleeps.
+/// A packet without a number waits, mostly in the queue; the port beside the tunnel is not affected, and the sealing worker sleeps.
 #[test]
 fn a_gateway_without_numbers_holds_who_feeds_it_and_nobody_beside() {
     const QUEUE_PACKETS: u32 = 32;
@@ -313,14 +313,14 @@ fn a_gateway_without_numbers_holds_who_feeds_it_and_nobody_beside() {
         }
         let begin_ns = bench.now_ns;
         while bench.now_ns < begin_ns + 200 * MS {
-            // All are asleep before it has made so many passes.
+            // All workers are asleep before so many passes.
             bench.go_on(10_000, MS);
         }
         assert_eq!((bench.port(WAN).left.len(), bench.port(BESIDE).left.len()), (0, 2_000));
         let held = bench.held() + bench.under_way();
         let most = u64::from(QUEUE_PACKETS) + 4 * POLL + if workers > 1 { UNDER_WAY_MAX } else { 0 };
         assert!((u64::from(QUEUE_PACKETS)..=most).contains(&held), "{held} inside on {workers} workers");
-        // Marks come to be safe one at a time, each a while after it was asked for.
+        // Marks become safe one at a time, each a while after it was asked for.
         let until_ns = bench.now_ns + 10_000 * MS;
         while bench.left_to_do() > 0 && bench.now_ns < until_ns {
             disk.safe.store(disk.wanted.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -336,7 +336,7 @@ fn a_gateway_without_numbers_holds_who_feeds_it_and_nobody_beside() {
     }
 }
 
-/// As netisr does it, which is what is compared with.
+/// The rule of netisr, for comparison.
 #[test]
 fn what_the_rule_of_a_full_queue_drops_is_counted() {
     let dispatch = EspDispatch { drops_when_full: true, ..waiting(Mode::Deferred, 8) };

@@ -1,5 +1,5 @@
-//! One association over several workers: whoever's turn it is, packets leave in the order of their numbers, the window is exact, and a sealer
-//! that does not come holds and loses nothing.
+//! One association over several workers: in whatever order they pass, packets leave in the order of their numbers, the window is exact, and
+//! a sealer that does not come holds packets and loses none.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use weir_sim::gateways::{gateway, keys};
 use super::esp::{SEQUENCE_AT, change, counts, dealt, dropped, require_order, stage_of, through};
 use super::*;
 
-/// What each sealer is given at the most, and a poll of each of two queues beyond that.
+/// The most packets that each sealer is given; a poll of each of two queues comes beyond that.
 const GIVEN_MAX: u64 = 128;
 
 fn shared(sealers: u16, queue_packets: u32) -> EspDispatch {
@@ -44,13 +44,13 @@ fn there_and_back(dispatch: EspDispatch, rate: u64) -> Plan {
     of_plan(stages, links, rate)
 }
 
-/// What each sealer of a stage has worked on; they come behind the stages of the plan.
+/// The packets that each sealer of a stage has worked on; sealers come behind the stages of the plan.
 fn worked_on(bench: &Bench, plan: &Plan) -> Vec<u64> {
     let sealers = plan.stages.len()..bench.owners.stages.len();
     sealers.map(|sealer| stage_of(bench, sealer).account().delivered.packets).collect()
 }
 
-/// All that was given is back.
+/// Requires that all packets given to sealers are back.
 fn require_merged(bench: &Bench, plan: &Plan, case: &str) {
     for stage in 0..plan.stages.len() {
         let [given, merged] = stage_of(bench, stage).esp().unwrap().given_to_sealers().unwrap();
@@ -73,7 +73,7 @@ fn sealers_lose_and_reorder_nothing_whoever_s_turn_it_is() {
                     bench.port(from).send(queue, through(from, queue, sent[from][queue]));
                     sent[from][queue] += 1;
                 }
-                // A pass takes as long as it happens to.
+                // Each pass takes a random time.
                 for pass_ns in 0..bench.workers.len() {
                     bench.pass_ns[pass_ns] = bench.random.below(50_000);
                 }
@@ -93,7 +93,7 @@ fn sequence_of(bytes: &[u8]) -> u32 {
     u32::from_be_bytes(bytes[SEQUENCE_AT..SEQUENCE_AT + 4].try_into().unwrap())
 }
 
-/// So many packets, sealed by gateway 0 on so many workers.
+/// `count` packets, sealed by gateway 0 on so many workers.
 fn sealed(count: u64, sealers: u16, workers: usize) -> Vec<Vec<u8>> {
     let plan = alone(0, shared(sealers, 64), 500);
     let (mut bench, _) = dealt(&plan, 1, workers, SEED);
@@ -105,7 +105,7 @@ fn sealed(count: u64, sealers: u16, workers: usize) -> Vec<Vec<u8>> {
     sealed
 }
 
-/// What was sealed without sealers is the same, byte for byte; so both know the other's.
+/// Packets sealed without sealers are the same, byte for byte; so each side knows the other's.
 #[test]
 fn sealers_seal_what_one_worker_would() {
     assert_eq!(sealed(500, 3, 3), sealed(500, 0, 1));
@@ -131,7 +131,7 @@ fn a_window_over_several_workers_is_exact() {
             if bench.random.below(8) == 0 {
                 let mut bytes = bytes.clone();
                 *bytes.last_mut().unwrap() ^= 1;
-                // It has its own number, which is not taken by it: of a packet that has not come yet.
+                // The changed packet bears the number of one that has not come yet, and must not take it.
                 let ahead = (at as u32 + 20).min(COUNT as u32);
                 bytes[SEQUENCE_AT..SEQUENCE_AT + 4].copy_from_slice(&ahead.to_be_bytes());
                 bench.port(1).send(0, bytes);
@@ -191,7 +191,7 @@ fn esp_mut(stage: &mut StagePlan) -> &mut EspPlan {
     }
 }
 
-/// The association that sealed what is with the sealers is no more when it comes back.
+/// The association of packets with the sealers is gone when they come back.
 #[test]
 fn a_key_that_changes_while_packets_are_given_loses_nothing() {
     let plan = alone(0, shared(3, 256), 500);
@@ -224,7 +224,7 @@ fn a_key_that_changes_while_packets_are_given_loses_nothing() {
     require_merged(&bench, &plan, "keys");
 }
 
-/// More are given than may pass, before the first is back.
+/// More packets are given than may pass, before the first is back.
 #[test]
 fn a_limit_of_packets_is_exact_over_several_workers() {
     let packets = sealed(500, 0, 1);
@@ -237,7 +237,7 @@ fn a_limit_of_packets_is_exact_over_several_workers() {
     assert_eq!((bench.port(0).left.len(), expired, dropped(&bench)), (100, 400, 400));
 }
 
-/// What is with sealers comes back when the workers stop, and then they have ended.
+/// Packets with sealers come back when the workers stop, and then the workers have ended.
 #[test]
 fn what_stops_delivers_what_sealers_have() {
     let plan = there_and_back(shared(2, 256), 50);

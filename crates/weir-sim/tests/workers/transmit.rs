@@ -1,4 +1,4 @@
-//! What an exit counts by the names of the seed: who entered the device, what it took, who slept and who was woken for it.
+//! The counts of an exit by the names of the seed: who entered the device, what it took, who slept and who was woken for it.
 
 use weir_path::exit::TransmitCounts;
 use weir_sim::port::TRANSMIT_PACKETS_MAX;
@@ -24,7 +24,7 @@ fn a_batch_is_tried_once_and_fails_where_the_ring_is_full() {
     let once = TransmitCounts { enter: 1, tried: 1, ..TransmitCounts::default() };
     assert_eq!(bench.transmitted(1), once);
     assert_eq!(bench.transmitted(0), TransmitCounts::default(), "nothing left by it");
-    // Now it finishes nothing: the ring fills, and what waits beyond that is tried in vain.
+    // The port completes no packet now: the ring fills, and packets beyond that are tried in vain.
     bench.port(1).is_stuck = true;
     let more = u64::from(TRANSMIT_PACKETS_MAX) + 10;
     (0..more).for_each(|number| bench.port(0).send(0, bridged((0, 0), (1, 0), 40 + number)));
@@ -51,7 +51,7 @@ fn who_waits_for_a_limit_sleeps_with_packets_to_send() {
     assert_eq!(bench.transmitted(1).sleep, counts.sleep, "with nothing to send it sleeps uncounted");
 }
 
-/// Ports 0 and 1 are the first worker's, and the bridge; 2 and 3 the second's.
+/// Ports 0 and 1, and the bridge, are the first worker's; 2 and 3 the second's.
 #[test]
 fn a_batch_from_another_worker_is_a_kick_for_the_port_that_it_leaves_by() {
     let mut bench = Bench::new(&lan(&[200; 4]), 1, 2, SEED);
@@ -65,7 +65,7 @@ fn a_batch_from_another_worker_is_a_kick_for_the_port_that_it_leaves_by() {
     let slept = second.park(|_| first.pass(now_ns).map(drop)).unwrap();
     second.pass(now_ns).unwrap();
     assert!(slept, "nothing had come");
-    // Now it is awake.
+    // The second worker is awake now.
     send(&mut bench, 1);
     bench.workers.iter_mut().for_each(|worker| assert!(worker.pass(now_ns).is_ok()));
     let [of_second, of_third] = [2, 3].map(|port| bench.transmitted(port));

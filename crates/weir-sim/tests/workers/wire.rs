@@ -1,4 +1,4 @@
-//! A wire of two workers: what goes from one end to the other comes straight to the egress queue there.
+//! A wire of two workers: packets from one end to the other come straight to the egress queue there.
 
 use weir_path::intake::QUANTUM_BYTES;
 use weir_sim::port::TRANSMIT_PACKETS_MAX;
@@ -17,13 +17,13 @@ fn of_queue(queue: usize, number: u64) -> Vec<u8> {
 }
 
 impl Bench {
-    /// What waits for the second port, and is on its way there: in packets.
+    /// The packets that wait for the second port, and that are on their way there.
     fn bound_for_the_second(&self) -> u64 {
         let wire = &self.workers[self.owners.ports[1]];
         wire.egress(1).unwrap().shaping.held().packets + self.under_way()
     }
 
-    /// Each queue's packets have left in their order.
+    /// Requires that each queue's packets have left in their order.
     fn require_order(&mut self) {
         let mut next = [0u64; QUEUES];
         for bytes in &self.port(1).left {
@@ -34,14 +34,14 @@ impl Bench {
     }
 }
 
-/// The least credit of what leaves by the second port, and what one poll brings, in packets of the bench.
+/// The least credit of packets that leave by the second port, and the packets that one poll brings, in packets of the bench.
 fn credit(bench: &Bench) -> (u64, u64) {
     let limit_bytes = bench.workers[bench.owners.ports[1]].egress(1).unwrap().shaping.limit_bytes_min();
     let poll = (limit_bytes / (8 * u64::from(QUANTUM_BYTES))).max(4);
     (limit_bytes.div_ceil(PACKET_BYTES as u64), poll)
 }
 
-/// One worker or two, a place and what is under way to it hold its credit and one poll; the doors of quiet queues as much again.
+/// With one worker or two, a place and the packets under way to it hold its credit and one poll; the doors of quiet queues as much again.
 #[test]
 fn a_wire_holds_its_credit_with_one_worker_and_with_two() {
     for workers in [1, 2] {
@@ -79,7 +79,7 @@ fn a_wire_holds_its_credit_with_one_worker_and_with_two() {
     }
 }
 
-/// What another worker brings in ahead of a port that takes nothing is four polls, and one more.
+/// Another worker brings in four polls ahead of a port that takes no packet, and one more.
 #[test]
 fn a_far_end_that_takes_nothing_holds_the_senders_of_another_worker() {
     let mut bench = Bench::new(&wire(None), QUEUES, 2, SEED);
@@ -105,7 +105,7 @@ fn a_far_end_that_takes_nothing_holds_the_senders_of_another_worker() {
     assert_eq!(bench.port(1).left.len(), 1_000 * QUEUES);
 }
 
-/// A queue waits at the gate of what its packets came to last, also when that is a class of its own, and follows a change of it.
+/// A queue waits at the gate that its packets came to last, also when that is a class of its own, and follows a change of it.
 #[test]
 fn limits_of_a_wire_of_two_workers_change_under_load() {
     for seed in SEED..SEED + 8 {
@@ -132,7 +132,7 @@ fn limits_of_a_wire_of_two_workers_change_under_load() {
     }
 }
 
-/// Nor does it end while the other may have more.
+/// A lost call is seen: one end does not end while the other may have more.
 #[test]
 fn a_call_that_is_lost_between_the_ends_of_a_wire_is_seen() {
     let run = |is_deaf: bool| {
