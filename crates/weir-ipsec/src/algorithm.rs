@@ -1,4 +1,4 @@
-//! The algorithms of ESP: what each needs as a key, what it adds to a packet, and how it seals and opens bytes in place.
+//! The algorithms of ESP: the key that each needs, the bytes it adds to a packet, and how it seals and opens bytes in place.
 //!
 //! ```text
 //! AEAD:   nonce = salt (4) | IV (8)      associated data = SPI | sequence number (4, or 8 if extended)
@@ -14,8 +14,9 @@
 //!
 //! The IV is the whole sequence number, which an association never uses twice; so no nonce is used twice with a key.
 //!
-//! Keys: [`KeyMaterial`] is wiped when it is dropped and shows nothing when it is printed; what the library makes of it is wiped by the
-//! library when it is freed (`OPENSSL_free`, `HMAC_CTX_cleanup`). Copies that the compiler makes on the stack while a key is set up are not.
+//! Keys: [`KeyMaterial`] is wiped when it is dropped and shows nothing when it is printed; the library's own form of a key is wiped by the
+//! library when it is freed (`OPENSSL_free`, `HMAC_CTX_cleanup`). Copies that the compiler makes on the stack while a key is set up are
+//! not.
 
 use std::fmt;
 
@@ -29,7 +30,7 @@ pub const ICV_LEN_MAX: usize = 16;
 const KEY_LEN_MAX: usize = 36;
 const SALT_LEN: usize = 4;
 
-/// What an association encrypts and proves with.
+/// The encryption and the proof of an association.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Algorithm {
     /// AES-128 in Galois/counter mode with an ICV of 16 bytes.
@@ -45,7 +46,7 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// All of them.
+    /// All algorithms.
     pub const ALL: [Algorithm; 5] = [
         Algorithm::Aes128Gcm,
         Algorithm::Aes256Gcm,
@@ -54,7 +55,7 @@ impl Algorithm {
         Algorithm::Null,
     ];
 
-    /// Its name in files and statistics.
+    /// The name of the algorithm in files and statistics.
     pub const fn name(self) -> &'static str {
         match self {
             Algorithm::Aes128Gcm => "aes128-gcm",
@@ -65,7 +66,7 @@ impl Algorithm {
         }
     }
 
-    /// How long its key is, with the salt behind it (`KEYMAT` of RFC 4106 section 8.1).
+    /// The length of its key, with the salt behind it (`KEYMAT` of RFC 4106 section 8.1).
     pub const fn key_len(self) -> usize {
         match self {
             Algorithm::Aes128Gcm => 16 + SALT_LEN,
@@ -75,7 +76,7 @@ impl Algorithm {
         }
     }
 
-    /// How long the IV is that stands before the payload.
+    /// The length of the IV that stands before the payload.
     pub const fn iv_len(self) -> usize {
         match self {
             Algorithm::Aes128Gcm | Algorithm::Aes256Gcm | Algorithm::ChaCha20Poly1305 => 8,
@@ -83,7 +84,7 @@ impl Algorithm {
         }
     }
 
-    /// How long the ICV is that ends a packet.
+    /// The length of the ICV that ends a packet.
     pub const fn icv_len(self) -> usize {
         match self {
             Algorithm::Null => 0,
@@ -109,7 +110,7 @@ impl KeyMaterial {
         Ok(material)
     }
 
-    /// By which it is told from other keys, and by which nobody finds it: the first half of SHA-256 of it.
+    /// The first half of the key's SHA-256: it tells the key from others and does not reveal it.
     pub fn fingerprint(&self) -> [u8; 16] {
         let mut context = digest::Context::new(&digest::SHA256);
         context.update(b"weir key");
@@ -143,12 +144,12 @@ impl fmt::Debug for KeyMaterial {
     }
 }
 
-/// A key is not as long as its algorithm needs.
+/// The error of a key that is not as long as its algorithm needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyLength {
-    /// How many bytes it needs, with the salt.
+    /// The bytes that the algorithm needs, with the salt.
     pub needed: usize,
-    /// How many there are.
+    /// The bytes that were given.
     pub given: usize,
 }
 
@@ -160,23 +161,23 @@ impl fmt::Display for KeyLength {
 
 impl std::error::Error for KeyLength {}
 
-/// The proof of a packet is wrong, or the library refused it; nothing else may be told.
+/// The proof of a packet is wrong, or the library refused it; no more may be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unproven;
 
-/// What is proven beside the payload: the SPI and the sequence number.
+/// The fields that are proven beside the payload: the SPI and the sequence number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Associated {
     /// The security parameter index.
     pub spi: u32,
     /// The whole sequence number.
     pub sequence: u64,
-    /// Whether its upper half is proven too.
+    /// Whether the upper half of the number is proven too.
     pub extended: bool,
 }
 
 impl Associated {
-    /// As RFC 4106 section 5 writes it.
+    /// The associated data in the form of RFC 4106 section 5.
     fn for_aead(self, bytes: &mut [u8; 12]) -> &[u8] {
         bytes[..4].copy_from_slice(&self.spi.to_be_bytes());
         if self.extended {
@@ -200,7 +201,7 @@ enum Cipher {
         key: LessSafeKey,
         salt: [u8; SALT_LEN],
     },
-    /// In memory of its own, so that it leaves no copies where it was moved from.
+    /// The key has memory of its own, so that moving the cipher leaves no copies.
     Hmac(Box<hmac::Key>),
     Null,
 }
@@ -248,14 +249,14 @@ impl Transform {
         Ok(Transform { algorithm, cipher })
     }
 
-    /// Its algorithm.
+    /// The algorithm.
     #[inline]
     pub fn algorithm(&self) -> Algorithm {
         self.algorithm
     }
 
-    /// Encrypts in place what stands in `sealed` from `payload_at` on, and writes the ICV. `sealed` begins with the header of ESP; the IV,
-    /// if there is one, is in it already.
+    /// Encrypts in place the bytes of `sealed` from `payload_at` on, and writes the ICV. `sealed` begins with the header of ESP; the IV, if
+    /// there is one, is in it already.
     pub fn seal(
         &self,
         associated: Associated,
@@ -279,8 +280,8 @@ impl Transform {
         Ok(())
     }
 
-    /// Proves `sealed`, whose last bytes are the ICV, and then decrypts in place what stands from `payload_at` on. If it is not proven,
-    /// nothing in it means anything.
+    /// Proves `sealed`, whose last bytes are the ICV, and then decrypts in place the bytes from `payload_at` on. If it is not proven, its
+    /// bytes are meaningless.
     pub fn open(&self, associated: Associated, sealed: &mut [u8], payload_at: usize) -> Result<(), Unproven> {
         match &self.cipher {
             Cipher::Aead { key, salt } => {
@@ -301,7 +302,7 @@ impl Transform {
     }
 }
 
-/// Of the salt and the IV, which ends what stands before the payload.
+/// The nonce of the salt and the IV, which ends the bytes before the payload.
 fn nonce(salt: [u8; SALT_LEN], before: &[u8]) -> Result<Nonce, Unproven> {
     let iv: &[u8; 8] = before.last_chunk().ok_or(Unproven)?;
     let mut nonce = [0; 12];

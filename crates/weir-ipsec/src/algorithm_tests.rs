@@ -1,4 +1,4 @@
-//! Known answers, and what must never be seen of a key.
+//! Known answers, and the parts of a key that must never be seen.
 
 use super::*;
 
@@ -11,7 +11,7 @@ fn transform(algorithm: Algorithm, key: &str) -> Transform {
     Transform::new(algorithm, &KeyMaterial::new(algorithm, &hex(key)).unwrap()).unwrap()
 }
 
-/// Seals and opens with this IV; the header that precedes it is what the associated data say.
+/// Seals and opens with this IV; the header before it is that of the associated data.
 fn check(transform: &Transform, associated: Associated, iv: &str, plain: &str, sealed: &str) {
     let (plain, expected) = (hex(plain), hex(sealed));
     let mut packet = associated.spi.to_be_bytes().to_vec();

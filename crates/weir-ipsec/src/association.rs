@@ -1,4 +1,4 @@
-//! Security associations: one for each direction, with its key, its numbers and what it has done.
+//! Security associations: one for each direction, with its key, its numbers and its counters.
 //!
 //! | outbound | inbound |
 //! |---|---|
@@ -26,7 +26,7 @@ use crate::replay::{NotFresh, ReplayWindow};
 use crate::room::Room;
 use crate::sequence::{NoNumber, SequenceNumbers};
 
-/// What both directions have.
+/// The fields of both directions.
 #[derive(Debug)]
 struct Common {
     spi: u32,
@@ -38,7 +38,7 @@ struct Common {
     soft_told: bool,
 }
 
-/// What an association is made of.
+/// The settings of an association.
 #[derive(Debug)]
 pub struct AssociationSettings {
     /// The security parameter index.
@@ -49,7 +49,7 @@ pub struct AssociationSettings {
     pub encapsulation: Encapsulation,
     /// Whether sequence numbers have 64 bits.
     pub extended: bool,
-    /// Its limits.
+    /// The soft and hard limits of its use.
     pub lifetime: Lifetime,
 }
 
@@ -94,38 +94,38 @@ macro_rules! common {
                 self.common.transform.algorithm()
             }
 
-            /// Its algorithm with its key, for whoever seals or verifies elsewhere.
+            /// Its algorithm with its key, for a worker that seals or verifies elsewhere.
             pub fn transform(&self) -> &Arc<Transform> {
                 &self.common.transform
             }
 
-            /// How its packets are wrapped.
+            /// The wrapping of its packets.
             pub fn encapsulation(&self) -> &Encapsulation {
                 &self.common.encapsulation
             }
 
-            /// What passed.
+            /// The packets and bytes that passed.
             pub fn usage(&self) -> Usage {
                 self.common.usage
             }
 
-            /// Whether it may be used no more.
+            /// Whether the association may be used no more.
             #[inline]
             pub fn is_over(&self, now_ns: u64) -> bool {
                 self.common.lifetime.is_over(&self.common.usage, now_ns)
             }
 
-            /// Where it is in its life.
+            /// The age of the association, by its limits.
             pub fn age(&self, now_ns: u64) -> Age {
                 self.common.lifetime.age(&self.common.usage, now_ns)
             }
 
-            /// Whether it reached a soft limit; true once.
+            /// Whether the association reached a soft limit; true once.
             pub fn soft_reached(&mut self, now_ns: u64) -> bool {
                 self.common.soft_reached(now_ns)
             }
 
-            /// When its next limit in time is reached.
+            /// The time at which its next limit in time is reached.
             pub fn next_ns(&self, now_ns: u64) -> Option<u64> {
                 self.common.lifetime.next_ns(&self.common.usage, now_ns)
             }
@@ -133,7 +133,7 @@ macro_rules! common {
     };
 }
 
-/// An association that packets are sealed by.
+/// An association by which packets are sealed.
 #[derive(Debug)]
 pub struct Outbound {
     common: Common,
@@ -142,17 +142,17 @@ pub struct Outbound {
 
 common!(Outbound);
 
-/// Why a packet was not sealed.
+/// The reason why a packet was not sealed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unsealed {
-    /// No number is reserved. The packet is as it was; it waits.
+    /// No number is reserved. The packet is unchanged; it waits.
     Wait,
-    /// It is dropped, and means nothing any more.
+    /// The packet is dropped, and its bytes are meaningless.
     Drop(DropReason),
 }
 
 impl Outbound {
-    /// An association that takes its numbers from these.
+    /// An association that takes its numbers from `numbers`.
     pub fn new(settings: AssociationSettings, numbers: SequenceNumbers, now_ns: u64) -> Outbound {
         Outbound { common: Common::new(settings, now_ns), numbers }
     }
@@ -167,7 +167,7 @@ impl Outbound {
         sealed.map_err(Unsealed::Drop)
     }
 
-    /// Gives such a packet a number and wraps it, so that only sealing is left.
+    /// Gives a packet with these headers a number and wraps it, so that only sealing is left.
     #[inline]
     pub fn wrap(
         &mut self,
@@ -205,18 +205,18 @@ impl Outbound {
         Ok(wrapped)
     }
 
-    /// Its numbers.
+    /// The sequence numbers.
     pub fn numbers(&self) -> &SequenceNumbers {
         &self.numbers
     }
 
-    /// The mark is safe on disk.
+    /// Notes that the mark is safe on disk.
     pub fn reserve(&mut self, mark: u64) {
         self.numbers.reserve(mark);
     }
 }
 
-/// An association that packets are opened by.
+/// An association by which packets are opened.
 #[derive(Debug)]
 pub struct Inbound {
     common: Common,
@@ -231,8 +231,8 @@ impl Inbound {
         Inbound { common: Common::new(settings, now_ns), window }
     }
 
-    /// Opens a packet in place that was found to be this association's; the headers of what is left then. If it is dropped it means nothing
-    /// any more.
+    /// Opens in place a packet that was found to be this association's; returns the headers of the packet inside. If it is dropped its
+    /// bytes are meaningless.
     #[inline]
     pub fn open(&mut self, room: &mut Room, located: &Located, now_ns: u64) -> Result<IpHeaders, DropReason> {
         let associated = self.admit(located, now_ns)?;
@@ -240,7 +240,7 @@ impl Inbound {
         self.accept(room, verified, associated.sequence)
     }
 
-    /// What a packet is to prove that was found to be this association's, if its number may be received now.
+    /// The associated data that a packet of this association is to prove, if its number may be received now.
     #[inline]
     pub fn admit(&self, located: &Located, now_ns: u64) -> Result<Associated, DropReason> {
         if located.spi != self.common.spi || located.udp != self.common.encapsulation.udp.is_some() {
@@ -255,7 +255,7 @@ impl Inbound {
         Ok(self.common.associated(sequence))
     }
 
-    /// Takes in a packet that has proven this number, unless another has meanwhile; the headers of what is left.
+    /// Takes in a packet that has proven this number, unless another has meanwhile; returns the headers of the packet inside.
     #[inline]
     pub fn accept(
         &mut self,

@@ -69,7 +69,7 @@ fn what_is_not_proven_moves_no_window() {
     let (mut outbound, mut inbound) = pair(false, 1, 64);
     let mut first = seal(&mut outbound, 0).unwrap();
     open(&mut inbound, &first, 0).unwrap();
-    // A number far ahead would make everything after the first too old.
+    // A number far ahead would make all numbers after the first too old.
     first[24..28].copy_from_slice(&900_000u32.to_be_bytes());
     assert_eq!(open(&mut inbound, &first, 0), Err(DropReason::EspBadIcv));
     assert_eq!((inbound.highest(), inbound.usage().packets), (1, 1));
@@ -80,7 +80,7 @@ fn what_is_not_proven_moves_no_window() {
 #[test]
 fn extended_numbers_pass_the_wrap() {
     let (mut outbound, mut inbound) = pair(true, (1 << 32) - 50, 1024);
-    // The receiver has seen some before, or it could not know the upper half.
+    // The receiver has seen some numbers before, or it could not know the upper half.
     inbound.window.note((1 << 32) - 51).unwrap();
     let sealed: Vec<_> = (0..100).map(|_| seal(&mut outbound, 0).unwrap()).collect();
     for packet in sealed.iter().rev() {

@@ -2,20 +2,20 @@
 //!
 //! ```text
 //! tunnel:     outer IP | [UDP] | SPI | sequence | IV | whole packet            | padding, its length, next header | ICV
-//! transport:  IP       | [UDP] | SPI | sequence | IV | what followed IP         | padding, its length, next header | ICV
+//! transport:  IP       | [UDP] | SPI | sequence | IV | payload of IP            | padding, its length, next header | ICV
 //!                                proven from here ... encrypted from here ............................ to here
-//! padding = 1, 2, 3, ... so that what is encrypted ends at a multiple of 4
+//! padding = 1, 2, 3, ... so that the encrypted bytes end at a multiple of 4
 //! ```
 //!
-//! Rule: of what is encrypted, padding and next header included, nothing is read before the ICV is verified.
+//! Rule: none of the encrypted bytes, padding and next header included, is read before the ICV is verified.
 //!
-//! Opening is two steps with the association's between them: [`locate`] reads what is in the clear, the association is found and its
+//! Opening is two steps with the association's between them: [`locate`] reads the fields in the clear, the association is found and its
 //! window asked, and `open` verifies. Packets are IP packets, without a link's header.
 //!
 //! Source: RFC 4303 sections 2 and 3, RFC 3948 section 2 (UDP; over IPv6 with a checksum, RFC 8200 section 8.1).
 //!
 //! Limits: ESP in fragments is refused, and so are fragments in transport mode. After a change of addresses in transport mode (NAT) the
-//! checksum inside is not corrected (RFC 3948 section 3.1.2); it is for the receiver to ignore. No traffic-flow padding is made.
+//! checksum inside is not corrected (RFC 3948 section 3.1.2); the receiver has to ignore it. No traffic-flow padding is made.
 
 use smoltcp::wire::{IpAddress, Ipv6Packet, UdpPacket};
 use weir_core::drops::DropReason;
@@ -26,19 +26,19 @@ use crate::room::Room;
 use crate::trailer;
 use crate::tunnel::{self, Tunnel};
 
-/// SPI and sequence number.
+/// The length of SPI and sequence number.
 pub const HEADER_LEN: usize = 8;
-/// A UDP header.
+/// The length of a UDP header.
 pub const UDP_LEN: usize = 8;
 /// The port of ESP in UDP.
 pub const UDP_PORT: u16 = 4500;
 
-/// What of a packet is protected.
+/// The protected part of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EspMode {
-    /// What follows its IP header.
+    /// The payload of its IP header.
     Transport,
-    /// All of it, inside another.
+    /// The whole packet, inside another.
     Tunnel(Tunnel),
 }
 
@@ -51,12 +51,12 @@ pub struct UdpEncapsulation {
     pub destination: u16,
 }
 
-/// How packets of an association are wrapped.
+/// The wrapping of an association's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Encapsulation {
     /// Transport or tunnel.
     pub mode: EspMode,
-    /// If it is in UDP.
+    /// The ports, if it is in UDP.
     pub udp: Option<UdpEncapsulation>,
 }
 
@@ -79,8 +79,8 @@ impl Encapsulation {
     }
 }
 
-/// Seals a packet with these headers, all of them, in place with this number. If it fails the packet means nothing any more, and the number is
-/// used.
+/// Seals a packet with these headers, all of them, in place with this number. If it fails the packet's bytes are meaningless, and the
+/// number is used.
 #[inline]
 pub fn seal(
     room: &mut Room,
@@ -93,17 +93,17 @@ pub fn seal(
     wrapped.seal(room.packet_mut(), transform, associated)
 }
 
-/// A packet that has everything around it but is neither encrypted nor proven yet.
+/// A packet that is wrapped but neither encrypted nor proven yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "it is still in the clear"]
 pub struct Wrapped {
-    /// Where its SPI is.
+    /// The offset of its SPI.
     esp_at: u16,
-    /// Whether its UDP wants a checksum, which covers what is encrypted.
+    /// Whether its UDP wants a checksum, which covers the encrypted bytes.
     sums_udp: bool,
 }
 
-/// Puts everything around a packet that ESP puts there, with room for the ICV. If it fails the packet means nothing any more.
+/// Puts the headers and the trailer of ESP around a packet, with room for the ICV. If it fails the packet's bytes are meaningless.
 #[inline]
 pub fn wrap(
     room: &mut Room,
@@ -112,13 +112,13 @@ pub fn wrap(
     encapsulation: &Encapsulation,
     associated: Associated,
 ) -> Result<Wrapped, DropReason> {
-    // Behind it may be what a link filled it up with.
+    // Bytes with which a link filled the packet up may stand behind it.
     room.truncate(headers.packet_len());
     let headers = match encapsulation.mode {
         EspMode::Tunnel(_) => *headers,
         EspMode::Transport => headers.staying(room.packet())?,
     };
-    // How much of the packet stays in the clear before ESP, and what the trailer says follows.
+    // The length of the packet's part that stays in the clear before ESP, and the next header for the trailer.
     let (clear, next, outer_len, inside) = match &encapsulation.mode {
         EspMode::Tunnel(tunnel) => {
             let inside = tunnel.inside(room.packet(), headers.family());
@@ -162,17 +162,17 @@ pub fn wrap(
             headers.family()
         }
     };
-    // A packet is no longer than 16 bits say.
+    // The length of a packet fits 16 bits.
     Ok(Wrapped { esp_at: esp_at as u16, sums_udp: udp_len > 0 && family == IpFamily::V6 })
 }
 
 impl Wrapped {
-    /// Where its SPI is.
+    /// The offset of its SPI.
     pub fn esp_at(self) -> usize {
         self.esp_at.into()
     }
 
-    /// Encrypts the packet, which is as it was wrapped, and proves it.
+    /// Encrypts the packet, unchanged since it was wrapped, and proves it.
     #[inline]
     pub fn seal(
         self,
@@ -193,7 +193,7 @@ impl Wrapped {
     }
 }
 
-/// The length of `udp` is that of the slice; over IPv4 its checksum stays zero.
+/// Writes a UDP header whose length is that of the slice; over IPv4 its checksum stays zero.
 pub(crate) fn write_udp(udp: &mut [u8], ports: UdpEncapsulation) {
     let len = udp.len() as u16;
     udp[..2].copy_from_slice(&ports.source.to_be_bytes());
@@ -209,20 +209,20 @@ pub(crate) fn fill_udp_checksum(packet: &mut [u8], udp_at: usize) {
     UdpPacket::new_unchecked(udp).fill_checksum(&source, &destination);
 }
 
-/// What a packet is to whoever opens ESP.
+/// The kind of an arriving packet, for an opener of ESP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// ESP, alone or in UDP.
+    /// The packet is ESP, alone or in UDP.
     Esp(Located),
-    /// One byte in UDP that keeps a translation of addresses alive (RFC 3948 section 2.3).
+    /// The packet is one byte in UDP that keeps a translation of addresses alive (RFC 3948 section 2.3).
     Keepalive,
-    /// IKE: four zeros where an SPI would be.
+    /// The packet is IKE, with four zeros where an SPI would be.
     Ike,
-    /// Anything else.
+    /// The packet is anything else.
     Other,
 }
 
-/// Where ESP is in a packet, and what it says in the clear.
+/// The place of ESP in a packet, and its fields in the clear.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Located {
     /// The security parameter index.
@@ -233,11 +233,11 @@ pub struct Located {
     pub udp: bool,
     headers: IpHeaders,
     esp_at: u32,
-    /// Behind it may be what a link filled it up with.
+    /// The end of ESP; bytes with which a link filled the packet up may stand behind it.
     end: u32,
 }
 
-/// What there is of ESP in an IP packet with these headers, all of them. Datagrams to `udp_port` may carry it.
+/// Finds ESP in an IP packet with these headers, all of them. Datagrams to `udp_port` may carry it.
 #[inline(always)]
 pub fn locate(packet: &[u8], headers: &IpHeaders, udp_port: Option<u16>) -> Result<Arrival, DropReason> {
     let headers = *headers;
@@ -258,7 +258,7 @@ fn locate_in_udp(packet: &[u8], headers: IpHeaders, port: u16) -> Result<Arrival
     };
     let Some(header) = udp.first_chunk::<UDP_LEN>() else { return Ok(Arrival::Other) };
     if headers.is_fragment() || u16::from_be_bytes([header[2], header[3]]) != port {
-        // Of a fragment nobody knows which port it is for; the host puts it together.
+        // A fragment does not show which port it is for; the host puts it together.
         return Ok(Arrival::Other);
     }
     let len = usize::from(u16::from_be_bytes([header[4], header[5]]));
@@ -282,7 +282,7 @@ fn locate_at(packet: &[u8], headers: IpHeaders, esp_at: usize, end: usize) -> Re
         sequence_low: u32::from_be_bytes([n0, n1, n2, n3]),
         udp: esp_at != headers.end(),
         headers,
-        // No longer than 16 bits and a header say.
+        // Offsets are no larger than 16 bits and a header say.
         esp_at: esp_at as u32,
         end: end as u32,
     }))
@@ -298,19 +298,19 @@ pub struct Verified {
 }
 
 impl Located {
-    /// Where ESP begins.
+    /// The offset at which ESP begins.
     #[inline]
     pub fn esp_at(&self) -> usize {
         self.esp_at as usize
     }
 
-    /// Where it ends; what is behind is not the packet's.
+    /// The offset at which ESP ends; bytes behind it are not the packet's.
     #[inline]
     pub fn end(&self) -> usize {
         self.end as usize
     }
 
-    /// The packet after somebody else has verified and decrypted it, as [`open_at`] does.
+    /// The packet after another worker has verified and decrypted it, as [`open_at`] does.
     #[inline]
     pub fn verified(&self, algorithm: Algorithm) -> Result<Verified, DropReason> {
         let payload_at = self.esp_at + (HEADER_LEN + algorithm.iv_len()) as u32;
@@ -320,7 +320,7 @@ impl Located {
     }
 }
 
-/// Verifies and decrypts ESP in place that begins at `esp_at` and ends with the packet. What is not proven means nothing any more.
+/// Verifies and decrypts in place the ESP that begins at `esp_at` and ends with the packet. Bytes that are not proven are meaningless.
 #[inline]
 pub fn open_at(
     packet: &mut [u8],
@@ -336,7 +336,7 @@ pub fn open_at(
     transform.open(associated, sealed, payload_at).map_err(|Unproven| DropReason::EspBadIcv)
 }
 
-/// Verifies and decrypts in place. What is not proven means nothing any more.
+/// Verifies and decrypts in place. Bytes that are not proven are meaningless.
 #[inline]
 pub fn verify(
     room: &mut Room,
@@ -350,7 +350,7 @@ pub fn verify(
 }
 
 impl Verified {
-    /// Takes the wrapping off: what is left is the packet as it was before it was sealed, and all its headers are told.
+    /// Takes the wrapping off: leaves the packet before it was sealed, and returns all its headers.
     #[inline]
     pub fn unwrap_packet(self, room: &mut Room, tunnel: bool) -> Result<IpHeaders, DropReason> {
         let Verified { headers, payload_at, payload_end } = self;
@@ -368,7 +368,7 @@ impl Verified {
             if found.next != inner.family().number() {
                 return Err(DropReason::EspBadPayload);
             }
-            // What is behind it hides how long it is (RFC 4303 section 2.7).
+            // Bytes behind it hide the packet's length (RFC 4303 section 2.7).
             room.truncate(inner.packet_len());
             tunnel::combine_ecn(room.packet_mut(), inner.family(), outer_class)?;
             Ok(inner)

@@ -1,4 +1,4 @@
-//! Packets sealed and opened: all algorithms, modes and families, and what somebody may do to them in between.
+//! Packets sealed and opened: all algorithms, modes and families, and changes that others may make to them in between.
 
 use proptest::prelude::*;
 
@@ -7,7 +7,7 @@ use crate::algorithm::{Algorithm, KeyMaterial};
 
 const MEMORY: usize = 2048;
 
-/// An IP packet with this much behind its header.
+/// An IP packet with `data` behind its header.
 pub fn packet(family: IpFamily, traffic_class: u8, data: &[u8]) -> Vec<u8> {
     let mut packet = match family {
         IpFamily::V4 => vec![0x45, 0, 0, 0, 0, 1, 0x40, 0, 63, 17, 0, 0, 10, 1, 0, 1, 10, 2, 0, 2],
@@ -95,7 +95,7 @@ proptest! {
         prop_assert_eq!(open_packet(&sealed, algorithm, in_tunnel), Ok(whole));
     }
 
-    /// Wherever a bit is changed that is proven, the packet is dropped, and its trailer is never looked at.
+    /// Whichever proven bit is changed, the packet is dropped, and its trailer is never looked at.
     #[test]
     fn what_was_changed_is_not_read(
         algorithm in any_algorithm(), family in any_family(), at in any::<prop::sample::Index>(), bit in 0u8..8,
@@ -104,7 +104,7 @@ proptest! {
         let encapsulation = Encapsulation { mode: tunnel(family), udp: None };
         let mut sealed = seal_packet(&packet(family, 0, b"some words"), algorithm, &encapsulation);
         let esp_at = IpHeaders::read(&sealed).unwrap().end();
-        // What is changed of SPI and number finds another association; here it is the same one, which knows what they were.
+        // A changed SPI or number finds another association; here it is the same one, which knows the right values.
         let at = esp_at + HEADER_LEN + at.index(sealed.len() - esp_at - HEADER_LEN);
         sealed[at] ^= 1 << bit;
         let before = trailer::READS.get();
@@ -140,7 +140,7 @@ fn a_packet_that_is_proven_has_its_trailer_read_once() {
     assert_eq!(trailer::READS.get(), before + 1);
 }
 
-/// Null encryption without proof lets a trailer be written as one likes.
+/// A packet with any trailer, by null encryption without proof.
 fn with_trailer(payload: &[u8], trailer: &[u8]) -> Vec<u8> {
     let esp = [&ASSOCIATED.spi.to_be_bytes()[..], &7u32.to_be_bytes(), payload, trailer].concat();
     let mut sealed = packet(IpFamily::V4, 0, &esp);

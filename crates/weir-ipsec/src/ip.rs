@@ -1,14 +1,14 @@
-//! What ESP reads and writes of IPv4 and IPv6 headers: where a header ends, what follows it, its length, its DSCP and ECN.
+//! The fields of IPv4 and IPv6 headers that ESP reads and writes: the end of the headers, the next header, the length, DSCP and ECN.
 //!
 //! | | IPv4 | IPv6 |
 //! |---|---|---|
 //! | ESP follows in transport mode | all options | hop-by-hop, routing, and destination options before a routing header |
-//! | length field | the whole packet | what follows the first 40 bytes |
+//! | length field | the whole packet | the bytes behind the first 40 |
 //! | DSCP and ECN | second byte | bits 4 to 11 |
 //!
 //! Source: RFC 791, RFC 8200 section 4.1, RFC 4303 section 3.1.1, RFC 2474, RFC 3168.
 //!
-//! Limits: of headers that contradict themselves nothing is read beyond their packet; they are refused as malformed.
+//! Limits: if headers contradict themselves nothing beyond their packet is read; they are refused as malformed.
 
 use weir_core::drops::DropReason;
 use weir_core::net::checksum::ones_sum;
@@ -36,7 +36,7 @@ pub mod number {
     pub const FRAGMENT: u8 = 44;
     /// ESP.
     pub const ESP: u8 = 50;
-    /// Nothing follows.
+    /// No header follows.
     pub const NONE: u8 = 59;
     /// IPv6 destination options.
     pub const DESTINATION: u8 = 60;
@@ -52,7 +52,7 @@ pub enum IpFamily {
 }
 
 impl IpFamily {
-    /// Of a packet, by its first bits.
+    /// The family of a packet, by its first bits.
     #[inline]
     pub fn of(packet: &[u8]) -> Result<IpFamily, DropReason> {
         match packet.first().map(|first| first >> 4) {
@@ -62,7 +62,7 @@ impl IpFamily {
         }
     }
 
-    /// Its number as a protocol inside another.
+    /// The family's number as a protocol inside another.
     pub fn number(self) -> u8 {
         match self {
             IpFamily::V4 => number::IPV4,
@@ -73,7 +73,7 @@ impl IpFamily {
 
 /// The headers of a packet, as far as they stand before ESP or where it would be put.
 ///
-/// In one word, because what is written in parts and read as a whole is waited for:
+/// They are in one word, because a processor waits for a value that is written in parts and read as a whole:
 ///
 /// ```text
 /// packet_len (17 bits) | end (17) | next_at (17) | next (8) | fragment (1) | IPv6 (1)          none is above 40 + 65535
@@ -128,19 +128,19 @@ impl IpHeaders {
         if self.0 & 1 == 0 { IpFamily::V4 } else { IpFamily::V6 }
     }
 
-    /// Where they end.
+    /// The offset at which they end.
     #[inline]
     pub fn end(self) -> usize {
         self.len_at(END_AT)
     }
 
-    /// What follows.
+    /// The number of the next header.
     #[inline]
     pub fn next(self) -> u8 {
         (self.0 >> NEXT_AT) as u8
     }
 
-    /// Where the byte is that says what follows.
+    /// The offset of the byte with the number of the next header.
     #[inline]
     pub fn next_at(self) -> usize {
         self.len_at(NEXT_AT_AT)
@@ -163,7 +163,7 @@ impl IpHeaders {
         IpHeaders::read_until(packet, false)
     }
 
-    /// Of these headers, which [`IpHeaders::read_all`] found, those that stay before ESP in transport mode.
+    /// The part of these headers, which [`IpHeaders::read_all`] found, that stays before ESP in transport mode.
     #[inline]
     pub fn staying(&self, packet: &[u8]) -> Result<IpHeaders, DropReason> {
         match self.family() {
@@ -172,7 +172,7 @@ impl IpHeaders {
         }
     }
 
-    /// All headers before ESP or the transport protocol, destination options too. Behind a fragment header nothing is looked for.
+    /// All headers before ESP or the transport protocol, destination options too. The search ends at a fragment header.
     #[inline]
     pub fn read_all(packet: &[u8]) -> Result<IpHeaders, DropReason> {
         IpHeaders::read_until(packet, true)
@@ -203,7 +203,7 @@ impl IpHeaders {
         let packet_len = IPV6_LEN + usize::from(u16::from_be_bytes([header[4], header[5]]));
         let packet = packet.get(..packet_len).ok_or(DropReason::Malformed)?;
         let (mut end, mut next, mut next_at, mut is_fragment) = (IPV6_LEN, header[6], 6, false);
-        // Options that no routing header follows belong to what ESP protects.
+        // Options that no routing header follows belong to the part that ESP protects.
         let mut before_options = None;
         while !is_fragment {
             let found = IpHeaders::new(IpFamily::V6, end, (next, next_at), packet_len, false);
@@ -239,7 +239,7 @@ fn extension_len(packet: &[u8], at: usize) -> Result<usize, DropReason> {
     packet.get(at + 1).map(|&len| 8 * (usize::from(len) + 1)).ok_or(DropReason::Malformed)
 }
 
-/// Writes how long a packet is, and the checksum if it has one. It begins with a header of this family.
+/// Writes the length of a packet, and the checksum if it has one. The packet begins with a header of this family.
 #[inline]
 pub fn set_len(packet: &mut [u8], family: IpFamily) -> Result<(), DropReason> {
     let covered = match family {
@@ -276,7 +276,7 @@ pub fn traffic_class(packet: &[u8], family: IpFamily) -> u8 {
     }
 }
 
-/// Writes DSCP and ECN, and follows with the checksum.
+/// Writes DSCP and ECN, and updates the checksum.
 pub fn set_traffic_class(packet: &mut [u8], family: IpFamily, class: u8) {
     match family {
         IpFamily::V4 => {

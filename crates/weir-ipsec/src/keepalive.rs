@@ -1,10 +1,10 @@
-//! Keepalives of ESP in UDP: one byte, so that a translator of addresses between the gateways goes on knowing the way back.
+//! Keepalives of ESP in UDP: one byte, so that a translator of addresses between the gateways keeps the way back.
 //!
 //! ```text
 //! IP | UDP, the ports of ESP | 0xff
 //! ```
 //!
-//! Rule: one is due when nothing was sent to the peer for a while, 20 s unless somebody says otherwise, and whoever receives one throws it away.
+//! Rule: one is due when no packet went to the peer for a while, 20 s unless configured otherwise, and a receiver throws it away.
 //!
 //! Pure; time is an argument. Source: RFC 3948 sections 2.3 and 4.
 
@@ -15,39 +15,39 @@ use smoltcp::wire::{IpAddress, IpProtocol, IpRepr};
 
 use crate::esp::{UDP_LEN, UdpEncapsulation, fill_udp_checksum, write_udp};
 
-/// How long nothing is sent before one is due, where nobody says otherwise.
+/// The default time without a packet before a keepalive is due, in nanoseconds.
 pub const EVERY_NS_DEFAULT: u64 = 20_000_000_000;
 
 const BYTE: u8 = 0xff;
-/// As hosts send their own.
+/// The hop limit, as hosts set it for their own packets.
 const HOP_LIMIT: u8 = 64;
 
-/// When the keepalives of an association are due.
+/// The due times of an association's keepalives.
 #[derive(Clone, Copy, Debug)]
 pub struct KeepaliveTimer {
     every_ns: u64,
-    /// When something was sent last; none before the first packet, whose way to the peer nobody knows.
+    /// The time of the last packet; none before the first, whose way to the peer is unknown.
     last_ns: Option<u64>,
 }
 
 impl KeepaliveTimer {
-    /// One due after so long without a packet.
+    /// A timer that is due `every_ns` after the last packet.
     pub fn new(every_ns: u64) -> KeepaliveTimer {
         KeepaliveTimer { every_ns, last_ns: None }
     }
 
-    /// Something was sent.
+    /// Notes that a packet was sent.
     pub fn sent(&mut self, now_ns: u64) {
         self.last_ns = Some(now_ns);
     }
 
-    /// When the next is due, if nothing is sent before.
+    /// The time at which the next keepalive is due, if no packet is sent before.
     pub fn due_ns(&self) -> Option<u64> {
         self.last_ns.map(|last_ns| last_ns.saturating_add(self.every_ns))
     }
 }
 
-/// Writes one into the front of `room`; its length, or none if there is no room or the ends are of two families.
+/// Writes a keepalive into the front of `room`; returns its length, or `None` if there is no room or the ends are of two families.
 pub fn write(room: &mut [u8], source: IpAddr, destination: IpAddr, udp: UdpEncapsulation) -> Option<usize> {
     if source.is_ipv4() != destination.is_ipv4() {
         return None;
@@ -59,7 +59,7 @@ pub fn write(room: &mut [u8], source: IpAddr, destination: IpAddr, udp: UdpEncap
     ip.emit(&mut *packet, &ChecksumCapabilities::default());
     packet[header_len + UDP_LEN] = BYTE;
     write_udp(&mut packet[header_len..], udp);
-    // Over IPv4 it stays zero, as that of ESP.
+    // Over IPv4 the checksum stays zero, as that of ESP.
     if matches!(ip, IpRepr::Ipv6(_)) {
         fill_udp_checksum(packet, header_len);
     }
@@ -85,7 +85,7 @@ mod tests {
             let headers = IpHeaders::read_all(&room[..expected]).unwrap();
             assert_eq!(locate(&room[..expected], &headers, Some(4501)), Ok(Arrival::Keepalive));
             assert_eq!(write(&mut room[..expected - 1], source, destination, UDP), None);
-            // Read by another: `etherparse` is what the tests of this crate have.
+            // The packet is read by another implementation: `etherparse`, which the tests of this crate have.
             let read = etherparse::SlicedPacket::from_ip(&room[..expected]).unwrap();
             let Some(etherparse::TransportSlice::Udp(udp)) = read.transport else { panic!("no UDP") };
             assert_eq!((udp.source_port(), udp.destination_port(), udp.payload()), (4500, 4501, &[0xff][..]));

@@ -1,48 +1,48 @@
-//! How long an association may be used: in time, in bytes and in packets, each with a soft and a hard limit.
+//! The lifetime of an association: limits in time, in bytes and in packets, each soft and hard.
 //!
 //! ```text
 //! alive  --a soft limit-->  soft: still used, a successor is due  --a hard limit-->  expired: no packet passes
 //! ```
 //!
-//! Bytes are those of the packets as they are inside. A packet that reaches a limit still passes; the next one meets it.
+//! Bytes are those of the packets inside. A packet that reaches a limit still passes; the next one meets it.
 //!
 //! Owner: the association. Source: RFC 4301 section 4.4.2.1.
 
-/// A limit of each kind; none is no limit.
+/// A limit of each kind; `None` is no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Since the association began.
+    /// The time since the association began.
     pub time_ns: Option<u64>,
-    /// Bytes that passed.
+    /// The bytes that passed.
     pub bytes: Option<u64>,
-    /// Packets that passed.
+    /// The packets that passed.
     pub packets: Option<u64>,
 }
 
 /// Soft and hard limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lifetime {
-    /// A successor is due.
+    /// The limits at which a successor is due.
     pub soft: Limits,
-    /// No packet passes any more.
+    /// The limits at which no packet passes any more.
     pub hard: Limits,
 }
 
-/// Where an association is in its life.
+/// The age of an association, by its limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Age {
     /// No limit is reached.
     Alive,
-    /// A soft one is.
+    /// A soft limit is reached.
     Soft,
-    /// A hard one is.
+    /// A hard limit is reached.
     Expired,
 }
 
-/// What has passed since when.
+/// The packets that have passed, and the time since when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
-    /// When the association began.
+    /// The time at which the association began.
     pub since_ns: u64,
     /// Packets that passed.
     pub packets: u64,
@@ -51,7 +51,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Nothing yet.
+    /// The usage of an association that begins now.
     pub fn since(now_ns: u64) -> Usage {
         Usage { since_ns: now_ns, packets: 0, bytes: 0 }
     }
@@ -73,7 +73,7 @@ impl Usage {
 }
 
 impl Lifetime {
-    /// The age of what was used so much.
+    /// The age of an association with this usage.
     #[inline]
     pub fn age(&self, usage: &Usage, now_ns: u64) -> Age {
         if usage.reached(&self.hard, now_ns) {
@@ -85,13 +85,13 @@ impl Lifetime {
         }
     }
 
-    /// Whether what was used so much may be used no more.
+    /// Whether an association with this usage may be used no more.
     #[inline]
     pub fn is_over(&self, usage: &Usage, now_ns: u64) -> bool {
         usage.reached(&self.hard, now_ns)
     }
 
-    /// When the next limit in time is reached, if there is one.
+    /// The time at which the next limit in time is reached, if there is one.
     pub fn next_ns(&self, usage: &Usage, now_ns: u64) -> Option<u64> {
         let limits = [self.soft.time_ns, self.hard.time_ns];
         let due = limits.into_iter().flatten().map(|limit| usage.since_ns.saturating_add(limit));

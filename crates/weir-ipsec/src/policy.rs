@@ -1,15 +1,15 @@
-//! Security policies: which packets an association protects, which pass in the clear, and which do not pass.
+//! Security policies: decide which packets an association protects, which pass in the clear, and which do not pass.
 //!
 //! ```text
 //! outbound: the first policy whose selector matches; none: discard
 //! inbound:  the same, and the packet must have come as the policy says: by its association, or in the clear
 //! ```
 //!
-//! Rule (RFC 4301 sections 4.4.1, 5.2 and 7): what no policy names is discarded; a fragment, whose ports nobody sees, is discarded where
-//! its ports would decide, so that none passes in the clear by a later policy.
+//! Rule (RFC 4301 sections 4.4.1, 5.2 and 7): a packet that no policy selects is discarded; a fragment, whose ports are not seen, is
+//! discarded where its ports would decide, so that none passes in the clear by a later policy.
 //!
-//! Owner: one worker. Limits: policies are asked one after another, so a list is to be short; ports are those of TCP, UDP
-//! and what else begins with two of 16 bits (SCTP, DCCP, UDP-Lite); types and codes of ICMP are no ports.
+//! Owner: one worker. Limits: policies are asked one after another, so a list is to be short; ports are those of TCP, UDP and other
+//! protocols that begin with two of 16 bits (SCTP, DCCP, UDP-Lite); types and codes of ICMP are no ports.
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -29,7 +29,7 @@ pub struct AddressPrefix {
 }
 
 impl AddressPrefix {
-    /// The addresses whose first `len` bits are those of `address`; none if it has not so many.
+    /// The addresses whose first `len` bits are those of `address`; `None` if it has not so many.
     pub fn new(address: IpAddr, len: u8) -> Option<AddressPrefix> {
         let (family, width, bits) = match address {
             IpAddr::V4(address) => (IpFamily::V4, 32, u128::from(u32::from(address)) << 96),
@@ -40,7 +40,7 @@ impl AddressPrefix {
         (len <= width).then_some(AddressPrefix { family, bits: bits & mask, mask, len })
     }
 
-    /// The first of them, and how many bits they have in common.
+    /// The first of the addresses, and the number of bits they have in common.
     pub fn parts(&self) -> (IpAddr, u32) {
         let address = match self.family {
             IpFamily::V4 => IpAddr::V4(((self.bits >> 96) as u32).into()),
@@ -59,18 +59,18 @@ fn mask(len: u32) -> u128 {
     u128::MAX.checked_shl(128u32.saturating_sub(len)).unwrap_or(0)
 }
 
-/// Which packets.
+/// A selector of packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Selector {
-    /// From where.
+    /// The source addresses.
     pub source: AddressPrefix,
-    /// To where.
+    /// The destination addresses.
     pub destination: AddressPrefix,
     /// The protocol, or any.
     pub protocol: Option<u8>,
-    /// Ports it is sent from, or any.
+    /// The source ports, or any.
     pub source_ports: Option<RangeInclusive<u16>>,
-    /// Ports it is sent to, or any.
+    /// The destination ports, or any.
     pub destination_ports: Option<RangeInclusive<u16>>,
 }
 
@@ -78,23 +78,23 @@ pub struct Selector {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BundleId(pub u32);
 
-/// What becomes of a packet.
+/// The action of a policy on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PolicyAction {
-    /// It goes, or has come, by one of these associations.
+    /// The packet goes, or has come, by one of these associations.
     Protect(BundleId),
-    /// It passes in the clear.
+    /// The packet passes in the clear.
     Bypass,
-    /// It does not pass.
+    /// The packet does not pass.
     Discard,
 }
 
-/// A selector and what becomes of what it selects.
+/// A selector and the action on packets it selects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SecurityPolicy {
-    /// Which packets.
+    /// The selector.
     pub selector: Selector,
-    /// What becomes of them.
+    /// The action.
     pub action: PolicyAction,
 }
 
@@ -105,12 +105,12 @@ pub struct Policies {
 }
 
 impl Policies {
-    /// These, in this order.
+    /// The policies of `list`, in its order.
     pub fn new(list: Vec<SecurityPolicy>) -> Policies {
         Policies { list }
     }
 
-    /// What becomes of a packet with these headers, all of them, on its way out.
+    /// The action on a packet with these headers, all of them, on its way out.
     #[inline]
     pub fn outbound(&self, packet: &[u8], headers: &IpHeaders) -> Result<PolicyAction, DropReason> {
         let selected = Selected::of(packet, headers)?;
@@ -141,13 +141,13 @@ impl Policies {
     }
 }
 
-/// What selectors look at.
+/// The fields that selectors look at.
 struct Selected {
     family: IpFamily,
     source: u128,
     destination: u128,
     protocol: u8,
-    /// None of a fragment, or if there is no room for them.
+    /// The ports; `None` for a fragment, or if the packet ends before them.
     ports: Option<[u16; 2]>,
 }
 
@@ -158,7 +158,7 @@ enum Match {
 }
 
 impl Selected {
-    /// Options that ESP would protect hide nothing from a selector.
+    /// Reads the fields; options that ESP would protect hide none from a selector.
     #[inline(always)]
     fn of(packet: &[u8], headers: &IpHeaders) -> Result<Selected, DropReason> {
         let packet = packet.get(..headers.packet_len()).ok_or(DropReason::Malformed)?;
@@ -177,7 +177,7 @@ impl Selected {
     }
 }
 
-/// Addresses of IPv4 stand in the upper bits.
+/// The bits of an IPv4 address, in the upper bits of the word.
 fn v4_bits(packet: &[u8], at: usize) -> u128 {
     let address = packet[at..].first_chunk().expect("the header is whole");
     u128::from(u32::from_be_bytes(*address)) << 96

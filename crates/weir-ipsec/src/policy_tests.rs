@@ -1,4 +1,4 @@
-//! Selectors and what becomes of what they select.
+//! Selectors and the actions on packets they select.
 
 use super::*;
 use crate::ip::{self, number};

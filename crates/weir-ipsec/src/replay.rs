@@ -1,4 +1,4 @@
-//! Anti-replay: which sequence numbers of an association have been received, in a window that ends at the highest.
+//! Anti-replay: the sequence numbers of an association that have been received, in a window that ends at the highest.
 //!
 //! ```text
 //! words:   a ring of 32; number n is bit n mod 64 of word (n / 64) mod 32
@@ -23,16 +23,16 @@ const WORD_BITS: u64 = u64::BITS as u64;
 // The word that is being filled and the one that is being left are not whole.
 const _: () = assert!(SIZE_MAX as u64 <= (WORDS as u64 - 1) * WORD_BITS);
 
-/// Why a number is refused.
+/// The reason why a number is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotFresh {
-    /// It was received before, or is zero, which nobody sends.
+    /// The number was received before, or is zero, which no sender uses.
     Replayed,
-    /// It is older than the window remembers.
+    /// The number is older than the window remembers.
     TooOld,
 }
 
-/// The window.
+/// The window of the numbers received.
 #[derive(Clone, Debug)]
 pub struct ReplayWindow {
     size: u32,
@@ -44,7 +44,7 @@ impl ReplayWindow {
     /// A window of `size` numbers, of which none was received.
     ///
     /// # Panics
-    /// If it is not between 1 and [`SIZE_MAX`].
+    /// If `size` is not between 1 and [`SIZE_MAX`].
     pub fn new(size: u32) -> ReplayWindow {
         assert!((1..=SIZE_MAX).contains(&size), "a replay window of {size}");
         ReplayWindow { size, highest: 0, words: [0; WORDS] }
@@ -55,7 +55,7 @@ impl ReplayWindow {
         self.highest
     }
 
-    /// The whole number of a packet that carries its lower half; none if it can have none.
+    /// The whole number of a packet that carries its lower half; `None` if it can have none.
     #[inline]
     pub fn extend(&self, low: u32) -> Option<u64> {
         let (top, upper) = (self.highest as u32, self.highest >> 32);
@@ -84,7 +84,7 @@ impl ReplayWindow {
         if self.words[word] & bit == 0 { Ok(()) } else { Err(NotFresh::Replayed) }
     }
 
-    /// Notes that the packet with this number was proven. The same check again, so that two of one number that were both checked
+    /// Notes that the packet with this number was proven. The check is made again, so that two packets of one number that were both checked
     /// before either was noted are not both accepted.
     #[inline]
     pub fn note(&mut self, sequence: u64) -> Result<(), NotFresh> {

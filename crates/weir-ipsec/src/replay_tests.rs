@@ -64,7 +64,7 @@ proptest! {
         let mut highest = 0;
         let mut at = begin;
         for (step, forward) in steps {
-            // Small steps around the highest, and a leap now and then.
+            // The steps are small, around the highest, with a leap now and then.
             let step = if step % 16 == 0 { step } else { step % 80 };
             at = if forward { at.saturating_add(step) } else { at.saturating_sub(step).max(1) };
             let expected = if received.contains(&at) && highest - at < u64::from(size) {
@@ -83,7 +83,7 @@ proptest! {
         }
     }
 
-    /// Of all numbers with this lower half, the one that is in the window or next above it.
+    /// Of all numbers with this lower half, the result is the one that is in the window or next above it.
     #[test]
     fn extends_to_the_nearest(size in 1..=SIZE_MAX, highest in 1u64..1 << 40, behind in 0u64..1024, ahead in 1u64..1 << 31) {
         let window = window_at(size, highest);

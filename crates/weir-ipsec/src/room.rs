@@ -1,12 +1,12 @@
 //! A packet and the memory around it, in which headers are put before it and a trailer behind it without a copy to elsewhere.
 //!
 //! ```text
-//! | start bytes free | the packet: len bytes | what is left is free |
+//! | start bytes free | the packet: len bytes | the rest is free |
 //! ```
 //!
 //! Rule: the packet lies within its memory. It moves only when there is too little before it, and then once, to leave just enough.
 //!
-//! Owner: whoever owns the memory. Limits: what fits neither before nor behind is refused, and nothing has moved.
+//! Owner: the owner of the memory. Limits: bytes that fit neither before nor behind are refused, and then nothing has moved.
 
 use weir_core::drops::DropReason;
 
@@ -19,44 +19,44 @@ pub struct Room<'a> {
 }
 
 impl<'a> Room<'a> {
-    /// The packet of `len` bytes that begins `start` bytes into the memory; none if it does not lie within.
+    /// The packet of `len` bytes that begins `start` bytes into the memory; `None` if it does not lie within.
     #[inline]
     pub fn new(memory: &'a mut [u8], start: usize, len: usize) -> Option<Room<'a>> {
         let end = start.checked_add(len)?;
         (end <= memory.len()).then_some(Room { memory, start, len })
     }
 
-    /// Where the packet begins.
+    /// The offset at which the packet begins.
     #[inline]
     pub fn start(&self) -> usize {
         self.start
     }
 
-    /// How long it is.
+    /// The length of the packet.
     #[expect(clippy::len_without_is_empty, reason = "an empty packet is as good as any other")]
     #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Its bytes.
+    /// The bytes of the packet.
     #[inline]
     pub fn packet(&self) -> &[u8] {
         &self.memory[self.start..self.start + self.len]
     }
 
-    /// Its bytes, to write.
+    /// The bytes of the packet, to write.
     #[inline]
     pub fn packet_mut(&mut self) -> &mut [u8] {
         &mut self.memory[self.start..self.start + self.len]
     }
 
-    /// Makes it longer by so many bytes in front and behind, which are to be written then.
+    /// Makes the packet longer by `front` bytes before and `back` bytes behind it, which are to be written then.
     #[inline]
     pub fn grow(&mut self, front: usize, back: usize) -> Result<(), DropReason> {
         let len = front.checked_add(self.len).and_then(|len| len.checked_add(back));
         let len = len.filter(|&len| len <= self.memory.len()).ok_or(DropReason::TooLong)?;
-        // As far back as it must, so that it lies within: before `start` there are `front` bytes, behind its end `back`.
+        // The least move that keeps it within: before `start` there are `front` bytes, behind its end `back`.
         let start = self.start.max(front).min(self.memory.len() - self.len - back);
         if start != self.start {
             self.memory.copy_within(self.start..self.start + self.len, start);
@@ -65,14 +65,14 @@ impl<'a> Room<'a> {
         Ok(())
     }
 
-    /// Takes so many bytes off its front, or all.
+    /// Takes `bytes` bytes off the front of the packet, or all.
     #[inline]
     pub fn cut_front(&mut self, bytes: usize) {
         let bytes = bytes.min(self.len);
         (self.start, self.len) = (self.start + bytes, self.len - bytes);
     }
 
-    /// Leaves only its first `len` bytes.
+    /// Leaves only the first `len` bytes of the packet.
     #[inline]
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);

@@ -4,18 +4,19 @@
 //! 1 <= ... used ... < next <= ... may be used ... < reserved        last = 2^32 - 1, or 2^64 - 1 if extended
 //! ```
 //!
-//! Rule: a number may be used only after a mark above it is safe on disk. Whoever starts again begins at the mark, so numbers between are
-//! left out, which the receiver's window allows. The mark is moved on while half of what is ahead is still unused, so that the disk
-//! is waited for only if it takes longer than that half lasts.
+//! Rule: a number may be used only after a mark above it is safe on disk. A process that starts again begins at the mark, so numbers
+//! between are left out, which the receiver's window allows. The mark is moved on while half of the reserved numbers are still unused, so
+//! that the disk is waited for only if it takes longer than that half lasts.
 //!
-//! Why: with GCM and ChaCha20 two packets of one number and one key give away what both say, and with GCM the key of the proof.
+//! Reason: with GCM and ChaCha20 two packets of one number and one key give away the content of both, and with GCM the key of the proof.
 //!
-//! Owner: the association; who writes the mark tells it with [`SequenceNumbers::reserve`]. Source: RFC 4303 section 3.3.3, RFC 4106 section 3.1.
+//! Owner: the association; the writer of the mark tells it with [`SequenceNumbers::reserve`]. Source: RFC 4303 section 3.3.3, RFC 4106
+//! section 3.1.
 
-/// How many numbers are reserved at once.
+/// The numbers that are reserved at once.
 pub const AHEAD_DEFAULT: u64 = 1 << 22;
 
-/// Numbers of one association.
+/// The sequence numbers of one association.
 #[derive(Clone, Debug)]
 pub struct SequenceNumbers {
     next: u64,
@@ -24,20 +25,20 @@ pub struct SequenceNumbers {
     ahead: u64,
 }
 
-/// Why there is no number.
+/// The reason why there is no number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoNumber {
-    /// The mark on disk has to be moved first; nothing is lost by waiting.
+    /// The mark on disk has to be moved first; no packet is lost by waiting.
     NotReserved,
-    /// All have been used: the association needs a successor.
+    /// All numbers have been used: the association needs a successor.
     Overflow,
 }
 
 impl SequenceNumbers {
-    /// Numbers that begin at `mark`, the first that no earlier start could use: 1 for a new key. `ahead` are reserved at once.
+    /// The numbers from `mark` on, the first that no earlier start could use: 1 for a new key. `ahead` are reserved at once.
     ///
     /// # Panics
-    /// If nothing is to be reserved ahead, or the mark is zero.
+    /// If `ahead` or `mark` is zero.
     pub fn from_mark(mark: u64, extended: bool, ahead: u64) -> SequenceNumbers {
         assert!(mark >= 1 && ahead >= 1, "numbers from {mark}, {ahead} ahead");
         let last = if extended { u64::MAX } else { u32::MAX.into() };
@@ -52,7 +53,7 @@ impl SequenceNumbers {
         (self.reserved < end && self.reserved - self.next <= self.ahead / 2).then_some(wanted)
     }
 
-    /// The mark is safe on disk.
+    /// Notes that the mark is safe on disk.
     pub fn reserve(&mut self, mark: u64) {
         self.reserved = self.reserved.max(mark.min(self.end()));
     }
@@ -72,7 +73,7 @@ impl SequenceNumbers {
         self.next
     }
 
-    /// How many were given out since this start, and how many there are left for the key.
+    /// The numbers that are left for the key.
     pub fn left(&self) -> u64 {
         self.end() - self.next.min(self.end())
     }
@@ -136,7 +137,7 @@ mod tests {
                     }
                     1 => written = numbers.wanted_mark(),
                     2 => {
-                        // On disk, and killed before it was told.
+                        // The mark is on disk, and the process is killed before it was told.
                         on_disk = written.unwrap_or(on_disk).max(on_disk);
                     }
                     3 => {

@@ -1,21 +1,21 @@
-//! The trailer of ESP: padding, its length, and what kind the payload is.
+//! The trailer of ESP: padding, its length, and the next header, which is the kind of the payload.
 //!
 //! ```text
 //! payload | 1, 2, 3, ..., n | n | next header        payload + n + 2 is a multiple of 4, n as small as can be
 //! ```
 //!
-//! Rule: it is read only after the ICV was verified; a test counts the reads. Padding of any length that is 1, 2, 3, ... is right.
+//! Rule: the trailer is read only after the ICV was verified; a test counts the reads. Padding of any length that is 1, 2, 3, ... is right.
 //!
 //! Source: RFC 4303 sections 2.4 to 2.6.
 
 use weir_core::drops::DropReason;
 
-/// What is encrypted ends at a multiple of this.
+/// The alignment of the end of the encrypted bytes.
 pub const ALIGNMENT: usize = 4;
 /// The shortest trailer.
 pub const LEN_MIN: usize = 2;
 
-/// How long the trailer of such a payload is.
+/// The length of the trailer of such a payload.
 #[inline]
 pub fn len(payload_len: usize) -> usize {
     (payload_len + LEN_MIN).next_multiple_of(ALIGNMENT) - payload_len
@@ -32,16 +32,16 @@ pub fn write(trailer: &mut [u8], next: u8) {
     trailer[pad_len + 1] = next;
 }
 
-/// What a trailer says.
+/// The fields of a trailer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trailer {
-    /// How long the payload before it is.
+    /// The length of the payload before it.
     pub payload_len: usize,
-    /// What the payload is.
+    /// The kind of the payload.
     pub next: u8,
 }
 
-/// Reads the trailer of what was encrypted, and checks its padding.
+/// Reads the trailer of the decrypted bytes, and checks its padding.
 #[inline]
 pub fn read(encrypted: &[u8]) -> Result<Trailer, DropReason> {
     #[cfg(test)]
@@ -56,7 +56,7 @@ pub fn read(encrypted: &[u8]) -> Result<Trailer, DropReason> {
 
 #[cfg(test)]
 thread_local! {
-    /// How often a trailer was read by this thread.
+    /// The number of times that a trailer was read by this thread.
     pub static READS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 

@@ -1,10 +1,10 @@
-//! The outer header of a tunnel: what it takes from the packet inside, and what the packet inside takes from it.
+//! The outer header of a tunnel: the fields it takes from the packet inside, and those that the packet inside takes from it.
 //!
 //! | field | going in | coming out |
 //! |---|---|---|
 //! | DSCP | copied, or the tunnel's own | left as it is |
 //! | ECN | copied (RFC 6040 normal mode) | the table below |
-//! | TTL, hop limit | the tunnel's own | left; whoever forwards takes one off |
+//! | TTL, hop limit | the tunnel's own | left; a router that forwards takes one off |
 //! | DF | copied, set or cleared | left |
 //! | identification | the low half of the sequence number | |
 //! | flow label | copied from IPv6, zero for IPv4 | left |
@@ -28,7 +28,7 @@ const CE: u8 = 0b11;
 const ECN: u8 = 0b11;
 const DONT_FRAGMENT: u8 = 0x40;
 
-/// Both ends of a tunnel, and how its outer header is filled.
+/// Both ends of a tunnel, and the rules for the fields of its outer header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tunnel {
     ends: Ends,
@@ -50,7 +50,7 @@ enum Ends {
 /// DSCP of the outer header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OuterDscp {
-    /// That of the packet inside.
+    /// The DSCP of the packet inside.
     Copied,
     /// These six bits.
     Set(u8),
@@ -59,7 +59,7 @@ pub enum OuterDscp {
 /// DF of an outer header of IPv4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OuterDontFragment {
-    /// That of the packet inside; set for IPv6.
+    /// The DF bit of the packet inside; set for IPv6.
     Copied,
     /// Always set.
     Set,
@@ -68,7 +68,7 @@ pub enum OuterDontFragment {
 }
 
 impl Tunnel {
-    /// A tunnel between these addresses, which are of one family; none if they are not.
+    /// A tunnel between these addresses; `None` if they are not of one family.
     pub fn new(source: IpAddr, destination: IpAddr) -> Option<Tunnel> {
         let ends = match (source, destination) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
@@ -96,7 +96,7 @@ impl Tunnel {
         }
     }
 
-    /// How long its outer header is.
+    /// The length of its outer header.
     #[inline]
     pub fn header_len(&self) -> usize {
         match self.ends {
@@ -105,7 +105,7 @@ impl Tunnel {
         }
     }
 
-    /// What of a packet goes into the outer header. Read before the packet is encrypted.
+    /// The fields of a packet that go into the outer header. Read before the packet is encrypted.
     #[inline]
     pub fn inside(&self, packet: &[u8], family: IpFamily) -> Inside {
         let class = ip::traffic_class(packet, family);
@@ -140,7 +140,8 @@ impl Tunnel {
                 let len = u16::try_from(packet.len()).map_err(|_| DropReason::TooLong)?;
                 let header: &mut [u8; IPV4_LEN] = packet.first_chunk_mut().ok_or(DropReason::Malformed)?;
                 let flags = if dont_fragment { DONT_FRAGMENT } else { 0 };
-                // As words, whose sum is that of the header: what has just been written byte by byte is read slowly.
+                // The header is made of words, whose sum is also that of the header: bytes that were just written one by one are read
+                // slowly.
                 let mut words = [
                     u32::from_be_bytes([0x45, class, 0, 0]) | u32::from(len),
                     u32::from(sequence as u16) << 16 | u32::from(flags) << 8,
@@ -177,7 +178,7 @@ impl Tunnel {
     }
 }
 
-/// What a packet brings to the outer header that is put before it.
+/// The fields that a packet brings to the outer header before it.
 #[derive(Clone, Copy, Debug)]
 pub struct Inside {
     class: u8,
@@ -196,7 +197,7 @@ pub fn combine_ecn(packet: &mut [u8], family: IpFamily, outer_class: u8) -> Resu
     Ok(())
 }
 
-/// RFC 6040 section 4.2, figure 4.
+/// The ECN of the packet that leaves a tunnel (RFC 6040 section 4.2, figure 4).
 fn ecn_out(inside: u8, outside: u8) -> Result<u8, DropReason> {
     match (inside, outside) {
         (0, CE) => Err(DropReason::EspNotEcnCapable),

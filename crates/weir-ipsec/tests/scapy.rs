@@ -1,4 +1,4 @@
-//! Our packets beside scapy's, an implementation of its own: the same bytes sealed, and theirs opened. `scripts/esp-vectors.py` made them.
+//! Our packets beside those of scapy, another implementation: the same bytes sealed, and theirs opened. `scripts/esp-vectors.py` made them.
 //!
 //! All algorithms, IPv4 and IPv6, transport mode and tunnels of either family, in UDP and without, numbers of 32 and of 64 bits.
 
