@@ -1,4 +1,4 @@
-//! Values drawn from bytes: what makes a structure out of an input, so that one that changes a byte changes a value.
+//! Values drawn from bytes: they make a structure out of an input, so that a changed byte changes a value.
 //!
 //! Rule: the same bytes always give the same values. When they are used up, every value is 0.
 
@@ -6,22 +6,22 @@
 pub struct Draw<'a>(&'a [u8]);
 
 impl<'a> Draw<'a> {
-    /// From the first byte on.
+    /// The values drawn from the first byte on.
     pub fn new(bytes: &'a [u8]) -> Draw<'a> {
         Draw(bytes)
     }
 
-    /// What is left, as it is.
+    /// The rest of the bytes, undrawn.
     pub fn rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.0)
     }
 
-    /// Whether nothing is left.
+    /// Whether no byte is left.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// So many bytes.
+    /// The next `len` bytes.
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
         let (drawn, rest) = self.0.split_at(len.min(self.0.len()));
         self.0 = rest;
@@ -30,7 +30,7 @@ impl<'a> Draw<'a> {
         bytes
     }
 
-    /// The same, as an array.
+    /// The next bytes, as an array.
     pub fn array<const LEN: usize>(&mut self) -> [u8; LEN] {
         let mut bytes = [0; LEN];
         let (drawn, rest) = self.0.split_at(LEN.min(self.0.len()));
@@ -65,7 +65,7 @@ impl<'a> Draw<'a> {
         if bits == 0 { 0 } else { self.u64() >> (64 - bits) }
     }
 
-    /// One of two.
+    /// True or false.
     pub fn flag(&mut self) -> bool {
         self.u8() & 1 == 1
     }
@@ -80,7 +80,7 @@ impl<'a> Draw<'a> {
         usize::from(self.u16()) % end
     }
 
-    /// One of several.
+    /// One of the values of `all`.
     pub fn pick<T: Copy>(&mut self, all: &[T]) -> T {
         all[self.below(all.len())]
     }

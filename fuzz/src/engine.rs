@@ -1,8 +1,8 @@
 //! The engine of the stable toolchain: a fixed number of inputs, the same ones each time, from a seed that is printed.
 //!
-//! Input number `n` of a target depends on the seed, the target's name and `n` alone. It is random bytes, or one of the target's
-//! corpus with some of its bytes changed, taken out, put in or exchanged for those of another. What fails is shrunk by bolero
-//! and told with the command that shows it again.
+//! Input number `n` of a target depends on the seed, the target's name and `n` alone. It is random bytes, or one of the target's corpus
+//! with some of its bytes changed, taken out, put in or exchanged for those of another. A failing input is shrunk by bolero and reported
+//! with the command that shows it again.
 //!
 //! | variable | says |
 //! |---|---|
@@ -10,9 +10,9 @@
 //! | `WEIR_FUZZ_SEED` | another seed |
 //! | `WEIR_FUZZ_ONLY` | the one input to show, by its number |
 //!
-//! The corpus of a target is where bolero looks for it too: `tests/__fuzz__/TARGET/corpus`. All of it is shown first, unchanged.
+//! The corpus of a target is in bolero's folder too: `tests/__fuzz__/TARGET/corpus`. All of it is shown first, unchanged.
 //!
-//! Limits: nothing is learned from what an input reaches. `cargo bolero test` does that, with a nightly toolchain.
+//! Limits: the engine learns nothing from the code that an input reaches. `cargo bolero test` does that, with a nightly toolchain.
 
 use std::fmt::Debug;
 use std::fs;
@@ -25,7 +25,7 @@ use bolero_engine::{Engine, Test, driver, panic};
 
 const INPUTS_DEFAULT: u64 = 5_000;
 const SEED_DEFAULT: u64 = 1;
-/// No parser here has a state that needs more.
+/// The longest input: no parser here has a state that needs more.
 const LEN_MAX: usize = 2048;
 const RANDOM_LEN_MAX: usize = 320;
 const SHRINK_TIME: Duration = Duration::from_secs(2);
@@ -33,7 +33,7 @@ const SHRINK_TIME: Duration = Duration::from_secs(2);
 /// Shows `target` its inputs.
 ///
 /// # Panics
-/// If one of them makes it panic, with how to show it again.
+/// If one of them makes it panic, with the command that shows it again.
 pub fn run(name: &'static str, target: fn(&[u8])) {
     TestTarget::new(Counted { name }).with_shrink_time(SHRINK_TIME).for_each(target);
 }
@@ -132,7 +132,7 @@ fn write_input(bytes: &mut Vec<u8>, mut random: Random, corpus: &[(String, Vec<u
     bytes.truncate(LEN_MAX);
 }
 
-/// Changes one thing.
+/// Makes one change to the bytes.
 fn change(bytes: &mut Vec<u8>, random: &mut Random, corpus: &[(String, Vec<u8>)]) {
     const EDGES: [u8; 12] = [0, 1, 2, 4, 0x7f, 0x80, 0xfe, 0xff, b'0', b'9', b'"', b' '];
     let len = bytes.len();
@@ -147,7 +147,7 @@ fn change(bytes: &mut Vec<u8>, random: &mut Random, corpus: &[(String, Vec<u8>)]
         5 => drop(bytes.drain(at..end)),
         6 => bytes.extend_from_within(at..end),
         7 => {
-            // A piece of another one, in the place of this one.
+            // A piece of another input takes the place of one of this.
             let other = &corpus[random.below(corpus.len())].1;
             let from = random.below(other.len() + 1);
             let to = from + random.below((other.len() - from).min(64) + 1);
@@ -183,7 +183,7 @@ impl Random {
         self.next() as u8
     }
 
-    /// Below `end`, which is far below 2^32, so that none is favoured to speak of.
+    /// A number below `end`, which is far below 2^32, so that none is favoured to speak of.
     fn below(&mut self, end: usize) -> usize {
         (((self.next() >> 32) * end as u64) >> 32) as usize
     }

@@ -1,4 +1,4 @@
-//! Frames as `etherparse` builds them, drawn from an input, with what they say beside them.
+//! Frames as `etherparse` builds them, drawn from an input, with their fields beside them.
 //!
 //! Everything that a frame of today's networks may have: up to three VLAN tags, IPv4 with options and in fragments, IPv6 with
 //! extension headers in any order, transports with and without ports, padding behind the packet. Checksums are right.
@@ -12,7 +12,7 @@ use etherparse::{
 
 use crate::draw::Draw;
 
-/// Whom a frame may be from and to; with nothing to choose from, anybody.
+/// The addresses that a frame may be from and to; any address where a list is empty.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ends<'a> {
     /// Link-layer addresses.
@@ -28,24 +28,24 @@ pub struct Ends<'a> {
 /// A frame.
 #[derive(Clone, Debug)]
 pub struct Frame {
-    /// All of it.
+    /// The whole frame.
     pub bytes: Vec<u8>,
-    /// Where its IP header is.
+    /// The offset of its IP header.
     pub ip_at: usize,
-    /// How long its IP packet is.
+    /// The length of its IP packet.
     pub ip_len: usize,
-    /// What it says.
+    /// Its fields.
     pub said: Said,
 }
 
-/// What a frame says.
+/// The fields of a frame.
 #[derive(Clone, Debug)]
 pub struct Said {
     /// VLAN tags before the packet.
     pub tags: usize,
-    /// Where it comes from.
+    /// The source address.
     pub source: IpAddr,
-    /// Where it goes.
+    /// The destination address.
     pub destination: IpAddr,
     /// The transport's number.
     pub protocol: u8,
@@ -57,7 +57,7 @@ pub struct Said {
     pub hop_limit: u8,
     /// Both ports, where the transport has them and they are in this packet.
     pub ports: Option<[u16; 2]>,
-    /// Whether it is a piece of a packet, or a whole one sent as a piece.
+    /// Whether it is a fragment, or a whole packet sent as a fragment.
     pub is_fragment: bool,
     /// The extension headers before the transport.
     pub extensions: Vec<u8>,
@@ -142,14 +142,14 @@ fn v6(draw: &mut Draw, ends: Ends) -> Frame {
         match kind {
             FRAGMENT => {
                 let offset = if draw.rarely(3) { draw.u16() & 0x1fff } else { 0 };
-                // What is behind a piece that is not the first is not headers any more: only the last may be one.
+                // The bytes behind a fragment header that is not the first are no headers: only the last header may be such.
                 let offset = if place + 1 == extensions.len() { offset } else { 0 };
                 is_first &= offset == 0;
                 let offset = IpFragOffset::try_new(offset).expect("13 bits");
                 chain.extend(Ipv6FragmentHeader::new(next, offset, draw.flag(), draw.u32()).to_bytes());
             }
             AUTHENTICATION => {
-                // RFC 4302 section 2.6: in IPv6 a whole number of 8 bytes.
+                // In IPv6 the header has a whole number of 8 bytes (RFC 4302 section 2.6).
                 let words = 2 * draw.below(4) + 1;
                 let icv = draw.bytes(4 * words);
                 chain
@@ -193,7 +193,7 @@ pub fn ethernet(to: [u8; 6], from: [u8; 6], ethertype: EtherType, payload: &[u8]
     [&header.to_bytes()[..], payload].concat()
 }
 
-/// One of the link-layer addresses.
+/// A link-layer address, mostly one of the ends.
 pub fn mac(draw: &mut Draw, ends: Ends) -> [u8; 6] {
     if ends.macs.is_empty() || draw.rarely(16) { draw.array() } else { draw.pick(ends.macs) }
 }

@@ -1,4 +1,4 @@
-//! A bridge, beside a model of one: the same decision for every frame, whatever it is.
+//! A bridge, beside a model of one: the same decision for every frame of any content.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use crate::draw::Draw;
 
 const AGEING_NS: u64 = 256_000;
 const PORTS: u16 = 4;
-/// Fewer than the stations that are drawn.
+/// The stations that the bridge remembers, fewer than are drawn.
 const STATIONS_MAX: usize = 64;
 
 /// Bursts of frames from several ports.
@@ -56,7 +56,7 @@ fn frame(draw: &mut Draw) -> Vec<u8> {
 /// Ports and times of stations, each an address in a VLAN.
 type Heard = HashMap<([u8; 6], u16), (u16, u64)>;
 
-/// What 802.1D and 802.1Q say, with a map that is never full.
+/// The decision by 802.1D and 802.1Q, with a map that is never full.
 fn decide(heard: &mut Heard, ingress: u16, frame: &[u8], now_ns: u64) -> Egress {
     let (Some(to), Some(from), true) = (frame.first_chunk::<6>(), frame.get(6..12), frame.len() >= 14) else {
         return Egress::Drop(DropReason::Malformed);

@@ -1,4 +1,4 @@
-//! Classes files: refused in words that name the place, or read into a tree that a wire can shape by.
+//! Classes files: refused in words that name the place, or read into a tree by which a wire can shape.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -29,19 +29,19 @@ pub fn classes(bytes: &[u8]) {
     }
 }
 
-/// A tree as it is written, read.
+/// A tree that is written as a file and read.
 pub fn class_trees(bytes: &[u8]) {
     let mut draw = Draw::new(bytes);
     let kind = if draw.flag() { TreeKind::Htb } else { TreeKind::Cbq };
     let mut text = format!("shaper = \"{}\"\n", if kind == TreeKind::Htb { "htb" } else { "cbq" });
-    // Parent, rate and ceiling of each; and the rate of the class at its top.
+    // The parent, the rate and the ceiling of each; and the rate of the class at its top.
     let mut written: Vec<(Option<usize>, u64, u64)> = Vec::new();
     let mut tops: Vec<u64> = Vec::new();
     for place in 0..1 + draw.below(6) {
         let parent = if place == 0 || draw.rarely(4) { None } else { Some(draw.below(place)) };
         let top = parent.map(|parent| tops[parent]);
         let rate = 1 + (draw.any_u64() >> 1);
-        // What has no ceiling of its own may have what the top has, and not be guaranteed more.
+        // A class without a ceiling of its own may have the top's rate, and not be guaranteed more.
         let rate = if kind == TreeKind::Cbq { rate.min(top.unwrap_or(rate)) } else { rate };
         tops.push(top.unwrap_or(rate));
         let ceil =
@@ -86,7 +86,7 @@ pub fn class_trees(bytes: &[u8]) {
     shape(classes, &frame.bytes);
 }
 
-/// What a reader may rely on.
+/// Checks the properties that a reader may rely on.
 fn look_at(classes: &Classes) {
     for (index, class) in classes.classes.iter().enumerate() {
         assert!(class.parent.is_none_or(|parent| parent < index && classes.classes[parent].leaf.is_none()));
@@ -98,7 +98,7 @@ fn look_at(classes: &Classes) {
     assert!(classes.default.is_none_or(|class| classes.classes[class].leaf.is_some()));
 }
 
-/// `f.toml:LINE:COLUMN: what`, at a place that the text has.
+/// Checks that a message is `f.toml:LINE:COLUMN: what`, at a place that the text has.
 pub(super) fn look_at_told(told: &str, text: &str) {
     let mut parts = told.splitn(4, ':');
     let (file, line, column) = (parts.next(), parts.next(), parts.next());
@@ -114,9 +114,9 @@ thread_local! {
     static POOL: RefCell<Pool> = RefCell::new(Pool::new(FrameMemory::new(8, 2048).expect("memory for eight frames")));
 }
 
-/// A direction is shaped by them, and a frame finds its place.
+/// Checks that a direction is shaped by the classes, and that a frame finds its place.
 fn shape(classes: Classes, frame: &[u8]) {
-    // Larger ones take their time to make, and are not another case.
+    // Larger trees take their time to make, and are not another case.
     if classes.classes.len() > 64 {
         return;
     }

@@ -1,5 +1,5 @@
-//! Messages of the control socket: a request means what was asked, counters read back as they were written, and what is neither
-//! is refused.
+//! Messages of the control socket: a request is read with its meaning, counters read back as they were written, and any other message is
+//! refused.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use weir_run::stats::Snapshot;
 
 use crate::draw::Draw;
 
-/// What a wire is asked.
+/// Requests to a wire.
 pub fn requests(bytes: &[u8]) {
     let mut draw = Draw::new(bytes);
     if draw.rarely(3) {
@@ -47,7 +47,7 @@ pub fn requests(bytes: &[u8]) {
     }
 }
 
-/// What a wire answers, of whatever version it is.
+/// Answers of a wire of any version.
 pub fn replies(bytes: &[u8]) {
     let mut draw = Draw::new(bytes);
     if draw.rarely(3) {
@@ -69,7 +69,7 @@ pub fn replies(bytes: &[u8]) {
     }
 }
 
-/// What a change of limits comes to, whatever is asked and whatever was there.
+/// Changes of limits: any request to a wire with any limits before.
 pub fn set_limits(bytes: &[u8]) {
     let mut draw = Draw::new(bytes);
     let present = draw.flag().then(|| TbfConfig {
@@ -94,7 +94,7 @@ fn apply(set: &SetLimits, present: Option<TbfConfig>) {
         Ok(Some(limits)) => {
             assert!(set.rate_bits_per_s.is_none_or(|rate| rate == limits.rate.bits_per_s()));
             assert!(set.burst_bytes.is_none_or(|burst| burst == limits.burst_bytes));
-            // A worker does this with whatever it is asked.
+            // A worker does this with any request.
             if let Ok(mut tbf) = Tbf::new(limits, 0) {
                 assert!(limits.check().is_ok());
                 tbf.take(1514, 1_000_000);
@@ -105,14 +105,14 @@ fn apply(set: &SetLimits, present: Option<TbfConfig>) {
     }
 }
 
-/// What the guardian is told to put back.
+/// Records for the guardian to put back.
 pub fn undo_records(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     if let Ok(undo) = serde_json::from_str::<Undo>(&text) {
         let line = serde_json::to_string(&undo).expect("it is plain data");
         assert!(!line.contains('\n'), "{line}");
         assert_eq!(serde_json::from_str::<Undo>(&line).ok().as_ref(), Some(&undo), "{line}");
-        // Whoever does it is root, so it may name nothing but what Weir makes.
+        // The guardian runs as root, so a record may name only things that Weir makes.
         if undo.check().is_ok() {
             match undo {
                 Undo::File { path, .. } => {
@@ -144,7 +144,7 @@ pub fn counters(bytes: &[u8]) {
     snapshot.check();
 }
 
-/// Books balance where they do, and read back.
+/// Books, balanced or not, read back.
 fn books(draw: &mut Draw) {
     let amount = |draw: &mut Draw| Count { packets: draw.any_u64() >> 3, bytes: draw.any_u64() >> 3 };
     let (delivered, held, dropped) = (amount(draw), amount(draw), amount(draw));

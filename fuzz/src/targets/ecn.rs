@@ -29,7 +29,7 @@ pub fn marking(bytes: &[u8]) {
     }
 }
 
-/// The marked frame, if it could be marked; otherwise it is as it was.
+/// The marked frame, if it could be marked; otherwise the frame is unchanged.
 fn mark(frame: &[u8]) -> Option<Vec<u8>> {
     let mut marked = frame.to_vec();
     let done = mark_ce(&mut marked);

@@ -1,6 +1,6 @@
-//! ESP: anything that may come by a wire, and packets sealed, changed and opened again.
+//! ESP: any packets that may come by a wire, and packets sealed, changed and opened again.
 //!
-//! Nonsense is refused under a reason. What was not changed is opened as it was; what was changed is opened as it was or not at all.
+//! Nonsense is refused with a reason. An unchanged packet is opened as it was; a changed packet is opened as it was or not at all.
 
 use weir_core::drops::DropReason;
 use weir_ipsec::algorithm::{Algorithm, Associated, KeyMaterial, Transform};
@@ -17,7 +17,7 @@ use crate::draw::Draw;
 use crate::frames::{self, Ends, Frame};
 
 const SPI: u32 = 0x1000;
-/// What is put around a packet is never longer.
+/// The most bytes that are put around a packet.
 const AROUND: usize = 128;
 
 /// Bytes as they are, to an association of each kind and to a policy.
@@ -34,7 +34,7 @@ pub fn esp_nonsense(bytes: &[u8]) {
     }
 }
 
-/// Packets sealed in every way, and what somebody on the wire makes of them.
+/// Packets sealed in every way, and changed as on a wire.
 pub fn esp_sealed(bytes: &[u8]) {
     let mut draw = Draw::new(bytes);
     let algorithm = draw.pick(&Algorithm::ALL);
@@ -73,7 +73,7 @@ pub fn esp_sealed(bytes: &[u8]) {
     let opened = open(&mut sealed, inbound(algorithm, encapsulation, extended));
     if changes == 0 {
         match opened {
-            // Nothing follows the header: that is what dummies say.
+            // The header says that nothing follows, as dummies do.
             Err(DropReason::EspDummy) => assert!(mode == EspMode::Transport && headers.next() == 59),
             opened => assert_eq!(opened.as_deref(), Ok(plain)),
         }

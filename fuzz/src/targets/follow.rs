@@ -1,4 +1,4 @@
-//! What the kernel's IPsec may say over netlink: followed in words without a key, and as a plan that a file can say.
+//! Messages of the kernel's IPsec over netlink: followed in words without a key, and as a plan that a file can say.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -13,10 +13,10 @@ use crate::draw::Draw;
 
 const AROUND: &str = "[[port]]\ninterface = \"lan\"\n[[port]]\ninterface = \"wan\"\n[[epair]]\nname = \"e0\"\n\
                       [[wire]]\nports = [\"lan\", \"e0a\"]\n";
-/// Digits that the keys of the messages have and nothing else does.
+/// Digits that only the keys of the messages have.
 const KEY: &str = "05060708090a0b0c";
 
-/// How many messages an input comes to at most: some of each kind.
+/// The most messages of an input: some of each kind.
 const MESSAGES_MAX: usize = 24;
 
 /// Messages of a kernel.
@@ -90,7 +90,7 @@ fn look_at(follower: &mut Follower) {
     };
     let wanted = follower.wanted(&running, &BTreeSet::new());
     wanted.notes.iter().for_each(|note| require_harmless(note));
-    // What runs goes on: names and places are the same once more.
+    // The running plan goes on: names and places are the same once more.
     assert_eq!(follower.wanted(&wanted.plan, &BTreeSet::new()).plan, wanted.plan);
     if wanted.plan == running {
         return;
@@ -98,7 +98,7 @@ fn look_at(follower: &mut Follower) {
     let tables = write_esp("tunnel", Some(["e0b", "wan"]), &wanted.plan);
     assert!(!tables.contains(KEY), "{tables}");
     let read = topology::read("f.toml", &format!("{AROUND}{tables}"), "4711", |_| Err("none".into()));
-    // What a file cannot say, such as an SPI that is reserved, is refused there, and left out by whoever applies it.
+    // A plan that a file cannot say, such as one with a reserved SPI, is refused there, and left out by the program that applies it.
     let Ok(read) = read else { return };
     let stages = read.plan.expect("it has ports").stages.into_iter();
     let esp = stages.filter_map(|stage| match stage.kind {

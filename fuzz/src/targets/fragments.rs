@@ -1,6 +1,6 @@
 //! IPv4 packets cut into fragments, and those again, put together by `etherparse`.
 //!
-//! Each fragment fits its link, has a right checksum, and of the options what it must; together they are the packet.
+//! Each fragment fits its link, has a right checksum, and has the options that it must; together they are the packet.
 
 use etherparse::defrag::IpDefragBuf;
 use etherparse::{IpFragOffset, IpNumber, Ipv4HeaderSlice};
@@ -16,7 +16,7 @@ pub fn fragments(bytes: &[u8]) {
     let mut draw = Draw::new(bytes);
     let Frame { bytes: mut frame, ip_at, ip_len, .. } = frames::ip(&mut draw, Ends::default());
     frame.truncate(ip_at + ip_len);
-    // What was drawn is short; what it carries goes on.
+    // The drawn packet is short; its payload is made longer.
     let more = draw.below(3000);
     frame.extend((0..more).map(|at| at as u8));
     if frame[ip_at] >> 4 == 4 {
@@ -83,7 +83,7 @@ fn look_at(whole: &[u8], fragments: &[Vec<u8>]) {
             );
         }
         let offset = IpFragOffset::try_new(is.fragments_offset().value() - first).expect("13 bits");
-        // What is followed by more in the packet itself may end anywhere; then there is no more to come here.
+        // A fragment that the packet itself is may end anywhere; then no more is to come here.
         together.add(offset, number + 1 < fragments.len(), data).expect("it fits the others");
     }
     assert!(together.is_complete());

@@ -1,7 +1,7 @@
-//! Headers as steering and classification read them: the same as `etherparse` says, of frames that it built and of any other.
+//! Headers as steering and classification read them: with the fields that `etherparse` reads, of frames that it built and of any other.
 //!
-//! Steering and classification differ where they say so: steering gives ports to TCP and UDP alone, to no fragment, and steps
-//! over fewer kinds of extension headers.
+//! Steering and classification differ where they say so: steering gives ports to TCP and UDP alone, to no fragment, and steps over fewer
+//! kinds of extension headers.
 
 use std::net::IpAddr;
 
@@ -37,7 +37,7 @@ pub fn steering(bytes: &[u8]) {
     }
 }
 
-/// What filters match on.
+/// The fields that filters match on.
 pub fn classifying(bytes: &[u8]) {
     let mut draw = Draw::new(bytes);
     if draw.rarely(3) {
@@ -66,7 +66,7 @@ pub fn classifying(bytes: &[u8]) {
 /// Changes a few bytes, and often the length.
 fn spoil(draw: &mut Draw, frame: &mut Vec<u8>) {
     for _ in 0..draw.below(4) {
-        // Where the headers are.
+        // The place is among the headers.
         let at = draw.below(frame.len().min(80));
         frame[at] = draw.u8();
     }
@@ -93,7 +93,7 @@ fn plain(tuple: Tuple) -> Plain {
     }
 }
 
-/// What steering must find in a frame that was built.
+/// The tuple that steering must find in a frame that was built.
 fn built(frame: &Frame, kind: HashKind) -> Plain {
     let said = &frame.said;
     if said.tags > TAGS_MAX {
@@ -132,7 +132,7 @@ fn seen(frame: &[u8]) -> Option<Seen<'_>> {
     match kind {
         EtherType::IPV4 => {
             let header = Ipv4HeaderSlice::from_slice(rest).ok()?;
-            // Refuses a total length below the header's.
+            // This refuses a total length below the header's.
             let payload_len = usize::from(header.payload_len().ok()?);
             let payload = rest.get(header.slice().len()..)?.get(..payload_len)?;
             Some(Seen::V4(header, payload))
@@ -146,7 +146,7 @@ fn seen(frame: &[u8]) -> Option<Seen<'_>> {
     }
 }
 
-/// What steering must find in any frame.
+/// The tuple that steering must find in any frame.
 fn steered(frame: &[u8], kind: HashKind) -> Plain {
     let ports = |protocol: u8, payload: &[u8]| match payload.first_chunk() {
         Some(ports) if kind == HashKind::FourTuple && [TCP, UDP].contains(&protocol) => *ports,
@@ -173,7 +173,7 @@ fn steered(frame: &[u8], kind: HashKind) -> Plain {
     })
 }
 
-/// What classification must find in any frame, as far as a header is whole.
+/// Checks the fields that classification must find in any frame, as far as a header is whole.
 fn agree(frame: &[u8]) {
     let found = Headers::parse(frame);
     if let Some((kind, at)) = network_offset(frame) {
@@ -196,7 +196,7 @@ fn agree(frame: &[u8]) {
     assert_eq!(found.ip, expected, "{frame:02x?}");
     assert!(found.ports.is_none() || found.ip.is_some());
     if let Some((from, to)) = found.ports {
-        // They are bytes of this frame, inside what the packet claims.
+        // The ports are bytes of this frame, inside the length that the packet claims.
         let Some(Seen::V4(_, payload) | Seen::V6(_, payload)) = seen(frame) else {
             panic!("ports of no packet")
         };

@@ -1,4 +1,4 @@
-//! What `ip xfrm` may print: taken over as tables that say the same, or refused in words without a key.
+//! Output of `ip xfrm`: taken over as tables that say the same, or refused in words without a key.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use weir_run::topology::{self, write::plan::write_esp};
 
 use crate::draw::Draw;
 
-/// Digits of a key, as nothing else has them.
+/// Digits that only a key has.
 const KEY: &str = "0xfeedface05060708090a0b0c0d0e0f10feedface";
 const SHORT: &str = "feedface";
 const AROUND: &str = "[[port]]\ninterface = \"lan\"\n[[port]]\ninterface = \"wan\"\n[[epair]]\nname = \"e0\"\n\
@@ -110,7 +110,7 @@ fn look_at(text: &str) {
     let tables = write_esp("tunnel", Some(["e0b", "wan"]), &import.plan);
     assert!(!tables.contains(SHORT), "{tables}");
     let read = topology::read("f.toml", &format!("{AROUND}{tables}"), "4711", |_| Err("none".into()));
-    // What a file cannot say, such as two inbound ones of an SPI, is refused there; what it says is what was read.
+    // Associations that a file cannot say, such as two inbound ones of an SPI, are refused there; the others are read as they were.
     let Ok(read) = read else { return };
     let stages = read.plan.expect("it has ports").stages.into_iter();
     let esp = stages.filter_map(|stage| match stage.kind {

@@ -1,4 +1,4 @@
-//! A key-value server's requests: whatever bytes come, in whatever pieces, each is answered, and its items stay within their limit.
+//! A key-value server's requests: any bytes, in any pieces, are answered, and its items stay within their limit.
 
 use weir_memcache::command::{Front, LINE_BYTES_MAX, MemcacheCommand, read};
 use weir_memcache::exchange::Exchange;

@@ -48,7 +48,7 @@ pub fn endpoints(bytes: &[u8]) {
     }
 }
 
-/// A range as it is written, read.
+/// A range in its text form, which is read back.
 fn range(draw: &mut Draw) -> Endpoints {
     let mut pair = |shift: u32| {
         let (a, b) = ((draw.u64() >> shift) as u32, (draw.u64() >> shift) as u32);

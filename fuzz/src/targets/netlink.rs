@@ -1,4 +1,4 @@
-//! Netlink that is read by hand: what was put into messages comes out, whatever lies around it; nonsense ends the reading.
+//! Netlink that is read by hand: values put into messages come out, whatever lies around them; nonsense ends the reading.
 
 use netlink_bindings::utils;
 use weir_port::monitor::LinkEvent;
@@ -12,7 +12,7 @@ const RTM_NEWNSID: u16 = 88;
 const IFF_UP: u32 = 1;
 const IFF_LOWER_UP: u32 = 1 << 16;
 
-/// What happened to interfaces.
+/// Events of interfaces.
 pub fn link_events(bytes: &[u8]) {
     let mut draw = Draw::new(bytes);
     if draw.rarely(3) {
@@ -25,7 +25,7 @@ pub fn link_events(bytes: &[u8]) {
         let kind = draw.pick(&[RTM_NEWLINK, RTM_DELLINK, 20, 36]);
         let (family, ifindex, flags) = (draw.pick(&[0, 0, 0, 7]), draw.u32(), draw.u32());
         let attributes = attributes(&mut draw).0;
-        // A bridge tells of its ports that leave it in a family of its own.
+        // A bridge announces ports that leave it in a family of its own.
         match (kind, family) {
             (RTM_DELLINK, 0) => expected.push(LinkEvent::Gone { ifindex }),
             (RTM_NEWLINK, _) => expected.push(LinkEvent::Changed {
@@ -107,7 +107,7 @@ fn attributes(draw: &mut Draw) -> (Vec<u8>, Vec<(u16, Vec<u8>)>) {
     for _ in 0..draw.below(5) {
         let (kind, len) = (draw.pick(&[1, 2, 3, 9, 0x3fff]), draw.below(20));
         let value = draw.bytes(len);
-        // Whether it is nested or in network order is said in two bits of the kind.
+        // Two bits of the kind say whether the attribute is nested or in network order.
         let flags = draw.pick(&[0, 0x4000, 0x8000]);
         utils::push_header(&mut bytes, kind | flags, len as u16);
         bytes.extend(&value);

@@ -1,4 +1,4 @@
-//! Plans of paths: any that can be is written as a topology file that reads back as the same plan.
+//! Plans of paths: any valid plan is written as a topology file that reads back as the same plan.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::draw::Draw;
 
 const FILE: &str = "f.toml";
 
-/// A plan that can be, drawn from the input.
+/// A valid plan, drawn from the input.
 pub fn plans(bytes: &[u8]) {
     let mut draw = Draw::new(bytes);
     let ports = 1 + draw.below(6);
@@ -54,7 +54,7 @@ pub fn plans(bytes: &[u8]) {
     look_at_plan("office", &names, &plan);
 }
 
-/// It is written and read as it is, and can be made.
+/// Checks that a plan is written and read unchanged, and can be made.
 pub fn look_at_plan(name: &str, ports: &[&str], plan: &Plan) {
     let text = write(name, ports, plan);
     let again = topology::read(FILE, &text, "other", |path| Err(path.into()));
@@ -203,7 +203,7 @@ fn join(draw: &mut Draw, plan: &mut Plan) {
     plan.links = links;
 }
 
-/// A router of its own for an end that nothing else is left for.
+/// A router of its own for an end for which nothing else is left.
 fn more(plan: &mut Plan) -> Attachment {
     let name = format!("more{}", plan.stages.len());
     plan.stages.push(StagePlan { name, kind: StageKind::Router(Box::new(routers::settings())) });
@@ -222,7 +222,7 @@ fn is_short(plan: &Plan, stage: usize) -> bool {
     }
 }
 
-/// One port more of a stage.
+/// Gives a stage one port more.
 fn grow(plan: &mut Plan, stage: usize) -> Attachment {
     let number = match &mut plan.stages[stage].kind {
         StageKind::Bridge { ports, .. } => {

@@ -1,4 +1,4 @@
-//! Tables of `/proc`: what was written into them is found, and lines that are none are passed over.
+//! Tables of `/proc`: entries written into them are found, and other lines are passed over.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

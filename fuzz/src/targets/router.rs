@@ -1,8 +1,8 @@
 //! A router between two links, shown ARP, neighbour discovery, ICMP and packets to forward, right and spoiled.
 //!
-//! What leaves is looked at by `etherparse`: a forwarded packet has one hop less, a right checksum, other link-layer addresses and
-//! is the same otherwise; what the router says itself has right lengths and checksums, and quotes the packet it is about.
-//! What must go on does, and what is asked of it is answered.
+//! `etherparse` reads the frames that leave: a forwarded packet has one hop less, a right checksum, other link-layer addresses and is the
+//! same otherwise; the router's own messages have right lengths and checksums, and quote the packet they are about. Packets to be forwarded
+//! are forwarded, and questions to the router are answered.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -20,7 +20,7 @@ use weir_core::packet::{Carried, Meta, Packet};
 use crate::draw::Draw;
 use crate::frames::{self, Ends, Frame, ethernet};
 
-/// The router's own.
+/// The addresses of the router.
 const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 0x10], [2, 0, 0, 0, 0, 0x11]];
 const OWN_V4: [Ipv4Addr; 2] = [Ipv4Addr::new(192, 168, 0, 1), Ipv4Addr::new(192, 168, 1, 1)];
 const OWN_V6: [Ipv6Addr; 2] =
@@ -31,7 +31,7 @@ const A: [u8; 6] = [2, 0, 0, 0, 0, 0x0a];
 const B: [u8; 6] = [2, 0, 0, 0, 0, 0x0b];
 const A_V4: Ipv4Addr = Ipv4Addr::new(192, 168, 0, 2);
 const B_V4: Ipv4Addr = Ipv4Addr::new(192, 168, 1, 2);
-/// Behind B.
+/// The address of a station behind B.
 const FAR_V4: Ipv4Addr = Ipv4Addr::new(10, 1, 2, 3);
 const A_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 2);
 const B_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 1, 0, 0, 0, 0, 2);
@@ -64,7 +64,7 @@ pub fn routing(bytes: &[u8]) {
         }
         let mut frame = frames::ip(draw, ENDS);
         if draw.flag() {
-            // What nothing stands in the way of.
+            // A frame that is forwarded.
             frame.bytes[..12].copy_from_slice(&[MACS[0], A].concat());
             return Sent::Whole(frame);
         }
@@ -100,9 +100,9 @@ pub fn icmp(bytes: &[u8]) {
 }
 
 enum Sent {
-    /// As it was built, to the router and from A.
+    /// A frame as it was built, to the router and from A.
     Whole(Frame),
-    /// Anything.
+    /// Any bytes.
     Raw(Vec<u8>),
 }
 
@@ -218,7 +218,7 @@ fn run(bytes: &[u8], next: impl Fn(&mut Draw) -> Sent) {
     }
 }
 
-/// Whether nothing stands in the way of a packet from A as it was built.
+/// Whether a packet from A, as it was built, is forwarded.
 fn goes_on(frame: &Frame) -> bool {
     let said = &frame.said;
     let known = match (said.source, said.destination) {
@@ -229,7 +229,7 @@ fn goes_on(frame: &Frame) -> bool {
     known && said.hop_limit > 1 && frame.ip_len <= usize::from(MTUS[1])
 }
 
-/// A frame that goes out, beside the one that came in.
+/// Checks a frame that leaves, beside the one that came in.
 fn look_at_sent(before: &[u8], after: &[u8], ingress: u16, egress: u16) {
     assert!(egress < 2);
     assert_eq!(after[6..12], MACS[usize::from(egress)]);
@@ -238,7 +238,7 @@ fn look_at_sent(before: &[u8], after: &[u8], ingress: u16, egress: u16) {
     look_at_ip(before, after);
 }
 
-/// A forwarded packet, or the answer to an echo request.
+/// Checks a forwarded packet, or the answer to an echo request.
 fn look_at_ip(before: &[u8], after: &[u8]) {
     assert_eq!(before[12..14], after[12..14]);
     let (old, new) = (&before[14..], &after[14..]);
@@ -272,7 +272,7 @@ fn look_at_ip(before: &[u8], after: &[u8]) {
     }
 }
 
-/// Everything the router says itself; `about` is the frame it has just seen.
+/// Checks the router's own messages; `about` is the frame it has just seen.
 fn look_at_made(router: &mut Router<Pkt>, about: Option<&[u8]>) {
     while let Some((egress, frame)) = router.made() {
         assert!(egress < 2);
@@ -345,12 +345,12 @@ fn v6(packet: &[u8]) -> Ipv6HeaderSlice<'_> {
     Ipv6HeaderSlice::from_slice(packet).unwrap_or_else(|error| panic!("{error}: {packet:02x?}"))
 }
 
-/// 0 where a message's checksum is right.
+/// The sum of a message; 0 if its checksum is right.
 fn sum(message: &[u8]) -> u16 {
     Sum16BitWords::new().add_slice(message).ones_complement()
 }
 
-/// The same with IPv6's pseudo-header.
+/// The sum of a message with IPv6's pseudo-header.
 fn sum_v6(ip: &Ipv6HeaderSlice, message: &[u8]) -> u16 {
     let (len, next) = ((message.len() as u32).to_be_bytes(), [0, IpNumber::IPV6_ICMP.0]);
     let mut sum = Sum16BitWords::new().add_2bytes(next);

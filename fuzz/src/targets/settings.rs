@@ -1,4 +1,4 @@
-//! Settings of dispatch and steering: read or refused in one sentence that names the key; what is read can be used.
+//! Settings of dispatch and steering: read or refused in one sentence that names the key; settings that are read can be used.
 
 use weir_core::dispatch::handlers;
 use weir_core::dispatch::settings::Settings;
@@ -20,7 +20,7 @@ pub fn settings(bytes: &[u8]) {
         if let Err(error) = settings.set(key, value, Some(line)) {
             let told = error.to_string();
             assert!(told.starts_with(&format!("line {line}: {key}: ")), "{told}");
-            // A user is told of the first, and nothing is done.
+            // A user is told of the first fault, and no more is done.
             return;
         }
     }

@@ -1,4 +1,5 @@
-//! Topology files: refused in words that name the place, or read as limits that a queue can have; and what is written is read as it was.
+//! Topology files: refused in words that name the place, or read as limits that a queue can have; and written files are read back
+//! unchanged.
 
 use weir_core::classify::Target;
 use weir_path::classes::Classes;
@@ -85,7 +86,7 @@ pub fn topology_files(bytes: &[u8]) {
     look_at(&String::from_utf8_lossy(bytes));
 }
 
-/// Lines of such files in any order, some of them with something else in front.
+/// Lines of such files in any order, some with other text in front.
 pub fn topologies(bytes: &[u8]) {
     let mut draw = Draw::new(bytes);
     let mut text = String::new();
@@ -115,7 +116,7 @@ fn look_at(text: &str) {
                 .for_each(|told| look_at_told(told, text));
         }
         Ok(Topology { name, limits, plan, ports, warnings }) => {
-            // Those of a classes file are in that.
+            // The warnings of a classes file are in that file.
             warnings
                 .iter()
                 .filter(|told| !told.starts_with("classes.toml:"))
@@ -128,7 +129,7 @@ fn look_at(text: &str) {
     }
 }
 
-/// It can be set, is then as it should be, and is written and read as it is.
+/// Checks that a limit can be set, is then as asked for, and is written and read unchanged.
 fn look_at_limit(limit: &LimitWanted) {
     assert!(limit.rate.is_some() || limit.rate_back.is_some());
     for (direction, rate) in [(Direction::There, limit.rate), (Direction::Back, limit.rate_back)] {
@@ -160,7 +161,7 @@ fn look_at_limit(limit: &LimitWanted) {
     }
 }
 
-/// What a limit remembers that was set so.
+/// The record of a limit that was set so.
 fn record(asked: &Asked) -> Record {
     let wanted = asked.classes.clone().unwrap_or_else(Classes::none);
     let is_shared = !wanted.classes.is_empty();

@@ -1,4 +1,4 @@
-//! Rates, sizes and times: what is written reads back, and any number is what arithmetic on its digits says.
+//! Rates, sizes and times: written values read back, and any number is the result of arithmetic on its digits.
 
 use weir_core::rate::Rate;
 use weir_core::units::{UnitError, parse_size_bytes, parse_time_ns, size_text, time_text};
@@ -55,7 +55,7 @@ const UNITS: [&[(&str, u128, u128)]; 3] = [
     ],
 ];
 
-/// Reads a text as all three, and writes what was read.
+/// Reads a text as all three, and writes each value that was read.
 pub fn units(bytes: &[u8]) {
     let mut draw = Draw::new(bytes);
     if draw.flag() {
@@ -90,7 +90,7 @@ fn number(draw: &mut Draw) {
         text.make_ascii_uppercase();
     }
     let scaled = u128::from(whole) * 10u128.pow(digits as u32) + fraction;
-    // Below 2^64 * 10^6 * 8 * 2^40, which 128 bits hold.
+    // The product is below 2^64 * 10^6 * 8 * 2^40, which 128 bits hold.
     let expected =
         u64::try_from(scaled * times / (parts * 10u128.pow(digits as u32))).ok().filter(|&value| value > 0);
     let found = read_all(&text)[quantity].clone().ok();
