@@ -2,12 +2,12 @@
 //!
 //! `cargo run -p weir-ring --release --features preempt --example stress -- [--handoffs 10000000] [--seed 1]`
 //!
-//! Rule: two workers and an injecting thread take frames from a small pool, number them, and hand them to one worker, which
-//! checks the numbers of each source and gives the frames back, and sleeps whenever it finds nothing. A producer often
-//! waits until all it has handed over is taken: so a lost wake-up is not mended by the next hand-off but stops everything,
-//! and the watch at the end of `main` sees that. At the end every frame is home.
+//! Rule: two workers and an injecting thread take frames from a small pool, number them, and hand them to one worker, which checks the
+//! numbers of each source and gives the frames back, and sleeps whenever it finds none. A producer often waits until all it has handed over
+//! is taken: so a lost wake-up is not mended by the next hand-off but stops everything, and the watch at the end of `main` sees that. At
+//! the end every frame is home.
 //! Source: compass row A6: 0 lost in 10^9 hand-offs with preemption injected.
-//! Limits: what it runs on is this machine's memory order; the model checker covers weaker ones.
+//! Limits: a run is on this machine's memory order; the model checker covers weaker ones.
 
 use std::process::exit;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,10 +22,10 @@ use weir_ring::preempt;
 const WORKERS: usize = 2;
 const PRODUCERS: usize = WORKERS + 1;
 const FRAMES: u32 = 512;
-/// Nothing takes this long unless somebody sleeps who should not.
+/// The time without progress after which a thread must be asleep that should not be.
 const STALL: Duration = Duration::from_secs(5);
 
-/// How many frames of each producer the worker has taken.
+/// The frames of each producer that the worker has taken.
 static TAKEN: [AtomicU64; PRODUCERS] = [const { AtomicU64::new(0) }; PRODUCERS];
 static ENDED: AtomicBool = AtomicBool::new(false);
 
@@ -51,7 +51,7 @@ fn main() {
     let worker = std::thread::spawn(move || consume(inbox, worker_pool, each, worker_seed));
 
     watch(seed);
-    // The producers' pools go home with their threads, and only then are the frames counted.
+    // The producers' pools end with their threads, and only then are the frames counted.
     threads.into_iter().for_each(|thread| thread.join().unwrap_or_else(|_| exit(1)));
     let (pool, counts) = worker.join().unwrap_or_else(|_| exit(1));
     let census = pool.census();
@@ -64,7 +64,7 @@ fn main() {
     }
 }
 
-/// A producer's way to the worker.
+/// The way of a producer to the worker.
 enum Way {
     Outlet(Outlet<Frame>),
     Injector(Injector<Frame>, Vec<Frame>),
@@ -150,7 +150,7 @@ fn consume(mut inbox: Inbox<Frame>, mut pool: Pool, each: u64, seed: u64) -> (Po
             taken.store(next, Ordering::Release);
         }
         if count == 0 {
-            // Half a look later, a producer may have published: the more so as each step may pause.
+            // Between the look and the park a producer may have published: the more so as each step may pause.
             if let Some(parked) = inbox.park(|| false) {
                 parked.block();
             }

@@ -1,5 +1,5 @@
-//! What a parked worker blocks on: an eventfd, so that it can sit in a poll set beside sockets and timers.
-//! Under the model checker and the interpreter, which have no poll, a mutex and a condition variable.
+//! The object that a parked worker blocks on: an eventfd, so that it can sit in a poll set beside sockets and timers. Under the model
+//! checker and the interpreter, which have no poll, a mutex and a condition variable.
 //!
 //! Rule: a ring before the wait makes the wait return; rings add up and one look takes all of them. A ring happens
 //! before the end of the wait it ends.
@@ -18,7 +18,7 @@ mod kernel {
     use std::io::{Error, ErrorKind, Result};
     use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-    /// See the head of the file.
+    /// An eventfd to block on; see the head of the file.
     #[derive(Debug)]
     pub(crate) struct Bell(OwnedFd);
 
@@ -29,7 +29,7 @@ mod kernel {
             if fd < 0 {
                 return Err(Error::last_os_error());
             }
-            // SAFETY: a new descriptor that nobody else closes.
+            // SAFETY: a new descriptor that no other code closes.
             Ok(Bell(unsafe { OwnedFd::from_raw_fd(fd) }))
         }
 
@@ -41,7 +41,7 @@ mod kernel {
             debug_assert_eq!(written, 8);
         }
 
-        /// Takes the rings there have been; 0 if none.
+        /// Takes the rings since the last take; 0 if there are none.
         pub(crate) fn take(&self) -> u64 {
             let mut rings = 0u64;
             // SAFETY: writes at most the eight bytes of `rings`.
@@ -78,7 +78,7 @@ mod modelled {
     use crate::sync::{Condvar, Mutex};
     use std::io::Result;
 
-    /// See the head of the file.
+    /// A count of rings to block on; see the head of the file.
     pub(crate) struct Bell {
         rings: Mutex<u64>,
         rang: Condvar,

@@ -1,9 +1,9 @@
 //! The shared half of the frame pool: magazines of frame handles that no worker has in its cache.
 //! A worker comes here once in [`MAGAZINE_FRAMES`] frames at most, so the workers hardly ever meet.
 //!
-//! Rule: a magazine is in the `full` stack, in the `empty` stack, or with the one worker that fills or empties it; only that
-//! one reads or writes its rounds. With `frames / MAGAZINE_FRAMES + 2 * workers` magazines (rounded up) an empty one is
-//! always there: at most one for each worker is less than full (what it left when it ended), and at most one is in its hand.
+//! Rule: a magazine is in the `full` stack, in the `empty` stack, or with the one worker that fills or empties it; only that worker reads
+//! or writes its rounds. With `frames / MAGAZINE_FRAMES + 2 * workers` magazines (rounded up) an empty one is always there: at most one for
+//! each worker is less than full (the frames it left when it ended), and at most one is in its hand.
 //!
 //! Ordering and ownership: each stack is a Treiber stack whose head holds a magazine and a 40-bit change count, so
 //! that a pop interrupted while the same magazine left and came back fails instead of linking a stale `next`.
@@ -67,7 +67,7 @@ impl Depot {
         self.frames.0.load(Ordering::Relaxed)
     }
 
-    /// Takes a magazine's handles to the front of `out`; how many, 0 only if there are none here.
+    /// Takes a magazine's handles to the front of `out`; returns their number, 0 only if there are none here.
     pub(crate) fn take(&self, out: &mut [u32; MAGAZINE_FRAMES]) -> usize {
         let Some(place) = self.pop(&self.full) else { return 0 };
         let len = self.lens[place as usize].load(Ordering::Relaxed);
@@ -80,7 +80,7 @@ impl Depot {
         len as usize
     }
 
-    /// Puts handles here, at most [`MAGAZINE_FRAMES`]; fewer only from a worker that ends, or when the frames are dealt.
+    /// Puts handles into the depot, at most [`MAGAZINE_FRAMES`]; fewer only from a worker that ends, or when the frames are dealt.
     pub(crate) fn put(&self, handles: &[u32]) {
         if handles.is_empty() {
             return;
@@ -114,15 +114,15 @@ impl Depot {
     }
 
     fn pop(&self, stack: &Head) -> Option<u32> {
-        // A0, from R0 of the push of the magazine on top. What lies below was pushed with R0 as well, and every
-        // later change of the head is a read-modify-write, so it too happened before.
+        // A0, from R0 of the push of the magazine on top. The magazines below were pushed with R0 as well, and every later change of the
+        // head is a read-modify-write, so it too happened before.
         let mut head = stack.0.load(Ordering::Acquire);
         loop {
             let place = place_of(head);
             if place == NONE {
                 return None;
             }
-            // May be stale if the magazine has left meanwhile; then the change count differs and the exchange fails.
+            // `below` may be stale if the magazine has left meanwhile; then the change count differs and the exchange fails.
             let below = self.next[place as usize].load(Ordering::Relaxed);
             match stack.0.compare_exchange_weak(
                 head,

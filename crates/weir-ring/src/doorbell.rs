@@ -1,5 +1,5 @@
-//! The wake-up of a worker that may have gone to sleep: who may change its state, and when a producer must kick.
-//! One doorbell for each worker; it covers every ring, port and timer of that worker.
+//! The wake-up of a worker that may have gone to sleep: the changes of its state, and the condition under which a producer must kick. One
+//! doorbell for each worker; it covers every ring, port and timer of that worker.
 //!
 //! ```text
 //!              nothing to do             budget spent              the re-check found nothing
@@ -12,15 +12,15 @@
 //! ```
 //!
 //! Rule (invariant 3): *"ready" may be wrong and cost one try; "not ready" is never missed.*
-//! - A producer publishes, then passes a fence (`F1`), then looks at the state alone, and turns `PARKING` or `PARKED` into
-//!   `NOTIFIED`. It never decides from what the ring held: a snapshot taken before publishing says nothing about the
-//!   worker after it. Only a worker that was `PARKED` needs the system call.
+//! - A producer publishes, then passes a fence (`F1`), then looks at the state alone, and turns `PARKING` or `PARKED` into `NOTIFIED`. It
+//!   never decides from the content of the ring: a snapshot taken before publishing says nothing about the worker after it. Only a worker
+//!   that was `PARKED` needs the system call.
 //! - The worker writes `PARKING`, passes a fence (`F2`), re-checks every input and timer, turns `PARKING` into `PARKED`, and
 //!   only then blocks.
 //!
-//! One of the two fences comes first: if `F1`, the re-check sees what was published; if `F2`, the producer sees at least
-//! `PARKING` and stops the worker, by the exchange while it re-checks, by a kick after that. A producer and a re-check that
-//! see each other cost no kick: this is what `PARKING` is for.
+//! One of the two fences comes first: if `F1`, the re-check sees the published elements; if `F2`, the producer sees at least `PARKING` and
+//! stops the worker, by the exchange while it re-checks, by a kick after that. A producer and a re-check that see each other cost no kick:
+//! `PARKING` exists for that.
 //!
 //! | who | may | may not, because |
 //! |---|---|---|
@@ -35,10 +35,10 @@
 //! Ordering and ownership: the state has a line of its own; producers read it (it seldom changes) and write it only to
 //! notify.
 //! - `F1 <-> F2`: see above; a light and a heavy fence of `fences`.
-//! - `R7` (notified) `<-> A7`: what the producer had published is visible to a worker that saw `NOTIFIED`.
+//! - `R7` (notified) `<-> A7`: the elements that the producer had published are visible to a worker that saw `NOTIFIED`.
 //!
-//! Source: Dekker's flags with fences, as in the Linux kernel's `wake_up`/`prepare_to_wait` (`memory-barriers.txt`,
-//! "sleep and wake-up functions"); FreeBSD D38843 for what happens without them.
+//! Source: Dekker's flags with fences, as in the Linux kernel's `wake_up`/`prepare_to_wait` (`memory-barriers.txt`, "sleep and wake-up
+//! functions"); FreeBSD D38843 for the outcome without them.
 //! Limits: a kick means "look at everything", never how much there is. The state says nothing about time: a
 //! worker with timers blocks in its own poll set on the descriptor of [`Parked`] (`AsFd`) with their timeout.
 
@@ -47,19 +47,19 @@ use crate::fences::Fences;
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{Arc, Counter, Line};
 
-/// What a worker is doing, as far as its producers care.
+/// The state of a worker, as far as its producers care.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum DoorbellState {
-    /// It works, and will look at everything before it parks.
+    /// The worker has work, and will look at everything before it parks.
     Running = 0,
-    /// It has nothing to do and looks again and again: a hand-off costs it no wake-up.
+    /// The worker has nothing to do and looks again and again: a hand-off costs it no wake-up.
     Spinning = 1,
-    /// It has said that it will block, and looks at everything once more before it does. A producer can still stop it.
+    /// The worker has said that it will block, and looks at everything once more before it does. A producer can still stop it.
     Parking = 2,
-    /// It blocks, or is about to. The next producer kicks.
+    /// The worker blocks, or is about to. The next producer kicks.
     Parked = 3,
-    /// A producer has stopped or kicked it, and no other needs to.
+    /// A producer has stopped or kicked the worker, and no other needs to.
     Notified = 4,
 }
 
@@ -75,7 +75,7 @@ impl DoorbellState {
     }
 }
 
-/// What a doorbell has counted.
+/// The counters of a doorbell.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DoorbellCounts {
     /// Times the worker said it would block.
@@ -94,9 +94,9 @@ struct Shared {
     state: Line<AtomicU32>,
     bell: Bell,
     fences: Fences,
-    /// Counted by whoever kicks.
+    /// The kicks sent, counted by the producer that kicks.
     kicks_sent: Line<Counter>,
-    /// Counted by the worker.
+    /// The parks and blocks, counted by the worker.
     parked: Line<ParkCounts>,
 }
 
@@ -111,7 +111,7 @@ struct ParkCounts {
 /// The worker's half: it alone parks.
 pub struct Doorbell {
     shared: Arc<Shared>,
-    /// Kicks seen in the state less rings taken from the bell: above 0 while a kick's ring is still to come.
+    /// The kicks seen in the state less the rings taken from the bell: above 0 while a kick's ring is still to come.
     rings_owed: i64,
 }
 
@@ -136,11 +136,11 @@ impl Doorbell {
         Doorbell::with(Fences::new())
     }
 
-    /// The same for a worker that parks often beside busy ones, which each park of the other kind would interrupt: here every
-    /// producer passes a full fence each time that it has published.
+    /// A doorbell with full fences, for a worker that parks often beside busy ones, which each park of the other kind would interrupt: here
+    /// every producer passes a full fence each time that it has published.
     ///
     /// # Errors
-    /// As of [`Doorbell::new`].
+    /// Those of [`Doorbell::new`].
     pub fn with_full_fences() -> std::io::Result<Doorbell> {
         Doorbell::with(Fences::full())
     }
@@ -156,7 +156,7 @@ impl Doorbell {
         Ok(Doorbell { shared: Arc::new(shared), rings_owed: 0 })
     }
 
-    /// A half for one more producer.
+    /// The producer's half, for one more producer.
     pub fn ringer(&self) -> Ringer {
         Ringer { shared: Arc::clone(&self.shared), fences: self.shared.fences }
     }
@@ -166,13 +166,13 @@ impl Doorbell {
         self.become_awake(DoorbellState::Running);
     }
 
-    /// Says that the worker has none and keeps looking.
+    /// Says that the worker has no work and keeps looking.
     pub fn spinning(&mut self) {
         self.become_awake(DoorbellState::Spinning);
     }
 
-    /// Says that the worker will block, and re-checks with `has_work` that nothing came meanwhile: it must look at
-    /// *every* input and timer. `None` if there is work (or a producer says so).
+    /// Says that the worker will block, and re-checks with `has_work` that no work came meanwhile: it must look at *every* input and timer.
+    /// `None` if there is work (or a producer says so).
     pub fn park(&mut self, has_work: impl FnOnce() -> bool) -> Option<Parked<'_>> {
         let (state, counts) = (&self.shared.state.0, &self.shared.parked.0);
         let (parking, parked) = (DoorbellState::Parking as u32, DoorbellState::Parked as u32);
@@ -187,15 +187,15 @@ impl Doorbell {
             counts.blocks.add(1);
             return Some(Parked { doorbell: self });
         }
-        // An exchange, as a store knows no order with a notice that it does not see. Whoever stopped us has not kicked, so
-        // there is nothing to take back. A7, from R7.
+        // An exchange, as a store knows no order with a notice that it does not see. The producer that stopped us has not kicked, so there
+        // is nothing to take back. A7, from R7.
         if state.swap(DoorbellState::Running as u32, Ordering::Acquire) == DoorbellState::Notified as u32 {
             counts.kicks_spared.add(1);
         }
         None
     }
 
-    /// What has been counted so far.
+    /// The counters so far.
     pub fn counts(&self) -> DoorbellCounts {
         self.shared.counts()
     }
@@ -245,7 +245,7 @@ impl Parked<'_> {
 
 #[cfg(not(any(loom, miri)))]
 impl std::os::fd::AsFd for Parked<'_> {
-    /// Readable when a producer has kicked (rarely: when an earlier kick's ring came late). For a poll set.
+    /// The descriptor, readable when a producer has kicked (rarely: when an earlier kick's ring came late). For a poll set.
     fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
         self.doorbell.shared.bell.as_fd()
     }
@@ -258,16 +258,15 @@ impl Drop for Parked<'_> {
 }
 
 impl Ringer {
-    /// To be called after publishing: stops or wakes the worker if it has said that it will block. Returns whether that
-    /// took a kick.
+    /// To be called after publishing: stops or wakes the worker if it has said that it will block. Returns whether that took a kick.
     #[inline]
     pub fn published(&self) -> bool {
-        // F1: what was published is visible before the state is read (F2 in `Doorbell::park`).
+        // F1: the published elements are visible before the state is read (F2 in `Doorbell::park`).
         self.fences.light();
         self.look()
     }
 
-    /// As [`Ringer::published`], for a caller that has passed `F1` since it published.
+    /// The same as [`Ringer::published`], for a caller that has passed `F1` since it published.
     #[inline]
     pub(crate) fn look(&self) -> bool {
         may_block(self.shared.state.0.load(Ordering::Relaxed)) && self.shared.notify()
@@ -278,12 +277,12 @@ impl Ringer {
         self.fences
     }
 
-    /// What the worker is doing: a hint, old when it is read.
+    /// The state of the worker: a hint, old when it is read.
     pub fn state(&self) -> DoorbellState {
         DoorbellState::from_word(self.shared.state.0.load(Ordering::Relaxed))
     }
 
-    /// What has been counted so far.
+    /// The counters so far.
     pub fn counts(&self) -> DoorbellCounts {
         self.shared.counts()
     }
@@ -307,7 +306,7 @@ impl Shared {
                     return true;
                 }
                 Ok(_) => return false,
-                // It has gone on from `PARKING` to `PARKED`, or another producer was faster.
+                // The worker has gone on from `PARKING` to `PARKED`, or another producer was faster.
                 Err(now) => seen = now,
             }
         }
@@ -368,8 +367,8 @@ mod tests {
         let ringer = doorbell.ringer();
         assert!(doorbell.park(|| true).is_none());
         assert_eq!(ringer.state(), DoorbellState::Running);
-        // A producer that comes during the re-check stops the worker, whether the re-check saw what it published or not,
-        // and without a kick that would wake the next park.
+        // A producer that comes during the re-check stops the worker, whether the re-check saw the published element or not, and without a
+        // kick that would wake the next park.
         for sees_it in [true, false] {
             let parked = doorbell.park(|| {
                 assert_eq!(ringer.state(), DoorbellState::Parking);
@@ -389,7 +388,7 @@ mod tests {
         let ringer = doorbell.ringer();
         drop(doorbell.park(|| false));
         assert!(!ringer.published());
-        // Kicked after the wait has timed out but before the worker has left the park.
+        // The kick comes after the wait has timed out but before the worker has left the park.
         let parked = doorbell.park(|| false).unwrap();
         assert!(ringer.published());
         drop(parked);

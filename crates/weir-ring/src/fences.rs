@@ -1,23 +1,23 @@
 //! Two fences that together order a store before a load on both sides of a question, one of them nearly free.
-//! A publisher stores and then looks whether someone sleeps; a sleeper stores that it sleeps and then looks whether something
-//! was published. One of the two must see the other (Dekker), so each needs a full fence between its store and its load.
-//! Publishers pass millions of times a second and sleepers seldom, so the sleeper pays for both.
+//! A publisher stores and then looks whether a worker sleeps; a sleeper stores that it sleeps and then looks whether anything was
+//! published. One of the two must see the other (Dekker), so each needs a full fence between its store and its load. Publishers pass
+//! millions of times a second and sleepers seldom, so the sleeper pays for both.
 //!
-//! Rule: `light` keeps the compiler from moving the load before the store, no more. `heavy` asks the kernel to make every
-//! running thread of this process pass a full fence before the call returns (a thread that is not running passed one when
-//! it was switched out). So a `heavy` cuts the program of every publisher somewhere by a full fence:
-//! - if the cut comes after the publisher's store, the store is visible to whatever the sleeper loads next;
+//! Rule: `light` only keeps the compiler from moving the load before the store. `heavy` asks the kernel to make every running thread of
+//! this process pass a full fence before the call returns (a thread that is not running passed one when it was switched out). So a `heavy`
+//! cuts the program of every publisher somewhere by a full fence:
+//! - if the cut comes after the publisher's store, the store is visible to all that the sleeper loads next;
 //! - if it comes before, so does it before the load that follows the store, and that load happens after the sleeper's store
 //!   became visible.
 //!
-//! That is what a full fence on each side gives, so the model checker runs this crate with full fences in both places; where
-//! the kernel refuses (before 4.14, or a filter of system calls), so do we.
+//! A full fence on each side gives the same, so the model checker runs this crate with full fences in both places; where the kernel refuses
+//! (before 4.14, or a filter of system calls), so do we.
 //!
 //! Ordering and ownership: these fences; [`crate::doorbell`] and [`crate::pending`] name their pairs.
 //! Source: membarrier(2), `MEMBARRIER_CMD_PRIVATE_EXPEDITED`; Linux `Documentation/scheduler/membarrier.rst`; the
 //! asymmetric fences of C++ P1202.
-//! Limits: threads of one process. A `heavy` interrupts every core that runs one of them: microseconds, on a virtual machine, of
-//! a worker that is busy. Who sleeps often beside such workers takes full fences for both ([`Fences::full`]).
+//! Limits: threads of one process. A `heavy` interrupts every core that runs one of them: microseconds, on a virtual machine, of a worker
+//! that is busy. A worker that sleeps often beside such workers takes full fences for both ([`Fences::full`]).
 
 #[cfg(not(any(loom, miri)))]
 pub(crate) use kernel::Fences;
@@ -29,12 +29,12 @@ pub(crate) use full::Fences;
 mod kernel {
     use crate::sync::atomic::{Ordering, compiler_fence, fence};
 
-    /// Which fences this process has; the same for all its threads.
+    /// The kind of fences of this process; the same for all its threads.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(crate) enum Fences {
-        /// `heavy` fences for everyone.
+        /// The sleeper's `heavy` fence serves both sides.
         Asymmetric,
-        /// Everyone fences.
+        /// Both sides pass full fences.
         Full,
     }
 
@@ -47,12 +47,12 @@ mod kernel {
             }
         }
 
-        /// Full fences for everyone, and no calls of the kernel.
+        /// Full fences for both sides, and no calls of the kernel.
         pub(crate) fn full() -> Fences {
             Fences::Full
         }
 
-        /// The publisher's.
+        /// The publisher's fence.
         #[inline]
         pub(crate) fn light(self) {
             match self {
@@ -61,7 +61,7 @@ mod kernel {
             }
         }
 
-        /// The sleeper's.
+        /// The sleeper's fence.
         pub(crate) fn heavy(self) {
             fence(Ordering::SeqCst);
             if self == Fences::Asymmetric {
@@ -82,7 +82,7 @@ mod kernel {
         use std::sync::Barrier;
         use std::sync::atomic::AtomicU32;
 
-        /// Dekker's question, asked many times: never do both see nothing.
+        /// Dekker's question, asked many times: it never happens that both see nothing.
         #[test]
         fn one_of_two_sees_the_other() {
             const ROUNDS: usize = 20_000;
@@ -113,7 +113,7 @@ mod kernel {
 mod full {
     use crate::sync::atomic::{Ordering, fence};
 
-    /// Full fences for both: what the asymmetric pair amounts to.
+    /// Full fences for both: the effect of the asymmetric pair.
     #[derive(Clone, Copy)]
     pub(crate) struct Fences;
 

@@ -4,13 +4,13 @@
 //! Rule:
 //! - an outlet stages elements in the slots of its ring, where they stay, and publishes a batch at once: one store, one fence, at
 //!   most one kick for each batch and destination (the coalesced interrupt of DragonFly's transmit path);
-//! - a drain takes from each source at most what was there when its turn began, so a busy source cannot hold up the others or
+//! - a drain takes from each source at most the elements that were there when its turn began, so a busy source cannot hold up the others or
 //!   the worker's other duties (invariant 6: FreeBSD's epair starved its neighbour without this);
 //! - elements of one source come out in the order they were staged;
 //! - a worker that goes away is seen: its inbox by the outlets' next flush, its outlets by the inbox's drain.
 //!
-//! Ordering and ownership: an inbox belongs to its worker, an outlet to the worker it leads from. Rings order elements
-//! ([`crate::spsc`], [`crate::inject`]); bits and state order only who must look ([`crate::doorbell`]).
+//! Ordering and ownership: an inbox belongs to its worker, an outlet to the worker it leads from. Rings order elements ([`crate::spsc`],
+//! [`crate::inject`]); bits and state order only the looks of workers ([`crate::doorbell`]).
 //! Source: VPP's frame-queue hand-off for the shape; FreeBSD D38843 for both mistakes it must not repeat.
 //! Limits: 63 sources and the injector. No order between sources. An outlet to oneself is not needed: a worker that hands
 //! to itself puts the element into its own list, and needs no kick.
@@ -23,26 +23,26 @@ use crate::spsc::{self, CapacityError, Consumer, Producer};
 /// The most sources an inbox can have beside the injector.
 pub const SOURCES_MAX: usize = 63;
 
-/// The most elements handled together: a drain's burst, and what an outlet stages before it publishes by itself.
+/// The most elements handled together: a drain's burst, and the elements that an outlet stages before it publishes by itself.
 pub const BURST: usize = 64;
 
 const INJECTOR_BIT: u64 = 1 << SOURCES_MAX;
 
-/// How large to make an inbox.
+/// The size of an inbox.
 #[derive(Debug, Clone, Copy)]
 pub struct InboxSize {
-    /// Workers that hand to this one.
+    /// The number of workers that hand to this one.
     pub sources: usize,
-    /// Elements for which each source's ring always has room.
+    /// The elements for which each source's ring always has room.
     pub ring_elements: usize,
-    /// Elements for which the injection ring has room.
+    /// The elements for which the injection ring has room.
     pub inject_elements: usize,
 }
 
-/// Why an inbox could not be made.
+/// The reason why an inbox could not be made.
 #[derive(Debug)]
 pub enum InboxError {
-    /// More sources than [`SOURCES_MAX`].
+    /// There are more sources than [`SOURCES_MAX`].
     Sources(usize),
     /// A ring cannot be that large.
     Capacity(CapacityError),
@@ -66,7 +66,7 @@ impl std::fmt::Display for InboxError {
 
 impl std::error::Error for InboxError {}
 
-/// Where an element came from.
+/// The source of an element.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Source {
     /// The outlet with this number.
@@ -75,7 +75,7 @@ pub enum Source {
     Injector,
 }
 
-/// The worker at the other end has gone, and will take nothing any more.
+/// The worker at the other end has gone, and will take no element any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Abandoned;
 
@@ -87,7 +87,7 @@ impl std::fmt::Display for Abandoned {
 
 impl std::error::Error for Abandoned {}
 
-/// What an outlet has counted. `flushes - kicks` system calls were saved.
+/// The counters of an outlet. `flushes - kicks` system calls were saved.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct OutletCounts {
     /// Elements published.
@@ -98,7 +98,7 @@ pub struct OutletCounts {
     pub kicks: u64,
 }
 
-/// A worker's end: everything others hand to it.
+/// A worker's end, for all elements that others hand to it.
 pub struct Inbox<T: Send> {
     rings: Box<[Consumer<T>]>,
     injected: Injected<T>,
@@ -107,7 +107,7 @@ pub struct Inbox<T: Send> {
     doorbell: Doorbell,
     /// Injected elements on their way to the caller.
     burst: Vec<T>,
-    /// Sources that have gone and left nothing: bit by number.
+    /// The sources that have gone and left no element: bit by number.
     gone: u64,
 }
 
@@ -158,11 +158,11 @@ fn inbox_under<T: Send>(
 /// Makes an inbox for each of `workers` workers. The outlets of worker `w` are at `[w].1`, by destination; the one to
 /// itself is `None`.
 ///
-/// Doorbells have full fences ([`Doorbell::with_full_fences`]): when one worker of several parks the others are mostly busy, and in
-/// batches a fence costs each element little.
+/// Doorbells have full fences ([`Doorbell::with_full_fences`]): when one worker of several parks the others are mostly busy, and in batches
+/// a fence costs each element little.
 ///
 /// # Errors
-/// As of [`inbox`].
+/// Those of [`inbox`].
 #[expect(clippy::type_complexity, reason = "a list of what each worker gets")]
 pub fn mesh<T: Send>(
     workers: usize,
@@ -197,16 +197,16 @@ impl<T: Send> Outlet<T> {
         }
         let answer = self.ring.stage(item);
         if answer.is_err() {
-            // With the worker gone there is nobody to make room.
+            // With the worker gone no room will come.
             let _ = self.flush();
         }
         answer
     }
 
-    /// Publishes what is staged, at once, and wakes the worker if it is parked. Returns how many went.
+    /// Publishes the staged elements, at once, and wakes the worker if it is parked. Returns how many went.
     ///
     /// # Errors
-    /// If the worker has gone: [`Outlet::take_back`] returns what it has not taken.
+    /// If the worker has gone: [`Outlet::take_back`] returns the elements it has not taken.
     #[inline]
     pub fn flush(&mut self) -> Result<usize, Abandoned> {
         let count = self.publish()?;
@@ -216,11 +216,11 @@ impl<T: Send> Outlet<T> {
         Ok(count)
     }
 
-    /// Publishes what is staged, and lets the worker sleep on if it is parked: to be followed by [`Outlet::wake`] before this one parks.
-    /// Returns how many went.
+    /// Publishes the staged elements, and lets the worker sleep on if it is parked: to be followed by [`Outlet::wake`] before this one
+    /// parks. Returns how many went.
     ///
     /// # Errors
-    /// As of [`Outlet::flush`].
+    /// Those of [`Outlet::flush`].
     #[inline]
     pub fn flush_quietly(&mut self) -> Result<usize, Abandoned> {
         let count = self.publish()?;
@@ -230,7 +230,7 @@ impl<T: Send> Outlet<T> {
         Ok(count)
     }
 
-    /// Wakes the worker, if it is parked, for what was published quietly.
+    /// Wakes the worker, if it is parked, for elements that were published quietly.
     #[inline]
     pub fn wake(&mut self) {
         self.counts.kicks += u64::from(self.notice.raise());
@@ -249,38 +249,38 @@ impl<T: Send> Outlet<T> {
         Ok(count)
     }
 
-    /// Makes the worker look, and wakes it if it is parked, for something else than elements.
+    /// Makes the worker look, and wakes it if it is parked, for a reason other than elements.
     pub fn nudge(&self) {
         self.notice.raise();
     }
 
-    /// How many elements are staged.
+    /// The number of staged elements.
     #[inline]
     pub fn staged(&self) -> usize {
         self.ring.staged()
     }
 
-    /// Takes back the oldest element that a worker left behind when it went, and then what was staged for it. `None` while the
-    /// worker is there.
+    /// Takes back the oldest element that a worker left behind when it went, and then the elements that were staged for it. `None` while
+    /// the worker is there.
     pub fn take_back(&mut self) -> Option<T> {
         self.ring.take_back()
     }
 
-    /// What the worker at the other end is doing: a hint, old when it is read.
+    /// The state of the worker at the other end: a hint, old when it is read.
     pub fn worker_state(&self) -> DoorbellState {
         self.notice.ringer().state()
     }
 
-    /// What has been counted so far.
+    /// The counters so far.
     pub fn counts(&self) -> OutletCounts {
         self.counts
     }
 }
 
 impl<T: Send> Drop for Outlet<T> {
-    /// Publishes what is staged, and lets the worker know that no more will come.
+    /// Publishes the staged elements, and lets the worker know that no more will come.
     fn drop(&mut self) {
-        // With the worker gone there is nobody to tell.
+        // With the worker gone none needs to be told.
         let _ = self.flush();
         self.ring.leave();
         self.notice.raise();
@@ -288,20 +288,20 @@ impl<T: Send> Drop for Outlet<T> {
 }
 
 impl<T: Send> Inbox<T> {
-    /// A way in for a thread that is not a worker.
+    /// An injector into this inbox, for a thread that is not a worker.
     pub fn injector(&self) -> Injector<T> {
         self.injector.clone()
     }
 
-    /// Hands every element that was there to `handle`, source by source: of each source those that were there when its
-    /// turn began. Returns how many. If `handle` panics, a worker's later elements wait for the next drain; of the injector's, the
-    /// rest of the burst is dropped.
+    /// Hands every element that was there to `handle`, source by source: of each source those that were there when its turn began. Returns
+    /// how many. If `handle` panics, a worker's later elements wait for the next drain; of the injector's, the rest of the burst is
+    /// dropped.
     pub fn drain(&mut self, handle: impl FnMut(Source, T)) -> usize {
         self.drain_some(usize::MAX, handle)
     }
 
-    /// The same, but at most `most` from each other worker: what is behind them waits in its ring, where a long queue costs no
-    /// cache, and comes with the next drain.
+    /// The same, but at most `most` from each other worker: elements behind them wait in its ring, where a long queue costs no cache, and
+    /// come with the next drain.
     pub fn drain_some(&mut self, most: usize, mut handle: impl FnMut(Source, T)) -> usize {
         let mut total = 0;
         for bit in each_bit(self.pending.bits()) {
@@ -343,17 +343,17 @@ impl<T: Send> Inbox<T> {
         })
     }
 
-    /// Whether anyone has called this worker since it last said that it will block.
+    /// Whether any thread has called this worker since it last said that it will block.
     pub fn is_called(&self) -> bool {
         self.pending.bits() != 0
     }
 
-    /// How many elements the last drain left with the other workers, at least: it has seen them, and more may have come.
+    /// The least number of elements that the last drain left with the other workers: it has seen them, and more may have come.
     pub fn left(&self) -> usize {
         self.rings.iter().map(Consumer::left).sum()
     }
 
-    /// Shows `look` what waits in the rings of other workers now, ring by ring in order; it stays there.
+    /// Shows `look` the elements that wait in the rings of other workers now, ring by ring in order; they stay there.
     pub fn look_at_waiting(&mut self, mut look: impl FnMut(&T)) {
         self.rings.iter_mut().for_each(|ring| ring.look_at(&mut look));
     }
@@ -363,7 +363,7 @@ impl<T: Send> Inbox<T> {
         self.doorbell.running();
     }
 
-    /// Says that the worker has none and keeps looking.
+    /// Says that the worker has no work and keeps looking.
     pub fn spinning(&mut self) {
         self.doorbell.spinning();
     }
@@ -374,7 +374,7 @@ impl<T: Send> Inbox<T> {
         (0..SOURCES_MAX).filter(move |source| gone & (1 << source) != 0)
     }
 
-    /// What the doorbell has counted so far.
+    /// The doorbell's counters so far.
     pub fn counts(&self) -> DoorbellCounts {
         self.doorbell.counts()
     }
@@ -389,7 +389,7 @@ impl<T: Send> Inbox<T> {
         let total = total.min(most);
         let mut left = total;
         while left > 0 {
-            // A burst at a time, so that its slots go back before all have been handled.
+            // Elements are popped a burst at a time, so that its slots go back before all have been handled.
             left -= ring.pop_each(left.min(BURST), |item| handle(Source::Worker(source), item));
         }
         total
@@ -409,14 +409,14 @@ impl<T: Send> Inbox<T> {
     }
 }
 
-/// How many elements a source has for us now; `None` if it has gone and left nothing.
+/// The number of elements that a source has for us now; `None` if it has gone and left none.
 #[inline]
 fn waiting_in<T: Send>(ring: &mut Consumer<T>) -> Option<usize> {
     let waiting = ring.len();
     if waiting > 0 || !ring.is_abandoned() {
         return Some(waiting);
     }
-    // What a source published before it went is visible only once its going is: hence the second look.
+    // The last elements of a source that went are visible only once its going is: hence the second look.
     Some(ring.len()).filter(|&waiting| waiting > 0)
 }
 

@@ -113,7 +113,7 @@ fn tokens_travel_a_mesh_of_sleeping_workers() {
                     let count = inbox.drain(|_, (left, seed)| {
                         if left == 0 {
                             if ended.fetch_add(1, Ordering::AcqRel) + 1 == tokens {
-                                // The others may sleep: a look is all they need.
+                                // The other workers may sleep: a look is all they need.
                                 injectors.iter().for_each(|injector| drop(injector.push((1, 0))));
                             }
                             return;

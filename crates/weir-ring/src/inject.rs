@@ -1,5 +1,5 @@
 //! The way into a worker for threads that are not workers: many producers, one consumer.
-//! Producers never wait for each other, so a producer that is preempted holds up nobody but the consumer.
+//! Producers never wait for each other, so a producer that is preempted holds up only the consumer.
 //!
 //! Rule: a producer reserves slots with one compare-exchange of `tail`, fills them, and stamps each with its index plus
 //! one. The consumer takes slots in order of index while their stamps say that they are filled. Elements of one producer
@@ -11,10 +11,10 @@
 //! - `R5` (head returned) `<-> A5`: the elements before it have left their slots.
 //! - `R6` (closed) `<-> A6`: the consumer has gone.
 //!
-//! Source: Vyukov's bounded queue for the stamps; DPDK's ring library guide ("lock-waiter preemption") for why
-//! nobody waits for another producer's tail.
-//! Limits: the consumer stops at the first slot not yet stamped, though later ones may be. What lies in the ring when
-//! the consumer goes is dropped with it.
+//! Source: Vyukov's bounded queue for the stamps; DPDK's ring library guide ("lock-waiter preemption") for the reason why no producer waits
+//! for another's tail.
+//! Limits: the consumer stops at the first slot not yet stamped, though later ones may be. Elements in the ring when the consumer goes are
+//! dropped with it.
 
 use crate::pending::Notice;
 use crate::slots::Slots;
@@ -22,12 +22,12 @@ use crate::spsc::CapacityError;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::{Arc, Line};
 
-/// Why an element was not taken; it comes back.
+/// The reason why an element was not taken; it comes back.
 #[derive(Debug, PartialEq, Eq)]
 pub enum PushError<T> {
     /// There is no room now.
     Full(T),
-    /// The worker has gone, and there never will be.
+    /// The worker has gone, and there never will be room.
     Abandoned(T),
 }
 
@@ -37,7 +37,7 @@ struct Shared<T> {
     /// The oldest index not yet emptied.
     head: Line<AtomicUsize>,
     closed: Line<AtomicBool>,
-    /// For each slot the index of its element plus one, once that is in it.
+    /// The index of each slot's element plus one, once the element is in it.
     stamps: Box<[AtomicUsize]>,
     slots: Slots<T>,
 }
@@ -118,7 +118,7 @@ impl<T: Send> Injector<T> {
         self.shared.closed.0.load(Ordering::Acquire)
     }
 
-    /// Reserves up to `wanted` slots: the first index and how many. `None` if there is no room.
+    /// Reserves up to `wanted` slots; returns the first index and their number, or `None` if there is no room.
     fn reserve(&self, wanted: usize) -> Option<(usize, usize)> {
         let capacity = self.shared.stamps.len();
         let mut tail = self.shared.tail.0.load(Ordering::Relaxed);
@@ -131,7 +131,7 @@ impl<T: Send> Injector<T> {
                 if count == 0 {
                     return None;
                 }
-                // Relaxed: reserving shows nothing to anyone; the stamps do.
+                // Relaxed: reserving shows nothing to any thread; the stamps do.
                 let end = tail.wrapping_add(count);
                 let reserved =
                     self.shared.tail.0.compare_exchange_weak(tail, end, Ordering::Relaxed, Ordering::Relaxed);
@@ -139,7 +139,7 @@ impl<T: Send> Injector<T> {
                     return Some((tail, count));
                 }
             }
-            // Another producer was faster (and the consumer may have emptied what it filled): look again.
+            // Another producer was faster (and the consumer may have emptied what that one filled): look again.
             tail = self.shared.tail.0.load(Ordering::Relaxed);
         }
     }
@@ -166,7 +166,7 @@ impl<T: Send> std::fmt::Debug for Injector<T> {
 }
 
 impl<T: Send> Injected<T> {
-    /// Slots reserved now: at least as many as there are elements to take.
+    /// The number of slots reserved now: at least as many as there are elements to take.
     pub(crate) fn reserved(&self) -> usize {
         self.shared.tail.0.load(Ordering::Relaxed).wrapping_sub(self.head)
     }
@@ -215,15 +215,14 @@ impl<T> Shared<T> {
 }
 
 impl<T> Drop for Shared<T> {
-    /// Everyone has gone: what is left in the ring is dropped.
+    /// Drops the elements left in the ring, once all halves have gone.
     fn drop(&mut self) {
-        // Relaxed: whoever drops the last reference has seen everything the others did (`Arc`), so every reserved slot
-        // is filled.
+        // Relaxed: the thread that drops the last reference has seen everything the others did (`Arc`), so every reserved slot is filled.
         let tail = self.tail.0.load(Ordering::Relaxed);
         let mut head = self.head.0.load(Ordering::Relaxed);
         while head != tail {
             let mut item = std::mem::MaybeUninit::<T>::uninit();
-            // SAFETY: `head .. tail` holds elements and nobody else is left.
+            // SAFETY: `head .. tail` holds elements and no other thread has the ring any more.
             unsafe {
                 self.slots.empty(head, item.as_mut_ptr(), 1);
                 item.assume_init_drop();

@@ -1,14 +1,14 @@
-//! Frames, rings and wake-ups: how packets and the right to hold them move between workers.
+//! Frames, rings and wake-ups: packets and the right to hold them move between workers by these.
 //!
 //! | module | holds |
 //! |---|---|
 //! | [`memory`] | the packet memory, one mapping cut into frames; the owned handle of a frame |
-//! | [`pool`] | who holds which frame: per-worker caches over a shared depot |
-//! | [`loans`] | frames lent to the kernel, and what it may give back |
+//! | [`pool`] | the holders of frames: per-worker caches over a shared depot |
+//! | [`loans`] | frames lent to the kernel, and the check of those it gives back |
 //! | [`spsc`] | a ring from one worker to another, in two owned halves |
 //! | [`inject`] | a ring into a worker from any other thread |
 //! | [`doorbell`] | waking a worker that has gone to sleep, exactly when it must be |
-//! | [`hungry`] | who waits for credit, and is to be told |
+//! | [`hungry`] | the workers that wait for credit, and are to be told |
 //! | [`handoff`] | all of a worker's incoming rings under one doorbell |
 //!
 //! Nothing here reads a clock, and nothing allocates once it is made.

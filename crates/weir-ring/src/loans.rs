@@ -1,6 +1,6 @@
-//! The ledger of frames lent to the kernel through one socket, and the check of what comes back.
-//! One ledger for all AF_XDP sockets (or other kernel queues) of a worker, who owns it; each has a number as a borrower, or shares one with
-//! those that are closed together.
+//! The ledger of frames lent to the kernel through one socket, and the check of frames that come back. One ledger for all AF_XDP sockets
+//! (or other kernel queues) of a worker, which owns it; each socket has a number as a borrower, or shares one with those that are closed
+//! together.
 //!
 //! Rule: the kernel may give back exactly the frames it was lent through this ledger, each once. Bit `i` of
 //! `lent` is set while frame `i` is with the kernel; an index out of range or whose bit is clear is
@@ -8,24 +8,24 @@
 //!
 //! Ordering and ownership: one owner; not shared. The kernel's rings order the bytes with the descriptor.
 //! Source: Linux `net/xdp/xsk_queue.h` checks our descriptors the same way in the other direction.
-//! Limits: the kernel may write a lent frame at any time, which is why the lender gives up the handle; whether it
-//! wrote what it says it wrote is the port's to check (offset and length).
+//! Limits: the kernel may write a lent frame at any time, so the lender gives up the handle; the port checks whether the kernel's word on
+//! its writes can be true (offset and length).
 
 use crate::memory::{Frame, FrameMemory};
 
-/// Why an index from the kernel was refused.
+/// The reason why an index from the kernel was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReclaimError {
     /// The memory has no frame with this index.
     OutOfRange {
-        /// What the kernel gave.
+        /// The index that the kernel gave.
         index: u32,
         /// The number of frames of the memory.
         frames: u32,
     },
     /// The frame is not with the kernel: never lent through this ledger, or given back already.
     NotLent {
-        /// What the kernel gave.
+        /// The index that the kernel gave.
         index: u32,
     },
 }
@@ -49,7 +49,7 @@ impl std::error::Error for ReclaimError {}
 #[derive(Debug)]
 pub struct Loans {
     lent: Box<[u64]>,
-    /// Of each frame, whom it was lent to last.
+    /// The last borrower of each frame.
     borrowers: Box<[u16]>,
     count: u32,
     frames: u32,
@@ -101,7 +101,7 @@ impl Loans {
         Ok(unsafe { Frame::from_handle(self.memory.handle_at(index)) })
     }
 
-    /// How many frames the kernel has.
+    /// The number of frames that the kernel has.
     pub fn count(&self) -> u32 {
         self.count
     }
@@ -115,7 +115,7 @@ impl Loans {
             if self.borrowers[index as usize] != borrower {
                 return None;
             }
-            // SAFETY: the kernel has let go of all that this borrower had, as the caller says.
+            // SAFETY: the kernel has let go of all frames that this borrower had, as the caller says.
             unsafe { self.reclaim(index) }.ok()
         })
     }
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
     use crate::pool::Pool;
 
-    /// What an index from the kernel gives back.
+    /// Reclaims the frame of an index from the kernel.
     fn reclaim(loans: &mut Loans, index: u32) -> Result<Frame, ReclaimError> {
         // SAFETY: no kernel was ever told of this memory.
         unsafe { loans.reclaim(index) }

@@ -1,10 +1,9 @@
 //! The packet memory: one anonymous mapping cut into frames of one size, and the owned handle of a frame.
 //! AF_XDP registers this same memory as its UMEM, so a packet never moves between port and path.
 //!
-//! Rule: there is at most one [`Frame`] for each frame of each memory, so whoever holds it may read and
-//! write the frame's bytes alone. Handles are numbers of one process-wide space; a memory owns the range
-//! `first_handle .. first_handle + frames`, never given out again, so the check that keeps an access inside the
-//! memory also refuses the handle of another memory.
+//! Rule: there is at most one [`Frame`] for each frame of each memory, so its holder alone may read and write the frame's bytes. Handles
+//! are numbers of one process-wide space; a memory owns the range `first_handle .. first_handle + frames`, never given out again, so the
+//! check that keeps an access inside the memory also refuses the handle of another memory.
 //!
 //! Ordering and ownership: a `FrameMemory` is shared and unchanging; the bytes belong to the handle's holder.
 //! Handing a `Frame` to another thread through a ring or a pool orders the bytes with it.
@@ -16,7 +15,7 @@ use std::num::NonZeroU32;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Frames start on a multiple of this, so that two frames never share a cache line.
+/// The alignment of frames, so that two frames never share a cache line.
 pub const LINE_BYTES: usize = 64;
 
 /// The most frames one memory may have (32 GiB of 2 KiB frames).
@@ -38,7 +37,7 @@ impl Frame {
         self.0.get()
     }
 
-    /// Takes up again a handle put away with [`Frame::into_handle`].
+    /// Makes a frame of a handle put away with [`Frame::into_handle`].
     ///
     /// # Safety
     /// `handle` came from `into_handle` or [`FrameMemory::handle_at`] and is taken up once only: two `Frame`s of
@@ -49,7 +48,7 @@ impl Frame {
     }
 }
 
-/// Why a packet memory could not be made.
+/// The reason why a packet memory could not be made.
 #[derive(Debug)]
 pub enum MemoryError {
     /// The number of frames is 0 or above [`FRAMES_MAX`].
@@ -157,9 +156,8 @@ impl FrameMemory {
     #[inline]
     pub fn bytes<'a>(&'a self, frame: &'a Frame) -> &'a [u8] {
         let start = self.start_of(frame);
-        // SAFETY: `index_of` put the frame inside the mapping, whose bytes are initialised (zeroed by the
-        // kernel). The only handle of this frame is borrowed shared for 'a, so nobody can write meanwhile: other
-        // threads and the kernel (`loans`) would need the handle.
+        // SAFETY: `index_of` put the frame inside the mapping, whose bytes are initialised (zeroed by the kernel). The only handle of this
+        // frame is borrowed shared for 'a, so none can write meanwhile: other threads and the kernel (`loans`) would need the handle.
         unsafe { std::slice::from_raw_parts(start, self.frame_size_bytes as usize) }
     }
 
@@ -190,7 +188,7 @@ impl FrameMemory {
 
 impl Drop for FrameMemory {
     fn drop(&mut self) {
-        // SAFETY: `base` is what `map` returned for this length, and no borrow of the bytes outlives `self`.
+        // SAFETY: `base` is the address that `map` returned for this length, and no borrow of the bytes outlives `self`.
         unsafe { mapping::unmap(self.base, self.len_bytes()) };
     }
 }
@@ -221,11 +219,11 @@ mod mapping {
         if base == libc::MAP_FAILED {
             return Err(Error::last_os_error());
         }
-        // Packets are their senders' and receivers' business, not that of whoever reads a core dump. Without the promise nobody gets them.
+        // Packets concern their senders and receivers, not a reader of a core dump. Without the promise no packet memory is given.
         // SAFETY: the range is the mapping just made.
         if unsafe { libc::madvise(base, len_bytes, libc::MADV_DONTDUMP) } != 0 {
             let error = Error::last_os_error();
-            // SAFETY: the mapping just made, which nobody else knows.
+            // SAFETY: the mapping just made, which no other code knows.
             unsafe { libc::munmap(base, len_bytes) };
             return Err(error);
         }
@@ -237,7 +235,7 @@ mod mapping {
             let error = Error::last_os_error();
             // EINVAL: a kernel before 5.14 does not know the request; its pages come at first touch.
             if error.raw_os_error() != Some(libc::EINVAL) {
-                // SAFETY: the mapping just made, which nobody else knows.
+                // SAFETY: the mapping just made, which no other code knows.
                 unsafe { libc::munmap(base, len_bytes) };
                 return Err(error);
             }
@@ -248,9 +246,9 @@ mod mapping {
     /// Undoes [`map`].
     ///
     /// # Safety
-    /// `base` and `len_bytes` are of one `map`, and nobody uses the bytes afterwards.
+    /// `base` and `len_bytes` are of one `map`, and no code uses the bytes afterwards.
     pub(super) unsafe fn unmap(base: NonNull<u8>, len_bytes: usize) {
-        // SAFETY: by the caller's promise this is a whole mapping that nobody uses any more.
+        // SAFETY: by the caller's promise this is a whole mapping that no code uses any more.
         unsafe { libc::munmap(base.as_ptr().cast(), len_bytes) };
     }
 }
@@ -273,7 +271,7 @@ mod mapping {
     }
 
     /// # Safety
-    /// As of the mapped form.
+    /// Those of the mapped form.
     pub(super) unsafe fn unmap(base: NonNull<u8>, len_bytes: usize) {
         // SAFETY: by the caller's promise `base` came from `map` with this length.
         unsafe { dealloc(base.as_ptr(), layout(len_bytes)) };
@@ -289,7 +287,7 @@ mod tests {
         let memory = FrameMemory::new(4, 2048).unwrap();
         assert_eq!(memory.base_ptr() as usize % 4096, 0);
         assert_eq!(memory.len_bytes(), 4 * 2048);
-        // SAFETY: each index once.
+        // SAFETY: each index is taken once.
         let (mut first, second) =
             unsafe { (Frame::from_handle(memory.handle_at(0)), Frame::from_handle(memory.handle_at(1))) };
         memory.bytes_mut(&mut first).fill(0xaa);

@@ -1,12 +1,11 @@
 //! The rings and the hand-off against queues of the standard library, operation by operation: one model, which property
 //! tests and the fuzz target `handoff` feed with bytes.
 //!
-//! Rule: the first byte says what is modelled, every other byte is one operation: its low three bits say which, the others
-//! are its argument. After every operation the real thing and the model agree: the same elements in the same order,
-//! "full" only within the slots a ring may keep back, and a worker may block exactly when nothing was published that it
-//! has not drained.
-//! Ordering and ownership: one thread, so what is shown is what the operations do; `sync` switches to the
-//! model checker for what threads do to each other.
+//! Rule: the first byte says what is modelled, every other byte is one operation: its low three bits are the kind, the others its argument.
+//! After every operation the real ring and the model agree: the same elements in the same order, "full" only within the slots a ring may
+//! keep back, and a worker may block exactly when all published elements are drained.
+//! Ordering and ownership: one thread, so the effects of the operations are checked; `sync` switches to the model checker for the effects
+//! of threads on each other.
 //! Limits: three sources and an injector, rings of up to 64 slots. Built for tests and fuzzing only.
 
 use std::collections::{HashMap, VecDeque};
@@ -16,10 +15,10 @@ use crate::handoff::{BURST, Inbox, InboxSize, Outlet, Source, inbox};
 use crate::inject::Injector;
 use crate::spsc::{Consumer, Producer, kept_back_max, ring};
 
-/// Runs the operations that `bytes` name.
+/// Runs the operations of `bytes`.
 ///
 /// # Panics
-/// If something and its model differ.
+/// If a ring and its model differ.
 pub fn run(bytes: &[u8]) {
     let Some((&first, operations)) = bytes.split_first() else { return };
     if first & 1 == 0 {
@@ -31,7 +30,7 @@ pub fn run(bytes: &[u8]) {
     }
 }
 
-/// An element that tells its number and is counted while it lives.
+/// An element with a number that is counted while it lives.
 #[derive(Debug)]
 struct Item(u64, #[expect(dead_code, reason = "held to be counted")] Arc<()>);
 
@@ -139,10 +138,10 @@ impl RingModel {
         }
     }
 
-    /// Whichever half goes first, the other gets what is left, and nothing leaks.
+    /// Drops one half: in either order the other gets the rest, and nothing leaks.
     fn end(self, consumer_stays: bool) {
         let RingModel { mut producer, mut consumer, mut queue, mut staged, alive, .. } = self;
-        // Going, a producer publishes.
+        // A producer that goes publishes.
         queue.append(&mut staged);
         if consumer_stays {
             drop(producer);
@@ -168,9 +167,9 @@ const RING_ELEMENTS: usize = 16;
 struct InboxModel {
     inbox: Inbox<u64>,
     injector: Injector<u64>,
-    /// Each source's way in, until it goes, and what it has staged.
+    /// The outlet of each source, until it goes, and the elements it has staged.
     sources: Vec<(Option<Outlet<u64>>, VecDeque<u64>)>,
-    /// What was published and not drained.
+    /// The elements that were published and not drained.
     published: HashMap<Source, VecDeque<u64>>,
     ring_elements: usize,
     next: u64,
@@ -200,7 +199,7 @@ impl InboxModel {
                 _ => self.flush(source),
             }
         }
-        // Two looks at most, and the inbox knows who has gone and that there is nothing left to wake for.
+        // After two looks at most, the inbox knows the sources that have gone and that there is nothing left to wake for.
         self.drain();
         self.inbox.drain(|_, _| panic!("nothing is left"));
         assert_eq!(self.inbox.gone().collect::<Vec<_>>(), self.ended());
@@ -216,7 +215,7 @@ impl InboxModel {
         self.next += 1;
         let before = outlet.counts().elements;
         let answer = outlet.stage(self.next);
-        // A whole batch goes by itself, and what is staged when the ring is full.
+        // A whole batch is published by itself, and so are staged elements when the ring is full.
         let went = (outlet.counts().elements - before) as usize;
         assert!(went == 0 || went == staged.len() && (went == BURST || answer.is_err()));
         let queue = self.published.entry(Source::Worker(source)).or_default();
@@ -260,13 +259,13 @@ impl InboxModel {
 
     fn park(&mut self) {
         let waiting = self.published.values().any(|queue| !queue.is_empty());
-        // A source that went unnoticed is news.
+        // A source that went unnoticed is news to the worker.
         let news = !self.inbox.gone().eq(self.ended());
         let blocks = self.inbox.park(|| false).is_some();
         assert_eq!(blocks, !waiting && !news, "{:?}", self.published);
     }
 
-    /// A source goes: dropping it publishes what is staged.
+    /// Ends a source: dropping it publishes its staged elements.
     fn end(&mut self, source: usize) {
         let staged = std::mem::take(&mut self.sources[source].1);
         self.published.entry(Source::Worker(source)).or_default().extend(staged);

@@ -1,18 +1,18 @@
-//! Which inputs of a worker may have something: one bit for each, all in one word, under one doorbell.
-//! It lets a worker with many inputs look at one line instead of at every ring.
+//! The inputs of a worker that may have elements: one bit for each, all in one word, under one doorbell. It lets a worker with many inputs
+//! look at one line instead of at every ring.
 //!
-//! Rule: a bit may be set for an empty input (one look too many) but is never clear while something published in it
-//! goes unseen. So the worker leaves a bit set while it is awake, and a producer that finds it set writes nothing; the
-//! worker clears bits only on its way to sleep, and then looks at those inputs again:
+//! Rule: a bit may be set for an empty input (one look too many) but is never clear while an element published in it goes unseen. So the
+//! worker leaves a bit set while it is awake, and a producer that finds it set writes nothing; the worker clears bits only on its way to
+//! sleep, and then looks at those inputs again:
 //! - producer: publish; light fence `F1`; if the bit is clear, set it and fence again (`F1b`); look at the state, notify;
 //! - worker: clear the bits; say that it parks; heavy fence `F2`; look at the inputs whose bits it cleared and set those
-//!   bits again where it found something; look at the bits.
+//! - worker: clear the bits; say that it parks; heavy fence `F2`; look at the inputs whose bits it cleared and set those bits again where
+//!   it found elements; look at the bits.
+//! If `F1` comes before `F2`, the second look sees the published elements, if the input's bit was among those cleared. If it was not, or
+//! `F2` comes first, the producer sees the bit clear and sets it; then either `F1b` comes before `F2` and the worker sees the bit, or the
+//! producer sees that the worker parks. The state alone decides whether to notify.
 //!
-//! If `F1` comes before `F2`, the second look sees what was published, if the input's bit was among those cleared. If it
-//! was not, or `F2` comes first, the producer sees the bit clear and sets it; then either `F1b` comes before `F2` and the
-//! worker sees the bit, or the producer sees that the worker parks. Whether to notify is decided by the state alone.
-//!
-//! Ordering and ownership: everyone sets, the worker clears. The input's own release and acquire order its elements.
+//! Ordering and ownership: any producer sets bits, the worker clears them. The input's own release and acquire order its elements.
 //! Source: the pending bitmap of VPP's hand-off, with the wake-up decided after publishing.
 //! Limits: 64 inputs.
 
@@ -25,7 +25,7 @@ pub(crate) struct Pending {
     word: Arc<Line<AtomicU64>>,
 }
 
-/// One input's way to say that it has something.
+/// One input's way to say that it has elements.
 #[derive(Clone)]
 pub(crate) struct Notice {
     word: Arc<Line<AtomicU64>>,
@@ -43,7 +43,7 @@ impl Pending {
         Notice { word: Arc::clone(&self.word), bit, ringer }
     }
 
-    /// The bits of the inputs that may have something.
+    /// The bits of the inputs that may have elements.
     #[inline]
     pub(crate) fn bits(&self) -> u64 {
         self.word.0.load(Ordering::Acquire)
@@ -52,7 +52,7 @@ impl Pending {
     /// Clears all bits and returns those that were set. To be followed by `F2` and a look at their inputs.
     #[inline]
     pub(crate) fn clear(&self) -> u64 {
-        // Relaxed: only this worker clears, so a bit seen clear here is set by someone who looks at the state after.
+        // Relaxed: only this worker clears, so a bit seen clear here is set by a producer that looks at the state after.
         let bits = self.word.0.load(Ordering::Relaxed);
         if bits != 0 {
             self.word.0.fetch_and(!bits, Ordering::Relaxed);
@@ -74,8 +74,8 @@ impl Pending {
 }
 
 impl Notice {
-    /// To be called after publishing, and to be followed by [`Notice::raise`] soon: a worker that is awake looks at once, mostly, and one that
-    /// sleeps does not.
+    /// To be called after publishing, and to be followed by [`Notice::raise`] soon: a worker that is awake mostly looks at once, and one
+    /// that sleeps does not.
     #[inline]
     pub(crate) fn mark(&self) {
         if self.word.0.load(Ordering::Relaxed) & self.bit == 0 {
@@ -86,7 +86,7 @@ impl Notice {
     /// To be called after publishing: makes the worker look. Returns whether that took a kick.
     #[inline]
     pub(crate) fn raise(&self) -> bool {
-        // F1: what was published is visible before the bit and the state are read.
+        // F1: the published elements are visible before the bit and the state are read.
         self.ringer.fences().light();
         if self.word.0.load(Ordering::Relaxed) & self.bit == 0 {
             self.word.0.fetch_or(self.bit, Ordering::Relaxed);

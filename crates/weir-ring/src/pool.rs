@@ -1,18 +1,17 @@
-//! Who holds which frame: one [`Pool`] for each worker, over one depot they share.
+//! The holders of frames: one [`Pool`] for each worker, over one depot they share.
 //! Taking and giving touch the worker's own cache of handles; the depot is met once in 64 frames at most.
 //!
-//! Rule (conservation, invariant 1): `total = shared + cached + out` always, where `shared` lies in the depot,
-//! `cached = drawn + given - taken` in the workers' caches and `out = taken - given` is with everyone else: packets, rings,
-//! the kernel. The last frame given is the first taken, so a worker's hot frames stay in its cache.
+//! Rule (conservation, invariant 1): `total = shared + cached + out` always, where `shared` frames lie in the depot, `cached = drawn +
+//! given - taken` in the workers' caches, and `out = taken - given` elsewhere: in packets, in rings, with the kernel. The last frame given
+//! is the first taken, so a worker's hot frames stay in its cache.
 //!
 //! Ordering and ownership: a `Pool` belongs to one worker; its counts have one writer and may be read by all. A frame
 //! may be given to another worker's `Pool` than the one it was taken from.
 //! Source: Bonwick and Adams, "Magazines and Vmem", USENIX 2001: room for two magazines in the cache, so that a worker at
 //! the edge between full and empty does not visit the depot for every frame. Handles are copied between cache and magazine: 256
 //! bytes in 64 frames, where a magazine that changes hands would cost a look-up with every frame.
-//! Limits: up to [`CACHE_FRAMES`] frames may sit with each worker while another finds none, so give every worker at least that
-//! many frames to spare. A census is exact while no worker is inside a call; otherwise it may be off by what is
-//! being moved.
+//! Limits: up to [`CACHE_FRAMES`] frames may sit with each worker while another finds none, so give every worker at least that many frames
+//! to spare. A census is exact while no worker is inside a call; otherwise it may be off by the frames that are being moved.
 
 use std::sync::Arc;
 
@@ -24,7 +23,7 @@ use crate::sync::{Counter, Line};
 pub struct Pool {
     shared: Arc<Shared>,
     worker: usize,
-    /// Handles of the frames that are this worker's to take, the hottest last.
+    /// The handles of the frames that are this worker's to take, the hottest last.
     cache: Box<[u32; CACHE_FRAMES]>,
     cached: usize,
     taken: u64,
@@ -40,25 +39,25 @@ struct Shared {
     counts: Box<[Line<WorkerCounts>]>,
 }
 
-/// What one worker tells the others.
+/// The counters of one worker that the others read.
 #[derive(Default)]
 struct WorkerCounts {
     taken: Counter,
     given: Counter,
-    /// Frames from the depot, less those put there.
+    /// The frames drawn from the depot, less those put there.
     drawn: Counter,
 }
 
-/// Where the frames of a pool are.
+/// The places of the frames of a pool.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Census {
     /// All frames of the memory.
     pub total: u64,
-    /// In the depot, for any worker to take.
+    /// Frames in the depot, for any worker to take.
     pub shared: u64,
-    /// In the magazines of the workers.
+    /// Frames in the caches of the workers.
     pub cached: u64,
-    /// With everyone else: taken and not given back.
+    /// Frames elsewhere: taken and not given back.
     pub out: u64,
 }
 
@@ -107,8 +106,8 @@ impl Pool {
         self.take_run(1).next()
     }
 
-    /// Takes up to `count` frames: fewer where the worker's cache ends, none only if there are none for this worker.
-    /// All are taken at once: what the caller leaves in the iterator is lost.
+    /// Takes up to `count` frames: fewer where the worker's cache ends, none only if there are none for this worker. All are taken at once:
+    /// frames that the caller leaves in the iterator are lost.
     #[inline]
     pub fn take_run(&mut self, count: usize) -> impl ExactSizeIterator<Item = Frame> + use<'_> {
         if self.cached == 0 {
@@ -156,14 +155,14 @@ impl Pool {
         self.counts().given.set(self.given);
     }
 
-    /// How many frames this worker could take now: its own and the depot's.
+    /// The number of frames that this worker could take now: its own and the depot's.
     ///
     /// Other workers take from the depot too, so only this worker's share of it is certain.
     pub fn available(&self) -> u32 {
         self.cached as u32 + self.shared.depot.frames()
     }
 
-    /// Where all frames of the memory are.
+    /// The places of all frames of the memory.
     pub fn census(&self) -> Census {
         let sum = |figure: fn(&WorkerCounts) -> &Counter| {
             self.shared.counts.iter().fold(0u64, |sum, count| sum.wrapping_add(figure(&count.0).get()))
@@ -195,13 +194,13 @@ impl Pool {
         self.shared.depot.put(&self.cache[..MAGAZINE_FRAMES]);
         self.counts().drawn.add((MAGAZINE_FRAMES as u64).wrapping_neg());
         self.cache.copy_within(MAGAZINE_FRAMES.., 0);
-        // What was put down is here no longer, even if what gives it panics next.
+        // The frames put down are here no longer, even if the iterator that gives them panics next.
         self.cached = CACHE_FRAMES - MAGAZINE_FRAMES;
     }
 }
 
 impl Drop for Pool {
-    /// A worker that ends leaves its frames to the others.
+    /// Leaves the frames of a worker that ends to the others.
     fn drop(&mut self) {
         self.cache[..self.cached].chunks(MAGAZINE_FRAMES).for_each(|handles| self.shared.depot.put(handles));
         self.counts().drawn.add((self.cached as u64).wrapping_neg());

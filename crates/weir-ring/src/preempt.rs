@@ -1,12 +1,12 @@
-//! Atomics that give the processor away at random before every step: what the stress example runs on.
+//! Atomics that give the processor away at random before every step, for the stress example.
 //! An interleaving that needs a thread to stop between two given instructions then happens many times a second.
 //!
 //! Rule: [`seed_thread`] fixes a thread's sequence of pauses; a step is the same step as without them. One step in 64
 //! yields to the scheduler, one in 16 spins for up to 128 turns, the others go on at once.
 //! Ordering and ownership: that of the atomics of the standard library, which do the work.
 //! Source: splitmix64 (Steele, Lea, Flood 2014) for the sequence.
-//! Limits: only with the feature `preempt`. The seed does not fix what the scheduler makes of a pause, so a failure
-//! repeats with good odds, not for certain.
+//! Limits: only with the feature `preempt`. The seed does not fix the scheduler's reaction to a pause, so a failure repeats with good odds,
+//! not for certain.
 
 use std::cell::Cell;
 

@@ -2,10 +2,10 @@
 //! The only place where an element of a ring is memory that two threads can reach.
 //!
 //! Rule: element `i` lives in slot `i & mask`, so a run of elements is at most two contiguous pieces.
-//! Ordering and ownership: none of its own. The caller's indices say who owns which slots, and its release and
-//! acquire of them carry the contents.
+//! Ordering and ownership: none of its own. The caller's indices say which slots are whose, and its release and acquire of them carry the
+//! contents.
 //! Source: the ring of Snabb's interlink and DPDK's `rte_ring` (masked, free-running indices).
-//! Limits: does not know which slots hold something: dropping `Slots` drops no element.
+//! Limits: does not know which slots hold an element: dropping `Slots` drops no element.
 
 #[cfg(not(loom))]
 pub(crate) use real::Slots;
@@ -19,13 +19,13 @@ mod real {
     use std::mem::MaybeUninit;
     use std::ptr::NonNull;
 
-    /// See the head of the file.
+    /// The memory of a ring's slots; see the head of the file.
     pub(crate) struct Slots<T> {
         first: NonNull<T>,
         mask: usize,
     }
 
-    // SAFETY: `Slots` only moves `T`s; who may touch which slot is the promise of the callers of its methods.
+    // SAFETY: `Slots` only moves `T`s; the callers of its methods promise which thread touches which slot.
     unsafe impl<T: Send> Send for Slots<T> {}
     // SAFETY: as above.
     unsafe impl<T: Send> Sync for Slots<T> {}
@@ -89,7 +89,7 @@ mod real {
         /// Shows `look` element `index` in its slot.
         ///
         /// # Safety
-        /// The caller owns the slot, it holds an element, and nobody moves it out meanwhile.
+        /// The caller owns the slot, it holds an element, and no thread moves it out meanwhile.
         pub(crate) unsafe fn look_at(&self, index: usize, look: impl FnOnce(&T)) {
             // SAFETY: a masked index is that of a slot; by the caller's promise it holds an element that stays there.
             look(unsafe { &*self.first.as_ptr().add(index & self.mask) });
@@ -152,9 +152,9 @@ mod modelled {
     /// One checked cell for each slot, so that the model sees every overlap of two threads.
     pub(crate) struct Slots<T>(Box<[UnsafeCell<MaybeUninit<T>>]>);
 
-    // SAFETY: as of the real slots.
+    // SAFETY: as for the real slots.
     unsafe impl<T: Send> Send for Slots<T> {}
-    // SAFETY: as of the real slots.
+    // SAFETY: as for the real slots.
     unsafe impl<T: Send> Sync for Slots<T> {}
 
     impl<T> Slots<T> {
@@ -163,7 +163,7 @@ mod modelled {
         }
 
         /// # Safety
-        /// As of the real slots.
+        /// Those of the real slots.
         pub(crate) unsafe fn fill(&self, index: usize, source: *const T, count: usize) {
             for offset in 0..count {
                 // SAFETY: by the caller's promise the slot is empty and ours, and `source` has the element.
@@ -173,7 +173,7 @@ mod modelled {
         }
 
         /// # Safety
-        /// As of the real slots.
+        /// Those of the real slots.
         pub(crate) unsafe fn empty(&self, index: usize, target: *mut T, count: usize) {
             for offset in 0..count {
                 // SAFETY: by the caller's promise the slot is ours and holds an element, and `target` has room.
@@ -183,21 +183,21 @@ mod modelled {
         }
 
         /// # Safety
-        /// As of the real slots.
+        /// Those of the real slots.
         pub(crate) unsafe fn put(&self, index: usize, item: T) {
             // SAFETY: by the caller's promise the slot is empty and ours.
             self.slot(index).with_mut(|slot| unsafe { (*slot).write(item) as *mut T });
         }
 
         /// # Safety
-        /// As of the real slots.
+        /// Those of the real slots.
         pub(crate) unsafe fn take(&self, index: usize) -> T {
             // SAFETY: by the caller's promise the slot is ours and holds an element.
             self.slot(index).with_mut(|slot| unsafe { (*slot).assume_init_read() })
         }
 
         /// # Safety
-        /// As of the real slots.
+        /// Those of the real slots.
         pub(crate) unsafe fn look_at(&self, index: usize, look: impl FnOnce(&T)) {
             // SAFETY: by the caller's promise the slot is ours and holds an element.
             self.slot(index).with(|slot| look(unsafe { (*slot).assume_init_ref() }));

@@ -1,11 +1,11 @@
 //! A bounded ring from one worker to another, in two owned halves that fill and empty it in batches.
 //! Wait-free on both sides; memory is allocated when it is made and never again.
 //!
-//! Rule: `head <= tail <= staged <= head + capacity` (free-running, wrapping). Elements `head .. tail` are the consumer's, the
-//! other slots the producer's, who fills them up to `staged` and publishes them later; going, it publishes them, so that no element
-//! lies where nobody would drop it. Each half keeps its own index and a cached view of the other's, which lags behind
-//! and so errs to the safe side: a ring seen as full or empty may not be, a ring seen otherwise is so.
-//! What costs between two cores is a cache line that changes hands, so
+//! Rule: `head <= tail <= staged <= head + capacity` (free-running, wrapping). Elements `head .. tail` are the consumer's, the other slots
+//! the producer's, which fills them up to `staged` and publishes them later; going, it publishes them, so that no element lies where
+//! neither half would drop it. Each half keeps its own index and a cached view of the other's, which lags behind and so errs to the safe
+//! side: a ring seen as full or empty may not be, a ring seen otherwise is so.
+//! The cost between two cores is a cache line that changes hands, so
 //! - a batch is written whole, where it stays until it is taken, and published with one store of `tail`;
 //! - the other's index is read only when the cached view does not do;
 //! - `head` is returned once in `capacity / RETURN_SHARE` elements, or when the ring is seen empty, so a producer
@@ -29,7 +29,7 @@ use crate::sync::{Arc, Line};
 /// The consumer keeps back less than one in this many of the slots it has emptied.
 pub const RETURN_SHARE: usize = 8;
 
-/// The slots a ring needs so that pushing succeeds whenever fewer than `elements` are inside.
+/// The number of slots a ring needs so that pushing succeeds whenever fewer than `elements` are inside.
 pub fn capacity_for(elements: usize) -> usize {
     let mut capacity = elements.next_power_of_two();
     while capacity - kept_back_max(capacity) < elements {
@@ -38,12 +38,12 @@ pub fn capacity_for(elements: usize) -> usize {
     capacity
 }
 
-/// How many emptied slots the producer may still see as taken.
+/// The most emptied slots that the producer may still see as taken.
 pub(crate) fn kept_back_max(capacity: usize) -> usize {
     (capacity / RETURN_SHARE).max(1) - 1
 }
 
-/// A ring cannot have this many slots.
+/// The error of a ring that cannot have this many slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CapacityError(pub usize);
 
@@ -86,7 +86,7 @@ struct Shared<T> {
     capacity: usize,
 }
 
-/// Written once each, so both halves may look at every burst.
+/// The flags that a half has gone, written once each, so both halves may look at every burst.
 struct Gone {
     producer: AtomicBool,
     consumer: AtomicBool,
@@ -98,7 +98,7 @@ pub struct Producer<T: Send> {
     shared: Arc<Shared<T>>,
     /// The index of the next element.
     staged: usize,
-    /// The published one: elements from here to `staged` the consumer does not know of.
+    /// The published index: the consumer does not know of elements from here to `staged`.
     tail: usize,
     /// `head` as last seen: at most the real one.
     seen_head: usize,
@@ -145,13 +145,13 @@ impl<T: Send> Producer<T> {
         Ok(())
     }
 
-    /// How many elements are staged and not published.
+    /// The number of elements that are staged and not published.
     #[inline]
     pub fn staged(&self) -> usize {
         self.staged.wrapping_sub(self.tail)
     }
 
-    /// Publishes what is staged, at once. Returns how many elements.
+    /// Publishes the staged elements, at once. Returns how many.
     #[inline]
     pub fn publish(&mut self) -> usize {
         let count = self.staged();
@@ -194,23 +194,23 @@ impl<T: Send> Producer<T> {
         self.shared.capacity
     }
 
-    /// Whether the consumer has gone: nothing will be taken any more, and [`Producer::take_back`] returns what is left.
+    /// Whether the consumer has gone: no element will be taken any more, and [`Producer::take_back`] returns the rest.
     #[inline]
     pub fn is_abandoned(&self) -> bool {
         // A3, from R3 of the consumer.
         self.shared.gone.0.consumer.load(Ordering::Acquire)
     }
 
-    /// Takes back the oldest element that a consumer left behind when it went, so that nothing is lost with it.
+    /// Takes back the oldest element that a consumer left behind when it went, so that none is lost with it.
     ///
     /// `None` while the consumer is there.
     pub fn take_back(&mut self) -> Option<T> {
         if !self.is_abandoned() {
             return None;
         }
-        // What is staged comes back too; published, so that `head` never passes `tail`.
+        // Staged elements come back too; they are published, so that `head` never passes `tail`.
         self.publish();
-        // The last word of the consumer, visible by A3; since then only we write it.
+        // The last store of the consumer, visible by A3; since then only we write it.
         let head = self.shared.head.0.load(Ordering::Relaxed);
         if head == self.tail {
             return None;
@@ -223,13 +223,13 @@ impl<T: Send> Producer<T> {
         Some(item)
     }
 
-    /// Says that nothing will be pushed any more: what dropping does, for an owner that has to say so first.
+    /// Says that no element will be pushed any more, as dropping does, for an owner that has to say so first.
     pub(crate) fn leave(&mut self) {
         // R3, to A3 of the consumer.
         self.shared.gone.0.producer.store(true, Ordering::Release);
     }
 
-    /// How many elements may be filled, looking at the consumer's index only if fewer than `wanted` are sure.
+    /// The number of elements that may be filled, looking at the consumer's index only if fewer than `wanted` are sure.
     #[inline]
     fn room(&mut self, wanted: usize) -> usize {
         let room = self.shared.capacity - self.staged.wrapping_sub(self.seen_head);
@@ -257,7 +257,7 @@ impl<T: Send> Consumer<T> {
 
     /// Moves the oldest elements to the end of `out`: at most `max`, and no more than fit without allocating.
     ///
-    /// Returns how many were moved: 0 only if the ring was empty or nothing was asked for.
+    /// Returns how many were moved: 0 only if the ring was empty or `max` is 0.
     #[inline]
     pub fn pop_into(&mut self, out: &mut Vec<T>, max: usize) -> usize {
         let room = out.capacity() - out.len();
@@ -277,16 +277,16 @@ impl<T: Send> Consumer<T> {
 
     /// Hands the oldest elements to `each`, at most `max`, straight from their slots. Their slots are returned together at the end.
     ///
-    /// Returns how many: 0 only if the ring was empty or nothing was asked for. If `each` panics, the element it was handed is
-    /// its to drop, and those after it stay in the ring.
+    /// Returns how many: 0 only if the ring was empty or `max` is 0. If `each` panics, the element it was handed is its to drop, and those
+    /// after it stay in the ring.
     #[inline]
     pub fn pop_each(&mut self, max: usize, mut each: impl FnMut(T)) -> usize {
         let count = self.seen().min(max);
         let mut taken = Taken { consumer: self, count: 0 };
         while taken.count < count {
             let index = taken.consumer.head.wrapping_add(taken.count);
-            // SAFETY: one of the `count` elements from `head` that are the consumer's. It moves out once: it is counted
-            // before anything can panic, and whatever ends this call moves `head` past what is counted.
+            // SAFETY: one of the `count` elements from `head` that are the consumer's. It moves out once: it is counted before anything can
+            // panic, and however this call ends, it moves `head` past the counted elements.
             let item = unsafe { taken.consumer.shared.slots.take(index) };
             taken.count += 1;
             each(item);
@@ -302,13 +302,13 @@ impl<T: Send> Consumer<T> {
         }
     }
 
-    /// How many elements were there when the producer's index was last looked at, and are there still: at most as many as are there.
+    /// The elements that were there when the producer's index was last looked at, and are there still: at most as many as are there.
     #[inline]
     pub fn left(&self) -> usize {
         self.seen_tail.wrapping_sub(self.head)
     }
 
-    /// How many elements are there now; more may come, none will go.
+    /// The number of elements there now; more may come, none will go.
     #[inline]
     pub fn len(&mut self) -> usize {
         // A1, from R1.
@@ -316,21 +316,21 @@ impl<T: Send> Consumer<T> {
         self.seen_tail.wrapping_sub(self.head)
     }
 
-    /// Whether nothing is there now.
+    /// Whether no element is there now.
     #[inline]
     pub fn is_empty(&mut self) -> bool {
         self.len() == 0
     }
 
-    /// Whether the producer has gone. What it left can still be taken: when this is true and a *later* look finds
-    /// the ring empty, it will stay empty.
+    /// Whether the producer has gone. The elements it left can still be taken: when this is true and a *later* look finds the ring empty,
+    /// it will stay empty.
     #[inline]
     pub fn is_abandoned(&self) -> bool {
         // A3, from R3 of the producer.
         self.shared.gone.0.producer.load(Ordering::Acquire)
     }
 
-    /// How many elements are sure to be there, looking at the producer's index only if none are.
+    /// The number of elements that are sure to be there, looking at the producer's index only if none are.
     #[inline]
     fn seen(&mut self) -> usize {
         let seen = self.seen_tail.wrapping_sub(self.head);
@@ -374,7 +374,7 @@ impl<T: Send> Drop for Taken<'_, T> {
 }
 
 impl<T: Send> Drop for Producer<T> {
-    /// Publishes what is staged: the consumer takes it, or it is dropped with the ring.
+    /// Publishes the staged elements: the consumer takes them, or they are dropped with the ring.
     fn drop(&mut self) {
         self.publish();
         self.leave();
@@ -390,13 +390,13 @@ impl<T: Send> Drop for Consumer<T> {
 }
 
 impl<T> Drop for Shared<T> {
-    /// Both halves have gone: what is left in the ring is dropped.
+    /// Drops the elements left in the ring, once both halves have gone.
     fn drop(&mut self) {
-        // Relaxed: whoever drops the last reference has seen everything the other half did (`Arc`).
+        // Relaxed: the thread that drops the last reference has seen everything the other half did (`Arc`).
         let tail = self.tail.0.load(Ordering::Relaxed);
         let mut head = self.head.0.load(Ordering::Relaxed);
         while head != tail {
-            // SAFETY: `head .. tail` holds elements and nobody else is left.
+            // SAFETY: `head .. tail` holds elements and neither half is left.
             drop(unsafe { self.slots.take(head) });
             head = head.wrapping_add(1);
         }

@@ -15,7 +15,7 @@ fn a_capacity_that_is_no_power_of_two_is_refused() {
 fn a_ring_made_for_n_elements_never_refuses_one() {
     for elements in [1, 2, 3, 4, 15, 16, 17, if cfg!(miri) { 18 } else { 127 }] {
         let (mut producer, mut consumer) = ring::<usize>(capacity_for(elements)).unwrap();
-        // Fill it, then keep it full to the brim through several rounds of the slots.
+        // The ring is filled, then kept full to the brim through several rounds of the slots.
         (0..elements).for_each(|number| producer.push(number).unwrap());
         for number in 0..8 * elements {
             assert_eq!(consumer.pop(), Some(number));
@@ -35,7 +35,7 @@ fn pop_into_never_grows_the_vector() {
     assert_eq!(consumer.pop_into(&mut out, 10), 0);
 }
 
-/// What was handed over is gone, what was not is still there, and nothing is dropped twice.
+/// Elements handed over are gone, others are still there, and none is dropped twice.
 #[test]
 fn a_panic_half_way_through_leaves_the_rest_in_the_ring() {
     let (mut producer, mut consumer) = ring::<std::sync::Arc<u32>>(8).unwrap();
@@ -107,7 +107,7 @@ fn what_is_staged_is_seen_once_it_is_published() {
     assert_eq!(std::iter::from_fn(|| consumer.pop()).collect::<Vec<_>>(), [0, 1, 2, 3]);
 }
 
-/// Staged and never published: whoever goes first, each element is dropped once.
+/// Elements are staged and never published: whichever half goes first, each is dropped once.
 #[test]
 fn what_is_staged_is_not_lost_with_a_half() {
     let item = std::sync::Arc::new(());

@@ -21,13 +21,12 @@ pub(crate) use std::sync::{Condvar, Mutex};
 #[cfg(loom)]
 pub(crate) use loom::sync::{Arc, Condvar, Mutex, atomic};
 
-/// Two cache lines of its own, as the adjacent-line prefetcher fetches them together: what one thread writes
-/// often must not sit beside what another reads.
+/// A value on two cache lines of its own, as the adjacent-line prefetcher fetches them together: a value that one thread writes often must
+/// not sit beside one that another reads.
 #[repr(align(128))]
 pub(crate) struct Line<T>(pub(crate) T);
 
-/// A figure that is counted up and looked at. It orders nothing, so the model need not
-/// follow it.
+/// A figure that is counted up and read. It orders nothing, so the model need not follow it.
 #[derive(Default)]
 pub(crate) struct Counter(std::sync::atomic::AtomicU64);
 

@@ -2,9 +2,9 @@
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p weir-ring --release --test loom_doorbell`
 //!
-//! Rule: a lost wake-up is a worker blocked for ever, which loom reports as a deadlock. The protocol must have none. A copy
-//! of it with a known mistake must have one, or the harness proves nothing; there the sleep is a loop that panics
-//! when both producers have gone and nobody rang, as a deadlock would end the whole test process.
+//! Rule: a lost wake-up is a worker blocked for ever, which loom reports as a deadlock. The protocol must have none. A copy of it with a
+//! known mistake must have one, or the harness proves nothing; there the sleep is a loop that panics when both producers have gone and none
+//! rang, as a deadlock would end the whole test process.
 //! Time: two minutes for the file, on a busy core; exhausted are the tests that say so.
 //! Limits of loom: it follows the C11 model with relaxed reads of older values and full fences, but `SeqCst` accesses
 //! count as acquire and release only (so the protocol uses fences), it does not model the compiler or the kernel's
@@ -86,7 +86,7 @@ fn a_wait_that_ends_by_itself_loses_no_later_kick() {
     });
 }
 
-/// The protocol in its smallest form, with the mistakes a step may have.
+/// The protocol in its smallest form, with the mistakes that a step may have.
 #[derive(Clone, Copy, PartialEq)]
 enum Mistake {
     None,
@@ -98,7 +98,7 @@ enum Mistake {
     NoRecheck,
     /// The worker stores `PARKED` after its re-check, over a producer's `NOTIFIED`.
     StoresParked,
-    /// The producer decides to wake from what the ring held when it reserved its slot.
+    /// The producer decides to wake from the content of the ring when it reserved its slot.
     Snapshot,
 }
 
@@ -242,12 +242,12 @@ fn loom_finds_a_park_that_overwrites_a_notice() {
     run(Mistake::StoresParked);
 }
 
-/// What the smallest form leaves of the protocol when rings, elements and the sleep itself are taken away: two producers
-/// with a flag each, and a worker that parks. Small enough to be exhausted.
+/// The protocol without rings, elements and the sleep itself: two producers with a flag each, and a worker that parks. Small enough to be
+/// exhausted.
 ///
-/// Lemma: when all is done, a worker that may block and has not seen everything has been kicked, once. A wait that ends by
-/// itself (a timer) is a park of its own, so that producers of one park meet the next. From these follows the whole: a
-/// worker blocks only so, and what is true of each park is true of all.
+/// Lemma: when all is done, a worker that may block and has not seen everything has been kicked, once. A wait that ends by itself (a timer)
+/// is a park of its own, so that producers of one park meet the next. From these follows the whole: a worker blocks only so, and a property
+/// of each park holds for all.
 struct Core {
     state: AtomicU32,
     published: [AtomicBool; 2],
@@ -324,8 +324,8 @@ fn two_producers_and_two_parks() {
     parks(2, 2, Some(3));
 }
 
-/// The wake-up decided from an emptiness snapshot: a producer that reserves behind an element not yet taken sees
-/// "not empty", and when it publishes after the worker has gone to sleep, nobody wakes the worker.
+/// The wake-up decided from an emptiness snapshot: a producer that reserves behind an element not yet taken sees "not empty", and when it
+/// publishes after the worker has gone to sleep, no producer wakes the worker.
 #[test]
 #[should_panic(expected = "lost wake-up")]
 fn loom_finds_a_decision_from_a_snapshot() {

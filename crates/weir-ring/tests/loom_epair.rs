@@ -9,14 +9,14 @@
 //! `MBUF_QUEUED`, loads `ridx`, adds, and schedules the task unless `QUEUE_TASK` says that it is scheduled. The task
 //! swaps `ridx`, empties the ring that was current, clears `QUEUE_TASK`, and schedules itself again if `MBUF_QUEUED` was
 //! set meanwhile.
-//! The mistake: between a transmitter's load of `ridx` and its adding, the task may run twice. The first run takes the
-//! announcement, the second has swapped the rings back and empties the other one; the transmitter sees `QUEUE_TASK` set
-//! and goes, and its packet lies in a ring that nobody will look at until someone else transmits.
+//! The mistake: between a transmitter's load of `ridx` and its adding, the task may run twice. The first run takes the announcement, the
+//! second has swapped the rings back and empties the other one; the transmitter sees `QUEUE_TASK` set and goes, and its packet lies in a
+//! ring at which the task does not look until another transmitter comes.
 //! Source: seed `epair-transmit-path` (review D38843, its description); FreeBSD commits 3dd5760aa5f8 and 66acf7685bcd.
 //! Time: a few seconds.
-//! A sleep is a loop that panics when both transmitters have gone and nobody scheduled the task.
-//! Limits: every read here sees the latest value (a read-modify-write), so what is found is the fault of the scheme and not
-//! of weak memory, which the review doubts as well; rings are counts; the task queue is a flag.
+//! A sleep is a loop that panics when both transmitters have gone and none scheduled the task.
+//! Limits: every read here sees the latest value (a read-modify-write), so the fault found is that of the scheme and not of weak memory,
+//! which the review doubts as well; rings are counts; the task queue is a flag.
 #![cfg(loom)]
 
 use loom::sync::atomic::Ordering::{AcqRel, Acquire};
@@ -68,7 +68,7 @@ impl TwoRing {
         }
     }
 
-    /// One run of the task: how many packets it took.
+    /// Runs the task once; returns how many packets it took.
     fn task(&self) -> usize {
         let ridx = self.ridx.fetch_xor(1, AcqRel);
         let taken = self.rings[ridx].swap(0, AcqRel);
@@ -87,7 +87,7 @@ enum Task {
     Running,
 }
 
-/// What D38843 put in its place: one queue under a mutex, emptied whole, and a state under the same mutex.
+/// The scheme of D38843 in its place: one queue under a mutex, emptied whole, and a state under the same mutex.
 struct MutexQueue {
     queue: Mutex<(usize, Task)>,
     tasks: TaskQueue,
@@ -150,7 +150,7 @@ impl Epair for MutexQueue {
     }
 }
 
-/// Two transmitters with a packet each; the task's thread goes home when it has both.
+/// Runs two transmitters with a packet each; the task's thread ends when it has both.
 fn run<E: Epair>(make: fn() -> E) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = model.preemption_bound.or(Some(3));

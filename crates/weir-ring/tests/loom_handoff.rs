@@ -5,9 +5,8 @@
 //! Rule: the worker sleeps whenever it finds nothing, and still every element arrives and every departure is seen; a lost
 //! wake-up is a deadlock.
 //! Time: two minutes for the file, on a busy core.
-//! Limits of loom: see `loom_doorbell.rs`. With two producers a thread is interrupted at most 4 times where it could go on; what
-//! needs more switches than that is left to `loom_doorbell.rs`, which exhausts the protocol without rings, and to the stress
-//! example.
+//! Limits of loom: see `loom_doorbell.rs`. With two producers a thread is interrupted at most 4 times where it could go on; cases that need
+//! more switches are left to `loom_doorbell.rs`, which exhausts the protocol without rings, and to the stress example.
 #![cfg(loom)]
 
 use weir_ring::handoff::{Inbox, InboxSize, Outlet, Source, inbox};
@@ -76,7 +75,7 @@ fn one_outlet_sends_twice() {
     two_batches(|outlet| assert_eq!(outlet.flush(), Ok(1)), |_| ());
 }
 
-/// Nobody is woken for a batch, and a worker that has gone to sleep beside them is woken at the end.
+/// No worker is woken for a batch, and a worker that has gone to sleep beside them is woken at the end.
 #[test]
 fn one_outlet_sends_quietly_and_wakes() {
     two_batches(|outlet| assert_eq!(outlet.flush_quietly(), Ok(1)), Outlet::wake);
@@ -92,7 +91,7 @@ fn two_outlets_and_one_sleeping_worker() {
                 loom::thread::spawn(move || {
                     outlet.stage(1).unwrap();
                     outlet.flush().unwrap();
-                    // Kept, so that the departure does not wake the worker for it.
+                    // The outlet is kept, so that its departure does not wake the worker.
                     outlet
                 })
             })

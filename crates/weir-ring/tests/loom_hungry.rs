@@ -2,8 +2,8 @@
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p weir-ring --release --test loom_hungry`
 //!
-//! Rule: as of `loom_doorbell`: a lost wake-up is a worker blocked for ever, which loom reports as a deadlock. Copies of the
-//! protocol with a known mistake must lose one, or the harness proves nothing.
+//! Rule: that of `loom_doorbell`: a lost wake-up is a worker blocked for ever, which loom reports as a deadlock. Copies of the protocol
+//! with a known mistake must lose one, or the harness proves nothing.
 //! Limits: those of `loom_doorbell`.
 #![cfg(loom)]
 
@@ -18,8 +18,8 @@ fn check(preemptions: Option<usize>, body: impl Fn() + Sync + Send + 'static) {
     model.check(body);
 }
 
-/// Worker 0 waits until every other has given; each gives once, and hands a word to whom it finds hungry. The word lies where
-/// the re-check sees it: a giver may have taken the bit of a worker that has not said yet that it parks.
+/// Worker 0 waits until every other has given; each gives once, and hands a word to a worker that it finds hungry. The word lies where the
+/// re-check sees it: a giver may have taken the bit of a worker that has not said yet that it parks.
 fn a_worker_that_waits_for(givers: usize) {
     let mut doorbell = Doorbell::new().unwrap();
     let hungry = Arc::new(Hungry::<2>::new());
@@ -60,7 +60,7 @@ fn credit_of_two_wakes_who_waits_for_both() {
     check(Some(3), || a_worker_that_waits_for(2));
 }
 
-/// What the smallest form may lack.
+/// The mistakes that the smallest form may have.
 #[derive(Clone, Copy, PartialEq)]
 enum Mistake {
     None,
@@ -70,7 +70,7 @@ enum Mistake {
     NoWorkerFence,
     /// The worker blocks without looking again.
     NoRecheck,
-    /// The worker looks again, and then says that it is hungry.
+    /// The worker looks again, and only then says that it is hungry.
     BitAfterRecheck,
 }
 
@@ -78,7 +78,7 @@ const PARKING: u32 = 2;
 const PARKED: u32 = 3;
 const NOTIFIED: u32 = 4;
 
-/// One park and one giver. Lemma: when both are done, a worker that may block and has not seen the credit has been notified.
+/// Runs one park and one giver. Lemma: when both are done, a worker that may block and has not seen the credit has been notified.
 fn run(mistake: Mistake) {
     check(None, move || {
         let shared = Arc::new((AtomicU64::new(0), AtomicBool::new(false), AtomicU32::new(0)));

@@ -2,8 +2,8 @@
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p weir-ring --release --test loom_ring`
 //!
-//! Rule: every element arrives once, in its producer's order; no slot is touched by two threads at a time (loom checks
-//! each slot); a half that goes leaves what it held to the other.
+//! Rule: every element arrives once, in its producer's order; no slot is touched by two threads at a time (loom checks each slot); a half
+//! that goes leaves its elements to the other.
 //! Time: under half a minute for the file.
 //! Limits of loom: see `loom_doorbell.rs`. Rings of 1 to 2 slots and up to 4 elements; magazines of one frame.
 #![cfg(loom)]
@@ -67,7 +67,7 @@ fn what_is_staged_in_the_slots_is_the_consumers_once_published() {
                     loom::thread::yield_now();
                 }
             }
-            // What is still staged goes with the producer.
+            // Elements that are still staged are published as the producer goes.
         });
         let mut expected = 0;
         while expected < 3 {

@@ -1,4 +1,4 @@
-//! What no queue can be below: the cost of moving the bytes, and that of the measurement itself.
+//! The floor of every queue: the cost of moving the bytes, and that of the measurement itself.
 //!
 //! - `lines`: elements are written to and read from one shared array, a batch at a time, and an index is exchanged once in a
 //!   quarter of it. No element is owned, nobody can be woken, and a batch must divide the quarter: it is no queue.
@@ -21,7 +21,7 @@ struct Lines<T> {
     quarter: usize,
 }
 
-// SAFETY: numbers, written and read by those whose turn it is by `tail` and `head`.
+// SAFETY: the elements are numbers, written and read by the half whose turn it is by `tail` and `head`.
 unsafe impl<T: Element> Sync for Lines<T> {}
 
 impl<T> Lines<T> {
@@ -38,7 +38,7 @@ struct Half<T, const FILLS: bool> {
     seen: usize,
 }
 
-/// See the head of the file.
+/// The two halves of `lines`; see the head of the file.
 pub fn lines<T: Element>(capacity: usize, batch: usize) -> (impl Tx<T>, impl Rx<T>) {
     let quarter = capacity / 4;
     assert!(
@@ -97,7 +97,7 @@ impl<T: Element> Rx<T> for Half<T, false> {
     }
 }
 
-/// See the head of the file.
+/// The two halves of `loops`; see the head of the file.
 pub fn loops<T: Element>() -> (impl Tx<T>, impl Rx<T>) {
     (Forget, Count(0))
 }

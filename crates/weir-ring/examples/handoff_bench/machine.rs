@@ -7,7 +7,7 @@
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Now, in cycles of the time-stamp counter, with earlier loads done.
+/// The present time, in cycles of the time-stamp counter, with earlier loads done.
 #[inline]
 pub fn tsc() -> u64 {
     // SAFETY: every x86-64 has both instructions.
@@ -17,8 +17,8 @@ pub fn tsc() -> u64 {
     }
 }
 
-/// Keeps the calling thread on one CPU, and other programs off it if we may: a queue is measured in less than the time
-/// the scheduler would give to another.
+/// Keeps the calling thread on one CPU, and other programs off it if we may: a queue is measured in less than the time the scheduler would
+/// give to another.
 pub fn pin(cpu: usize) {
     let priority = libc::sched_param { sched_priority: 1 };
     // SAFETY: reads the struct it is given. A refusal costs quiet, and shows in the spread.
@@ -32,7 +32,7 @@ pub fn pin(cpu: usize) {
     assert_eq!(answer, 0, "cannot pin to CPU {cpu}: {}", std::io::Error::last_os_error());
 }
 
-/// How often the scheduler has taken a core away from a thread of this process.
+/// The number of times that the scheduler has taken a core away from a thread of this process.
 pub fn interruptions() -> i64 {
     // SAFETY: an all-zero rusage is a valid value, and the call only writes it.
     unsafe {
@@ -42,14 +42,14 @@ pub fn interruptions() -> i64 {
     }
 }
 
-/// What the machine costs today.
+/// The costs of the machine in this run.
 pub struct Calibration {
     pub tsc_hz: f64,
-    /// One line written on one CPU, answered on the other, seen again: median of many.
+    /// The time of one line written on one CPU, answered on the other, seen again: median of many.
     pub line_round_trip_cycles: u64,
-    /// From before the eventfd write to the first instruction of the thread blocked on it: median.
+    /// The time from before the eventfd write to the first instruction of the thread blocked on it: median.
     pub eventfd_wake_cycles: u64,
-    /// One eventfd write with nobody waiting.
+    /// The time of one eventfd write that no thread waits for.
     pub eventfd_write_cycles: u64,
 }
 
@@ -111,7 +111,7 @@ fn line_round_trip(cpus: [usize; 2]) -> u64 {
             }
         });
         pin(cpus[0]);
-        // Nobody spins before both are where they belong: a spinning thread lets no other on its core.
+        // No thread spins before both are in place: a spinning thread lets no other on its core.
         start_line.wait();
         let mut samples: Vec<u64> = (1..=ROUNDS)
             .map(|round| {
@@ -164,7 +164,7 @@ fn eventfd_wake(cpus: [usize; 2]) -> u64 {
         start_line.wait();
         let mut samples: Vec<u64> = (0..ROUNDS)
             .map(|_| {
-                // Long enough for the other to be asleep in the kernel.
+                // The pause is long enough for the other thread to be asleep in the kernel.
                 let until = monotonic_ns() + 300_000;
                 while monotonic_ns() < until {}
                 let start = tsc();

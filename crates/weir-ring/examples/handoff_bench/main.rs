@@ -8,8 +8,8 @@
 //! again, a few times at most. Ratios are of the same repeat, of queues that move elements of the same size, and are
 //! withheld if their quartiles are further apart than [`SPREAD_MAX`] of the median: then the machine was too noisy.
 //! DPDK's `rte_ring` takes part if its headers are there ([`dpdk`]).
-//! Two rows are no queues but what no queue can be below ([`floor`]): `lines`, the same bytes through shared cache lines with
-//! the least protocol there is, and `loops`, these loops alone.
+//! Two rows are no queues but the floor of every queue ([`floor`]): `lines`, the same bytes through shared cache lines with the least
+//! protocol there is, and `loops`, these loops alone.
 //! Limits: figures hold for the machine of the calibration line only; compare ratios between machines.
 
 mod dpdk;
@@ -29,13 +29,13 @@ use std::sync::Barrier;
 use weir_ring::memory::FrameMemory;
 use weir_ring::pool::Pool;
 
-/// Short enough to pass between two interruptions of a busy machine, with luck.
+/// The elements of a run: few enough to pass between two interruptions of a busy machine, with luck.
 const ELEMENTS: u32 = 1 << 19;
 
-/// How often a run is made that the scheduler interrupts.
+/// The tries for a run that the scheduler interrupts.
 const TRIES: usize = 5;
 
-/// How far the quartiles of a ratio may be apart, in parts of the median.
+/// The most that the quartiles of a ratio may be apart, in parts of the median.
 const SPREAD_MAX: f64 = 0.5;
 
 fn main() -> std::process::ExitCode {
@@ -65,7 +65,7 @@ fn main() -> std::process::ExitCode {
     floors.finish()
 }
 
-/// How many times our cycles a peer takes at the least: at batch 1 1.3 times for the best of them, at 32 1.4 to 1.7 and 1.6 to 3.0.
+/// The least ratio of a peer's cycles to ours: at batch 1 1.3 times for the best of them, at 32 1.4 to 1.7 and 1.6 to 3.0.
 fn least(batch: usize, peer: &str) -> Option<f64> {
     match (batch, peer) {
         (1, "rtrb" | "rtrb-chunks" | "array-queue" | "channel" | "rte-ring") => Some(1.0),
@@ -78,7 +78,7 @@ fn least(batch: usize, peer: &str) -> Option<f64> {
 struct Options {
     capacity: usize,
     repeats: usize,
-    /// This one only.
+    /// The one batch size to measure.
     batch: Option<usize>,
     cpus: [usize; 2],
 }
@@ -105,19 +105,19 @@ impl Options {
     }
 }
 
-/// What is asked of a queue.
+/// The task of a queue.
 #[derive(Clone, Copy)]
 enum Job {
-    /// A sustained stream in batches of so many.
+    /// A sustained stream in batches of this many elements.
     Stream(usize),
-    /// One element there and one back, with nothing else under way.
+    /// One element there and one back, with no other under way.
     PingPong,
 }
 
-/// What a run cost.
+/// The cost of a run.
 struct Sample {
     cycles: f64,
-    /// The scheduler took a core away meanwhile.
+    /// Whether the scheduler took a core away meanwhile.
     interrupted: bool,
 }
 
@@ -151,7 +151,7 @@ fn systems<'a>(options: &'a Options, job: Job, rte_ring: Option<&'a RteRing>) ->
     systems
 }
 
-/// Those that a user of pointers would choose between.
+/// The queues that a user of pointers would choose between.
 fn wide_systems<'a>(options: &'a Options, batch: usize, rte_ring: Option<&'a RteRing>) -> Vec<System<'a>> {
     macro_rules! measured {
         ($make:expr) => {
@@ -170,7 +170,7 @@ fn wide_systems<'a>(options: &'a Options, batch: usize, rte_ring: Option<&'a Rte
     systems
 }
 
-/// For batches that divide a quarter of the ring.
+/// The floors, for batches that divide a quarter of the ring.
 fn floors<T: Element>(options: &Options, batch: usize) -> Vec<System<'_>> {
     if options.capacity < 4 || !(options.capacity / 4).is_multiple_of(batch) {
         return Vec::new();
@@ -182,7 +182,7 @@ fn floors<T: Element>(options: &Options, batch: usize) -> Vec<System<'_>> {
 }
 
 fn pool_systems() -> Vec<System<'static>> {
-    // Runs of 48: most of a burst.
+    // Runs of 48 frames: most of a burst.
     let weir = || {
         let mut pool = Pool::new(FrameMemory::new(4096, 64).expect("256 KiB"));
         let mut held = Vec::with_capacity(48);
@@ -203,7 +203,7 @@ fn pool_systems() -> Vec<System<'static>> {
     vec![("weir", Box::new(weir)), ("array-queue", Box::new(array_queue))]
 }
 
-/// Cycles for each of the 48 frames of a run.
+/// The cycles for each of the 48 frames of a run.
 fn cycles_of_48(mut run: impl FnMut()) -> Sample {
     const RUNS: u32 = 20_000;
     sample(|| {
@@ -213,14 +213,14 @@ fn cycles_of_48(mut run: impl FnMut()) -> Sample {
     })
 }
 
-/// Measures, and sees whether it was interrupted.
+/// Measures, and notes whether the scheduler interrupted.
 fn sample(measure: impl FnOnce() -> f64) -> Sample {
     let before = interruptions();
     let cycles = measure();
     Sample { cycles, interrupted: interruptions() > before }
 }
 
-/// All systems beside each other, and how many times more than the first each takes; returned where it was not too noisy.
+/// Prints all systems beside each other, and the ratio of each to the first; returns the ratios that were not too noisy.
 fn table(title: &str, repeats: usize, systems: &[System]) -> Vec<(&'static str, f64)> {
     println!("\n{title}");
     let samples = abba(systems, repeats);
@@ -264,7 +264,7 @@ fn abba(systems: &[System], repeats: usize) -> Vec<Vec<f64>> {
 fn stream<T: Element>((mut tx, mut rx): (impl Tx<T>, impl Rx<T>), batch: usize, cpus: [usize; 2]) -> Sample {
     let start_line = &Barrier::new(2);
     std::thread::scope(|scope| {
-        // Moved, so that each half lives on the stack of its thread.
+        // The half is moved, so that it lives on the stack of its thread.
         let producer = scope.spawn(move || {
             pin(cpus[0]);
             let mut stage = Vec::with_capacity(batch);
@@ -293,7 +293,7 @@ fn stream<T: Element>((mut tx, mut rx): (impl Tx<T>, impl Rx<T>), batch: usize, 
                 std::hint::spin_loop();
                 continue;
             }
-            // Branch-free, so that checking costs every queue the same fraction of a cycle.
+            // The check is branch-free, so that it costs every queue the same fraction of a cycle.
             let wrong =
                 out.iter().zip(next..).fold(0, |wrong, (item, expected)| wrong | item.differs(expected));
             assert_eq!(wrong, 0, "lost or reordered near {next}");
@@ -327,7 +327,7 @@ fn ping_pong(
     }
     let start_line = &Barrier::new(2);
     std::thread::scope(|scope| {
-        // Moved, so that each half lives on the stack of its thread.
+        // The halves are moved, so that each lives on the stack of its thread.
         scope.spawn(move || {
             pin(cpus[1]);
             start_line.wait();

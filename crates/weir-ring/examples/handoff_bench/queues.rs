@@ -37,7 +37,7 @@ impl Element for u64 {
 
 /// The filling half.
 pub trait Tx<T>: Send {
-    /// Moves what fits of `batch`; leaves the rest.
+    /// Moves as many elements of `batch` as fit; leaves the rest.
     fn send(&mut self, batch: &mut Vec<T>);
 }
 
@@ -47,7 +47,7 @@ pub trait Rx<T>: Send {
     fn receive(&mut self, out: &mut Vec<T>, max: usize);
 }
 
-/// `weir-ring`, batch interface, and the one for single elements where that is what a batch has.
+/// `weir-ring`, the batch interface, and that for single elements where a batch has one.
 pub fn weir<T: Element>(capacity: usize) -> (impl Tx<T>, impl Rx<T>) {
     weir_ring::spsc::ring::<T>(capacity).expect("a power of two")
 }
@@ -89,7 +89,7 @@ impl<T: Element> Tx<T> for Outlet<T> {
     }
 }
 
-/// A drain has no limit but what is there, so what is over `max` waits here.
+/// An inbox. A drain takes all that is there, so elements over `max` wait here.
 struct WeirInbox<T: Send>(Inbox<T>, Vec<T>, usize);
 
 impl<T: Element> Rx<T> for WeirInbox<T> {
