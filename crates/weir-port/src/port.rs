@@ -74,7 +74,7 @@ pub struct Port {
     pub(crate) tap: Option<PacketTap>,
     /// The transmitting halves of as many queues as packets are transmitted by.
     pub(crate) transmissions: Vec<Transmission>,
-    /// The name under which it borrows frames.
+    /// The number under which it borrows frames.
     pub(crate) borrower: u16,
 }
 
@@ -220,7 +220,7 @@ impl Port {
         self.ownership.sender_queue()
     }
 
-    /// The name under which its sockets borrow frames.
+    /// The number under which its sockets borrow frames.
     pub fn borrower(&self) -> u16 {
         self.borrower
     }

@@ -32,7 +32,7 @@ pub struct Queue {
     poll_budget: u32,
     /// The highest value that the budget may be set to.
     poll_budget_max: u32,
-    /// The name under which its socket borrows frames.
+    /// The number under which its socket borrows frames.
     borrower: u16,
     announcements: Arc<Announcements>,
     waiting: Waiting,

@@ -84,7 +84,7 @@ pub(crate) struct Transmission {
     frame_bytes: u64,
     /// The length of the ring, in entries.
     ring: u32,
-    /// The name under which its socket borrows frames.
+    /// The number under which its socket borrows frames.
     borrower: u16,
     /// The packets that were put, modulo 2^32.
     next: u32,
