@@ -152,7 +152,7 @@ pub fn make_limited(
     let program = NetNs::new()?;
     let site = Site::choose(&host)?;
     let end = |name, side| VethEnd { name, address: Some(site.subnet.ethernet(side)) };
-    // The far end is the one that may have a number in its name, and one queue keeps the order of what several processors pass on.
+    // The far end is the one that may have a number in its name, and one queue keeps the order of packets of several processors.
     let make = || veth::create(&end(c"eth0", Side::Program), &end(c"weir%d", Side::Host), &host, 1);
     let (eth0, outer) = program.run(make)?;
     keeper.record(&host, Undo::Link { ifindex: outer.ifindex, name: outer.name.clone() }, None)?;

@@ -5,9 +5,9 @@
 //! worker leaves a bit set while it is awake, and a producer that finds it set writes nothing; the worker clears bits only on its way to
 //! sleep, and then looks at those inputs again:
 //! - producer: publish; light fence `F1`; if the bit is clear, set it and fence again (`F1b`); look at the state, notify;
-//! - worker: clear the bits; say that it parks; heavy fence `F2`; look at the inputs whose bits it cleared and set those
 //! - worker: clear the bits; say that it parks; heavy fence `F2`; look at the inputs whose bits it cleared and set those bits again where
 //!   it found elements; look at the bits.
+//!
 //! If `F1` comes before `F2`, the second look sees the published elements, if the input's bit was among those cleared. If it was not, or
 //! `F2` comes first, the producer sees the bit clear and sets it; then either `F1b` comes before `F2` and the worker sees the bit, or the
 //! producer sees that the worker parks. The state alone decides whether to notify.

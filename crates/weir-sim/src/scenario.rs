@@ -13,8 +13,8 @@
 //!
 //! A group with `poll` asks before each send. Besides: `warm_up` (the time from which delays count), `wake`, `deliver`, `link_delay`
 //! (times); `cpus`, `link_loss_permille`; and for weir `preempt` (a time), `preempt_permille`, `queues`, `poll` and `queue_packets`
-//! (numbers). Each line is a word and its values; the last line of a word counts, except `senders` and `expect`, which add up. Units are
-//! tc's.
+//! (numbers).
+//! Each line is a word and its values; the last line of a word counts, except `senders` and `expect`, which add up. Units are tc's.
 //!
 //! Owner: none; a scenario is a value. A text that is wrong gives one error with its line.
 

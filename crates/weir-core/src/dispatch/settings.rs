@@ -111,7 +111,7 @@ impl Settings {
         }
     }
 
-    /// Sets `key` to what `text` says; `line` is where it stands, for errors.
+    /// Sets `key` to the value in `text`; `line` is its line, for errors.
     pub fn set(&mut self, key: &str, text: &str, line: Option<u32>) -> Result<(), SettingError> {
         let at = |value: usize| Set { value, key: key.to_string(), line };
         self.set_value(key, text, &at).map_err(|problem| SettingError {

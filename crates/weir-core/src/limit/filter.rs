@@ -10,7 +10,8 @@
 //! its IP header can say, which then says 0.
 //!
 //! Keeps `R6`, the packet; [`parse`] spoils all other registers, [`decide`] `R1`, `R2` and `R7`. On the stack [`HEADER`] is free for
-//! callers that need 40 bytes. Limits: only headers in the packet's linear part are seen, which is where the kernel's own senders put them.
+//! callers that need 40 bytes.
+//! Limits: only headers in the packet's linear part are seen, which is where the kernel's own senders put them.
 //!
 //! Source: `include/uapi/linux/bpf.h`, `struct __sk_buff`, `bpf_skb_load_bytes_relative`; the headers' own in `classify::headers`.
 

@@ -2,7 +2,7 @@
 //! and delays of packets that passed.
 //!
 //! ```text
-//! room_bytes = max(limit, poll budget) - held            the credit: what an intake may still bring in
+//! room_bytes = max(limit, poll budget) - held            the credit: the bytes that an intake may still bring in
 //! standing delay = dequeue time - arrival_ns             of each packet
 //! ```
 //!

@@ -225,6 +225,7 @@ impl Meter for CbqMeter {
 
 impl<P: Packet> Cbq<P> {
     /// Changes a class's share and flags from now on; the average is kept. On an error nothing has changed.
+    ///
     /// The rate of isolated children is taken off anew for the class and its parent: call this for an isolated class once it is added, and
     /// for the parent of one that was removed.
     pub fn set_config(

@@ -434,7 +434,7 @@ mod tests {
 
     proptest! {
         /// A feeder that keeps the class full and a clock that jumps from one answer to the next, with limits
-        /// changed under load: never over the sum of what the limits allowed, never behind it, nothing lost
+        /// changed under load: never over the sum of the bytes that the limits allowed, never behind it, nothing lost
         /// or reordered.
         #[test]
         fn live_changes_lose_nothing_reorder_nothing_and_keep_the_rate(

@@ -3,9 +3,9 @@
 //! ```text
 //! bin of a delay = 4 shift + (delay >> shift)        shift = the position of its highest bit, less 2; 0 at least
 //! ```
+//!
 //! A delay below 8 ns has a bin of its own, any other shares one with delays that begin with the same three bits, so a quantile read from
 //! it is at least the true one and less than 1.25 times it.
-//! read from it is at least the true one and less than 1.25 times it.
 //!
 //! Owner: the worker that owns the place; others read copies. Source: the bucket layout of HdrHistogram.
 

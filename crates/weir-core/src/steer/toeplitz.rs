@@ -11,8 +11,8 @@
 //! hash = (X0 ^ X1 << 8 ^ X2 << 16 ^ X3 << 24) >> 32,   Xi = XOR over k of shares[k][byte 4 k + i of the tuple]
 //! ```
 //!
-//! This needs 2 KiB for each four bytes, 6 KiB for IPv4 and 18 KiB for IPv6, half of what one table of 32-bit
-//! shares for each byte takes, so that the packets' headers stay in the first-level cache beside it.
+//! This needs 2 KiB for each four bytes, 6 KiB for IPv4 and 18 KiB for IPv6, half of the memory of one table of 32-bit
+//! shares for each byte, so that the packets' headers stay in the first-level cache beside it.
 //!
 //! A 2-tuple needs no code of its own: zero bits add nothing, so it is the 4-tuple with its ports set to 0.
 //!

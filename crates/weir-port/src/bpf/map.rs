@@ -38,7 +38,7 @@ struct CreateAttributes {
     map_name: [u8; 16],
 }
 
-/// For deletion, the kernel wants what follows the key to be 0.
+/// The attributes of a change. For deletion, the kernel wants the fields behind the key to be 0.
 #[repr(C)]
 #[derive(Default)]
 struct UpdateAttributes {

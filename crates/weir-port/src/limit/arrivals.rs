@@ -6,14 +6,15 @@
 //! delay    = time - stamp                             in units of 0.13 ms, by `weir_core::limit::stamp`
 //! held     = the time covered by [stamp, time] of packets whose delay is two units of the stamp (0.26 ms) or more
 //! ```
+//!
 //! Rule: it takes the stamp away again, passes every packet on to the next program, and drops none. It works on the limit's own memory and
 //! lives with this end, so it outlives a queue that somebody took away, and says what limit that was.
-//! and lives with this end, so it outlives a queue that somebody took away, and tells of what.
+//!
 //! Owner: the kernel: a filter under clsact at ingress; processors that receive at once add by atomic operations. Limits: packets that an
 //! earlier program takes are not seen. A wait of 8.6 s or more wraps. Where it cannot be attached (Linux before 5.12, an end that cannot be
 //! seen) delays are not known.
 //!
-//! Source: kernel `net/core/dev.c:sch_handle_ingress`, `include/linux/skbuff.h` for what a pair keeps of a packet
+//! Source: kernel `net/core/dev.c:sch_handle_ingress`, `include/linux/skbuff.h` for the fields of a packet that a pair keeps
 //! (`skb_scrub_packet`), `struct __sk_buff`.
 
 use std::io;

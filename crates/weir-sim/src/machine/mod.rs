@@ -10,9 +10,10 @@
 //! acknowledgement arrives. After each step the egress returns its [`Effects`], the machine carries them out, and the checkers compare the
 //! books with the packets that are inside.
 //!
-//! Owner of everything here. Order: events by time, then by when they were scheduled; random draws in event order. Source: see the models;
-//! [`crate::seed`] for the costs. Limits: a send is one instant at its end, so two CPUs never spin on a lock; receivers take arriving
-//! packets and their CPU time is the deliverer's; no migration of processes; TCP costs no CPU time.
+//! Owner of everything here. Order: events by time, then by when they were scheduled; random draws in event order.
+//! Source: see the models; [`crate::seed`] for the costs.
+//! Limits: a send is one instant at its end, so two CPUs never spin on a lock; receivers take arriving packets and their CPU time is the
+//! deliverer's; no migration of processes; TCP costs no CPU time.
 
 mod connections;
 mod egress;
