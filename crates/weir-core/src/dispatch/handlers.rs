@@ -58,8 +58,8 @@ pub fn protocols() -> Vec<Protocol> {
 impl Handlers {
     /// The handlers of a registry of [`protocols`].
     ///
+    /// # Panics
     /// If the registry has other protocols.
-    /// If it is of others.
     pub fn new(registry: &Registry) -> Handlers {
         let id = |name| registry.id(name).expect("a protocol of a host that receives");
         Handlers { ether: id("ether"), arp: id("arp"), ip: id("ip"), ip6: id("ip6") }

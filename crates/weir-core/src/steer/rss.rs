@@ -98,8 +98,8 @@ impl Rss {
     /// The receive queue of the flows of each bucket, of `queues` queues, where queue `q` is worker `q mod workers`'s: a queue of the
     /// bucket's own worker, its queues in turn. With fewer queues than workers they are dealt out in turn.
     ///
+    /// # Panics
     /// If there is no queue, or there are more than [`QUEUES_MAX`].
-    /// If there are none, or more than [`QUEUES_MAX`].
     pub fn queues(&self, queues: usize) -> Vec<u8> {
         assert!((1..=QUEUES_MAX).contains(&queues), "a queue's number is a byte");
         let of_worker = |worker: usize| queues.saturating_sub(worker).div_ceil(self.workers);
