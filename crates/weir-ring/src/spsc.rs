@@ -257,7 +257,7 @@ impl<T: Send> Consumer<T> {
 
     /// Moves the oldest elements to the end of `out`: at most `max`, and no more than fit without allocating.
     ///
-    /// Returns how many were moved: 0 only if the ring was empty or `max` is 0.
+    /// Returns how many were moved: 0 only if the ring was empty, or `max` or the room in `out` is 0.
     #[inline]
     pub fn pop_into(&mut self, out: &mut Vec<T>, max: usize) -> usize {
         let room = out.capacity() - out.len();
