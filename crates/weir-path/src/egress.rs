@@ -1,18 +1,18 @@
-//! Egress queues: where packets wait that are to leave by a port, one queue for each port that a worker's packets leave by.
+//! Egress queues: packets wait in them to leave by a port, one queue for each port that a worker's packets leave by.
 //!
 //! ```text
 //! packet --class--> place, in the flow of the receive queue it came by --release--> the port's exit, or the worker that has it
 //! ```
 //!
-//! Rule: a place has room while its class has, and while fewer than `held_packets_max` packets wait in its egress queue or depart
-//! from it. So one port that takes nothing keeps no more than its share of the frames.
+//! Rule: a place has room while its class has, and while fewer than `held_packets_max` packets wait in its egress queue or depart from it.
+//! So a port that takes no packets keeps no more than its share of the frames.
 //!
-//! The flows of a class are the receive queues of all ports, and two more: for what stages make themselves, and for what they sealed, which
-//! has numbers and leaves in their order. In there nobody knows any more of which receive queue a packet is, so where some of it waits in a
-//! full place, every receive queue waits whose packets came there last.
+//! The flows of a class are the receive queues of all ports, and two more: for packets that stages make themselves, and for packets that
+//! they sealed, which have numbers and leave in their order. The flow of sealed packets does not tell of which receive queue a packet is,
+//! so where one of it waits in a full place, every receive queue waits whose packets came there last.
 //!
-//! A queue whose port is gone is closed: it keeps nothing, has room for everything, and drops what comes as `port-gone`, so that it holds
-//! nobody.
+//! A queue whose port is gone is closed: it keeps no packets, has room for all, and drops those that come as `port-gone`, so that it holds
+//! no sender.
 //!
 //! Owner: one worker. Limits: a place is exceeded by one poll of each receive queue at the most.
 
@@ -26,29 +26,30 @@ use crate::packet::{Ecn, PathPacket};
 use crate::place::{Credit, Place, Places};
 use crate::shaping::{Shaping, Size};
 
-/// The number of no port: of packets that a stage made.
+/// The port of packets that a stage made: the number of no port.
 pub const OWN_PORT: u16 = u16::MAX;
 
-/// Set in the number of the receive queue that a packet came by, if it leaves in the order in which a stage has numbered it.
+/// The bit that is set in the number of the receive queue that a packet came by, if it leaves in the order in which a stage has numbered
+/// it.
 const SEALED: u16 = 1 << 15;
-/// How many flows there are for what stages sent.
+/// The number of flows for packets that stages made or sealed.
 const STAGE_FLOWS: usize = 2;
 
 /// The egress queue of a port.
 pub struct EgressQueue {
     /// The port, by its place in the plan.
     pub port: usize,
-    /// What packets wait in.
+    /// The classes that packets wait in.
     pub shaping: Shaping,
     held_packets_max: u64,
-    /// Released and not gone, as far as is known.
+    /// Packets that were released and are not gone, as far as is known.
     departing: u64,
-    /// Its port is gone.
+    /// Whether the port is gone.
     is_closed: bool,
     counts: EgressCounts,
 }
 
-/// What an egress queue counts, apart from the books of its classes.
+/// The counts of an egress queue, apart from the books of its classes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EgressCounts {
     /// Packets that were put into a class.
@@ -64,12 +65,12 @@ pub struct EgressCounts {
 }
 
 impl EgressQueue {
-    /// What it counts.
+    /// The counts of the queue.
     pub fn counts(&self) -> EgressCounts {
         self.counts
     }
 
-    /// Whether it has room for so many packets, and for one more.
+    /// Whether the queue has room for `packets` packets, and for one more.
     fn has_more_room_than(&self, packets: u64) -> bool {
         let packets = self.shaping.held().packets + packets;
         packets + self.departing < self.held_packets_max && packets < self.shaping.packets_share()
@@ -81,12 +82,12 @@ impl EgressQueue {
     }
 }
 
-/// Makes a packet leave in the order in which a stage has numbered it and others, or in that of its receive queue again.
+/// Makes a packet leave in the order in which a stage has numbered packets, or again in that of its receive queue.
 pub(crate) fn set_sealed(meta: &mut Meta, is_sealed: bool) {
     meta.queue = if is_sealed { meta.queue | SEALED } else { meta.queue & !SEALED };
 }
 
-/// The port that filters take a packet to have come in by: what is sealed comes from a stage.
+/// The port that filters take a packet to have come in by: a sealed packet comes from a stage.
 pub(crate) fn entry_port(meta: &Meta) -> u16 {
     if meta.queue & SEALED == 0 { meta.port } else { OWN_PORT }
 }
@@ -96,7 +97,7 @@ pub(crate) fn origin(meta: &Meta) -> (u16, u16) {
     (meta.port, meta.queue & !SEALED)
 }
 
-/// The flow of packets with this origin, where that of each port's receive queues begins with `first_flow`.
+/// The flow of packets with this origin; the flows of each port's receive queues begin at its entry of `first_flow`.
 #[inline]
 fn flow_in(first_flow: &[usize], flows: usize, meta: &Meta) -> usize {
     match first_flow.get(usize::from(meta.port)) {
@@ -106,7 +107,7 @@ fn flow_in(first_flow: &[usize], flows: usize, meta: &Meta) -> usize {
     }
 }
 
-/// The number of the receive queue that packets with this origin came by among all, if it was one.
+/// The number, among those of all ports, of the receive queue that packets with this origin came by, if it was one.
 fn receive_queue_in(first_flow: &[usize], meta: &Meta) -> Option<usize> {
     let (port, queue) = origin(meta);
     first_flow.get(usize::from(port)).map(|first| first + usize::from(queue))
@@ -116,23 +117,23 @@ fn sealed_flow(flows: usize) -> usize {
     flows - STAGE_FLOWS
 }
 
-/// Where a packet came to.
+/// The place that a packet came to.
 #[derive(Clone, Copy, Debug)]
 pub struct Landed {
     /// The place.
     pub place: Place,
-    /// Whether it is full now.
+    /// Whether the place is full now.
     pub fills: bool,
-    /// The packet's receive queue, by its number among those of all ports; none of what a stage made.
+    /// The packet's receive queue, by its number among those of all ports; none for a packet that a stage made.
     pub receive_queue: Option<usize>,
 }
 
 /// The egress queues of a worker.
 pub struct EgressQueues {
     queues: Vec<EgressQueue>,
-    /// The first flow of each port's receive queues; and how many flows there are.
+    /// The flow of each port's first receive queue.
     first_flow: Box<[usize]>,
-    /// How many receive queues each port has at the most.
+    /// The most receive queues that each port may have.
     receive_queues: Box<[usize]>,
     flows: usize,
     has_stages: bool,
@@ -142,7 +143,7 @@ pub struct EgressQueues {
 }
 
 impl EgressQueues {
-    /// None yet, for packets that come in by ports of so many receive queues each at the most, and from stages if there are any.
+    /// No queue yet, for packets that come in by ports of at most so many receive queues each, and from stages if there are any.
     pub fn new(receive_queues: &[usize], has_stages: bool) -> EgressQueues {
         assert!(
             receive_queues.iter().all(|&queues| queues <= usize::from(SEALED)),
@@ -165,8 +166,8 @@ impl EgressQueues {
         }
     }
 
-    /// Adds the queue of what leaves by `port`, behind these limits, in which at most `held_packets_max` packets are inside, and
-    /// `packets_max` come in before that is felt.
+    /// Adds the queue of the packets that leave by `port`, behind these limits. At most `held_packets_max` packets are to be inside; there
+    /// are slots for `packets_max`, which may come in before that bound is felt.
     ///
     /// # Errors
     /// If the limits cannot be kept.
@@ -192,12 +193,12 @@ impl EgressQueues {
         Ok(())
     }
 
-    /// How many receive queues a port may have.
+    /// The most receive queues that a port may have.
     pub fn receive_queues_max(&self, port: usize) -> usize {
         self.receive_queues[port]
     }
 
-    /// The port of a queue is gone: drops all that waits, and what comes.
+    /// Closes a queue whose port is gone: drops all packets that wait, and those that come.
     pub(crate) fn close(&mut self, egress: usize, frames: &mut Frames, now_ns: u64) {
         self.end_blocked(egress, now_ns);
         let queue = &mut self.queues[egress];
@@ -206,7 +207,7 @@ impl EgressQueues {
         queue.shaping.drop_all(DropReason::PortGone, &mut frames.pool);
     }
 
-    /// The port of a queue is there.
+    /// Opens a queue whose port is there.
     pub(crate) fn open(&mut self, egress: usize) {
         self.queues[egress].is_closed = false;
     }
@@ -231,7 +232,7 @@ impl EgressQueues {
         &self.places
     }
 
-    /// The classes have changed.
+    /// Numbers the places, of which there are others after classes have changed.
     pub(crate) fn number_places(&mut self) {
         self.places = Places::new(self.queues.iter().map(|queue| queue.shaping.classes_max()));
     }
@@ -247,7 +248,7 @@ impl EgressQueues {
         flow_in(&self.first_flow, self.flows, meta)
     }
 
-    /// The number of the receive queue that packets with this origin came by among all, if it was one.
+    /// The number, among those of all ports, of the receive queue that packets with this origin came by, if it was one.
     #[inline]
     pub(crate) fn receive_queue_of(&self, meta: &Meta) -> Option<usize> {
         receive_queue_in(&self.first_flow, meta)
@@ -259,7 +260,7 @@ impl EgressQueues {
         self.first_flow[usize::from(port)] + usize::from(queue)
     }
 
-    /// Puts the first `count` packets into their classes; `landed` is told each place and receive queue that one came to.
+    /// Puts the first `count` packets into their classes; `landed` is told the place and receive queue of each.
     #[inline]
     pub fn enqueue_all(
         &mut self,
@@ -276,7 +277,7 @@ impl EgressQueues {
             return packets.drain(..count).for_each(|packet| landed(self.enqueue(egress, packet, frames)));
         };
         let (first_flow, flows) = (&self.first_flow, self.flows);
-        // Where they fill it, whoever has some of them there waits for it.
+        // Where the packets fill the place, each receive queue that has some of them there waits for it.
         class.pass_all_in(packets, count, |meta| {
             let receive_queue = receive_queue_in(first_flow, meta);
             landed(Landed { place: Place { egress, class: 0 }, fills, receive_queue });
@@ -286,7 +287,7 @@ impl EgressQueues {
         counts.held_max = counts.held_max.max(shaping.held().packets);
     }
 
-    /// Puts a packet into its class; which place that is, and whether it is full now. What the class refuses ends here.
+    /// Puts a packet into its class; returns the place, and whether it is full now. A packet that the class refuses ends here.
     #[inline]
     pub fn enqueue(&mut self, egress: usize, mut packet: PathPacket, frames: &mut Frames) -> Landed {
         let flow = self.flow(&packet.meta);
@@ -317,7 +318,7 @@ impl EgressQueues {
         Landed { place, fills: !self.has_room(place), receive_queue }
     }
 
-    /// Drops a packet whose port is gone; where it would have waited.
+    /// Drops a packet whose port is gone; returns the place where it would have waited.
     #[cold]
     fn refuse(&mut self, egress: usize, packet: PathPacket, frames: &mut Frames) -> Place {
         let EgressQueue { shaping, counts, .. } = &mut self.queues[egress];
@@ -330,12 +331,12 @@ impl EgressQueues {
     /// Whether packets may be brought in for a place.
     #[inline]
     pub fn has_room(&self, place: Place) -> bool {
-        // What comes from nowhere yet may come.
+        // A receive queue whose place is not known yet may bring packets.
         let Some(queue) = self.queues.get(place.egress) else { return true };
         queue.shaping.has_room(place.class) && !queue.is_at_bound()
     }
 
-    /// Whether a receive queue with nothing at a place may bring some in past its room: as much again as the credit is for those.
+    /// Whether a receive queue with no packets at a place may bring some in past its room: as much again as the credit is for such queues.
     #[inline]
     pub fn has_door(&self, place: Place, port: u16, queue: usize) -> bool {
         let flow = self.first_flow[usize::from(port)] + queue;
@@ -343,8 +344,8 @@ impl EgressQueues {
         egress.shaping.has_door(place.class, flow) && !egress.is_at_bound()
     }
 
-    /// How many more packets may be brought in for a place, of the longest that a wire has; by its door, of a receive queue with nothing
-    /// there.
+    /// The number of packets, of the longest that a wire has, that may still be brought in for a place; and by its door, of a receive queue
+    /// with none there.
     pub(crate) fn credit_at(&self, place: Place) -> Credit {
         let Some(EgressQueue { shaping, held_packets_max, departing, .. }) = self.queues.get(place.egress)
         else {
@@ -356,7 +357,7 @@ impl EgressQueues {
         Credit { packets: most(packets), door: most(door) }.min(Credit::MOST)
     }
 
-    /// The same at all of these places, for a flow.
+    /// The least credit at these places, for a flow.
     pub(crate) fn credit(&self, places: &[Place], flow: usize) -> Credit {
         let at = |&place: &Place| {
             let credit = self.credit_at(place);
@@ -365,19 +366,19 @@ impl EgressQueues {
         places.iter().map(at).fold(Credit::MOST, Credit::min)
     }
 
-    /// The port and the receive queue of a number among those of all ports.
+    /// The port of the receive queue with this number among those of all ports, and its number at that port.
     pub(crate) fn origin_of(&self, receive_queue: usize) -> Option<(usize, usize)> {
         let port = self.first_flow.partition_point(|&first| first <= receive_queue).checked_sub(1)?;
         Some((port, receive_queue - self.first_flow[port]))
     }
 
-    /// Whether nothing of a receive queue waits in the class of a place, and nothing that could be of it.
+    /// Whether no packet of a receive queue waits in the class of a place, and none that could be of it.
     #[inline]
     pub fn has_none(&self, place: Place, port: u16, queue: usize) -> bool {
         self.has_none_of(place, self.first_flow[usize::from(port)] + queue)
     }
 
-    /// The same of a receive queue by its number among those of all ports.
+    /// As [`EgressQueues::has_none`], for a receive queue by its number among those of all ports.
     #[inline]
     pub fn has_none_of(&self, place: Place, receive_queue: usize) -> bool {
         let Some(EgressQueue { shaping, .. }) = self.queues.get(place.egress) else { return true };
@@ -390,7 +391,7 @@ impl EgressQueues {
         self.queues.get(place.egress).is_some_and(EgressQueue::is_at_bound)
     }
 
-    /// Where packets wait that no filter matches, of those that leave by an egress queue.
+    /// The place in an egress queue where packets wait that no filter matches.
     pub fn default_place(&self, egress: usize) -> Place {
         Place { egress, class: self.queues[egress].shaping.default_class() }
     }
@@ -412,7 +413,7 @@ impl EgressQueues {
             let was_blocked = blocked.iter().any(|other| other.egress == place.egress);
             queue.counts.blocked += u64::from(!was_blocked);
             if !was_blocked {
-                // Counted once for each egress queue.
+                // The block is counted once for each egress queue.
                 blocked.push(place);
             }
             if let Some(times) = queue.shaping.blocked_mut(place.class) {
@@ -437,7 +438,7 @@ impl EgressQueues {
         });
     }
 
-    /// What waits in all of them.
+    /// Packets that wait in all queues.
     pub fn held(&self) -> Count {
         let mut held = Count::default();
         self.queues.iter().for_each(|queue| held.merge(queue.shaping.held()));

@@ -1,4 +1,4 @@
-//! The way in at one port: its queues are polled while there is room for what that brings.
+//! The way in at one port: its queues are polled while there is room for the packets that a poll brings.
 //!
 //! ```text
 //! port --poll, if there is room--> way --> place --when admitted--> exit at another port --completion--> done
@@ -6,18 +6,17 @@
 //!   +------------------------------------ credit -------------------------+
 //! ```
 //!
-//! Rule: a queue is polled only while the places that it waits for have room ([`crate::egress`]) and the pool has frames for all that
-//! one poll may bring. A quiet queue with nothing at a place may be polled without room, up to twice the credit in all, so that a quiet
-//! flow does not wait for the credit of others. What is not polled stays with its sender.
+//! Rule: a queue is polled only while the places that it waits for have room ([`crate::egress`]) and the pool has frames for all that one
+//! poll may bring. A quiet queue with no packet at a place may be polled without room, up to twice the credit in all, so that a quiet flow
+//! does not wait for the credit of others. A packet that is not polled stays with its sender.
 //!
-//! Which places a poll feeds is not known before its packets are here: they are taken to be those of the last poll
-//! ([`crate::place::Gate`]). So a poll may bring a place up to one poll budget over its credit, once for each queue; and a queue that
-//! feeds several waits while one of them is full. The sending end gives each flow a queue of its own while there are enough, so neither
-//! is the rule. Where a stage decides, the next packets of a queue may go elsewhere than its last, so a queue waits for a place only while
-//! packets of its own wait there: a port that takes nothing holds no queue that has nothing for it.
+//! The places that a poll feeds are not known before its packets are here: they are taken to be those of the last poll
+//! ([`crate::place::Gate`]). So a poll may bring a place up to one poll budget over its credit, once for each queue; and a queue that feeds
+//! several waits while one of them is full. The sending end gives each flow a queue of its own while there are enough, so neither is the
+//! rule. Where a stage decides, the next packets of a queue may go elsewhere than its last, so a queue waits for a place only while packets
+//! of its own wait there: a port that takes no packets holds no queue that has none for it.
 //!
-//! Where packets go on at another worker the places are that one's, which tells by its board what room there is
-//! ([`crate::board`]).
+//! Where packets go on at another worker the places are that worker's, whose board tells the room of each ([`crate::board`]).
 //!
 //! Owner: the worker that owns the port.
 
@@ -36,22 +35,22 @@ use crate::port::{POLL_PACKETS_MAX, ReceiveQueues};
 
 /// The quantum of the classes' fair queues: a longest Ethernet frame with a VLAN tag.
 pub const QUANTUM_BYTES: u32 = 1518;
-/// How many groups there are for places at other workers, which share them where they are more.
+/// The number of groups for places at other workers; more places than that share groups.
 const GROUPS_OVER: usize = 64;
 
-/// One port's way in.
+/// The way in at one port.
 pub struct Intake {
     /// The port, by its place in the plan.
     port: u16,
     way: Way,
-    /// The egress queues that its packets may come to.
+    /// The egress queues that the port's packets may come to.
     reach: Box<[usize]>,
-    /// What other workers have to do with its packets.
+    /// The other workers that the port's packets come to.
     crosses: Crosses,
-    /// Whether others kept a queue from being polled when it was last its turn.
+    /// For each queue whether other workers kept it from being polled at its last turn.
     kept_out: Box<[Cell<bool>]>,
     order: PollOrder,
-    /// For each queue what it waits for.
+    /// For each queue the places that it waits for.
     gates: Box<[Gate]>,
     /// The places that are full and keep a queue with packets from being polled.
     blocked: Vec<Place>,
@@ -59,15 +58,15 @@ pub struct Intake {
     poll_budget: u32,
     backlogged: Box<[bool]>,
     received: Vec<PathPacket>,
-    /// What of the packets of other ports came to a full place by way of this one.
+    /// Packets of other ports that came to a full place by way of this one.
     filled: Vec<Landed>,
-    /// Polls and wakes that brought nothing, of queues before these.
+    /// Polls and wakes that brought no packet, from before the queues began anew.
     empty_before: [u64; 2],
 }
 
 impl Intake {
-    /// For a port of so many queues whose packets go by `way` and may come to the egress queues of `reach`, taking at most
-    /// `poll_budget_max` in at a poll.
+    /// The intake of a port of `queues` queues whose packets go by `way` and may come to the egress queues of `reach`. A poll takes in at
+    /// most `poll_budget_max` packets.
     pub fn new(
         port: u16,
         queues: usize,
@@ -96,7 +95,7 @@ impl Intake {
         }
     }
 
-    /// Begins anew with so many queues, of which nothing is known: the port is another.
+    /// Begins anew with `queues` queues, of which nothing is known: the port is another.
     pub(crate) fn begin_anew(&mut self, queues: usize, egress: &EgressQueues, now_ns: u64) {
         let (port, way) = (self.port, self.way);
         let ways = (std::mem::take(&mut self.reach), std::mem::take(&mut self.crosses));
@@ -108,13 +107,13 @@ impl Intake {
         self.follow(egress, None, &[]);
     }
 
-    /// Where its packets go.
+    /// The way of the port's packets.
     pub(crate) fn way(&self) -> Way {
         self.way
     }
 
-    /// Places have other numbers now. The classes of an egress queue may have changed: `moved` says for each queue where its packets wait
-    /// now that waited there.
+    /// Puts the queues into the groups of their places, which have other numbers now. If the classes of an egress queue have changed,
+    /// `moved` says for each queue in which place its packets wait now that waited there.
     pub(crate) fn follow(&mut self, egress: &EgressQueues, changed: Option<usize>, moved: &[Option<Place>]) {
         let otherwise = self.way.place(egress);
         self.order.make_room(egress.places().count() + GROUPS_OVER);
@@ -126,7 +125,7 @@ impl Intake {
         }
     }
 
-    /// Makes a poll bring an eighth of the least credit or less at a time, and a queue as much a round.
+    /// Makes a poll bring at most an eighth of the least credit, but 4 packets or more, and a queue as much a round.
     pub fn tune(&mut self, port: &mut impl ReceiveQueues, egress: &EgressQueues, over: Option<&Departures>) {
         let limits = self.reach.iter().map(|&queue| egress.queues()[queue].shaping.limit_bytes_min());
         let limits = limits.chain(over.map(|over| over.credit_bytes(&self.crosses)));
@@ -135,12 +134,12 @@ impl Intake {
         self.order.set_quantum_bytes(self.poll_budget * QUANTUM_BYTES);
     }
 
-    /// Whether a packet was announced that is not known of: the last look before parking.
+    /// Whether a packet was announced on a queue that is taken to have none: the last look before parking.
     pub fn is_announced(&self, port: &impl ReceiveQueues) -> bool {
         (0..port.queues()).any(|queue| self.order.is_quiet(queue) && port.is_announced(queue))
     }
 
-    /// Whether a packet that came now would be taken, as far as is known.
+    /// Whether the intake would take in a packet that came now, as far as is known.
     pub fn has_room(&self, between: &Between) -> bool {
         let Between { egress, frames, .. } = between;
         let has_room = |&queue: &usize| egress.has_room(egress.default_place(queue));
@@ -149,12 +148,12 @@ impl Intake {
             && (self.reach.iter().any(has_room) || !self.crosses.is_empty())
     }
 
-    /// Whether packets wait in a stage, which its own may come to.
+    /// Whether packets wait in a stage, and the port's packets may come to stages.
     fn is_held(&self, between: &Between) -> bool {
         self.way.mixes() && between.is_waiting()
     }
 
-    /// Whether it takes nothing in, whatever place has room.
+    /// Whether the intake takes no packets in, whatever place has room.
     fn is_stuck(&self, is_inner: bool, between: &Between) -> bool {
         match is_inner {
             true => between.holds(self.way),
@@ -162,13 +161,13 @@ impl Intake {
         }
     }
 
-    /// The ports by which its packets may leave, at whatever worker.
+    /// The ports by which the port's packets may leave, at whatever worker.
     pub fn exits<'a>(&'a self, egress: &'a EgressQueues) -> impl Iterator<Item = usize> + 'a {
         self.reach.iter().map(|&queue| egress.queues()[queue].port).chain(self.crosses.exits())
     }
 
-    /// Whether queues with packets are not polled because frames or what an egress queue may hold are missing, which come back without
-    /// a word.
+    /// Whether queues with packets are not polled for want of frames, or because an egress queue holds as many packets as it may. Both pass
+    /// without a word.
     pub fn is_starved(&self, between: &Between) -> bool {
         let Between { egress, frames, .. } = between;
         let mut waited_for =
@@ -176,7 +175,7 @@ impl Intake {
         self.order.has_work() && (!has_frames(frames) || waited_for.any(|place| egress.is_at_bound(place)))
     }
 
-    /// Takes in what there is room for; how many packets.
+    /// Takes in the packets that there is room for; returns their number.
     pub fn take_in(&mut self, port: &mut impl ReceiveQueues, between: &mut Between, now_ns: u64) -> usize {
         for queue in 0..port.queues() {
             if self.order.is_quiet(queue) && port.is_announced(queue) {
@@ -184,7 +183,7 @@ impl Intake {
             }
         }
         self.order.begin_pass(now_ns);
-        // What is inside has its frames and is not held for a place: its receive queue is, by what it comes to.
+        // A packet that is inside has a frame and is not held for a place: its receive queue is, by the place that the packet comes to.
         let is_inner = port.is_inner();
         let mixes = self.way.mixes();
         let mut moved = 0;
@@ -231,13 +230,13 @@ impl Intake {
         (0..self.kept_out.len()).filter(is_kept_out)
     }
 
-    /// Which things it waits for that other workers have: gates that open, or packets that land.
+    /// Whether the intake waits for other workers' gates to open, and whether for packets to land there.
     pub(crate) fn waits_over(&self, over: &Departures) -> [bool; 2] {
         let waits = self.kept_out().map(|queue| over.waits_for(&self.crosses, queue));
         waits.fold([false; 2], |all, one| [all[0] | one[0], all[1] | one[1]])
     }
 
-    /// Whether others let a queue be polled that they kept out: the last look before parking.
+    /// Whether other workers let a queue be polled that they kept out: the last look before parking.
     pub(crate) fn is_let_in(&self, over: &Departures) -> bool {
         let few = self.poll_budget_max;
         self.kept_out().any(|queue| over.admits(&self.crosses, queue, few, self.order.is_fresh(queue)))
@@ -264,16 +263,16 @@ impl Intake {
         between: &mut Between,
         now_ns: u64,
     ) -> usize {
-        // Asked for before the poll: a packet that comes after it is announced.
+        // The announcement is asked for before the poll: a packet that comes after the poll is announced.
         port.expect(queue);
         let count = port.poll(queue, &mut between.frames, &mut self.received);
-        // As many as a poll brings: there are more, and their senders need ring no bell while those wait for room.
+        // A full poll means that the queue has more packets: their senders need not announce others while those wait for room.
         let is_full = count as u32 >= self.poll_budget;
         if is_full {
             port.set_announced(queue);
         }
         let bytes: u64 = self.received.iter().map(|packet| u64::from(packet.len_bytes)).sum();
-        // What the poll brought and did not come here had a turn too.
+        // The packets that the poll brought and that did not come here had a turn too.
         let elsewhere = count.saturating_sub(self.received.len()) as u64;
         let bytes = bytes + elsewhere * u64::from(QUANTUM_BYTES);
         self.order.polled(queue, count, bytes, is_full, now_ns);
@@ -285,7 +284,7 @@ impl Intake {
         count
     }
 
-    /// Takes in what has arrived without a poll, room or not: the classes have slots for it.
+    /// Takes in the packets that have arrived without a poll, room or not: the classes have slots for them.
     pub fn collect(&mut self, port: &mut impl ReceiveQueues, between: &mut Between, now_ns: u64) {
         for queue in 0..port.queues() {
             port.collect(queue, &mut between.frames, &mut self.received);
@@ -324,7 +323,7 @@ impl Intake {
         self.order.set_group(queue, group);
     }
 
-    /// A packet that a queue brought, and that waited inside since, came to a full place.
+    /// Notes that a packet of a queue, which has waited inside since it was polled, came to a full place.
     pub(crate) fn note_filled(&mut self, queue: usize, place: Place, egress: &EgressQueues) {
         if let Some(gate) = self.gates.get_mut(queue) {
             gate.note(place, true);
@@ -332,28 +331,28 @@ impl Intake {
         }
     }
 
-    /// What of the packets of other ports came to a full place by way of this one, to be taken.
+    /// The packets of other ports that came to a full place by way of this one, to be taken.
     pub(crate) fn filled_mut(&mut self) -> &mut Vec<Landed> {
         &mut self.filled
     }
 
-    /// When to look at the queues again if nothing is announced.
+    /// The time at which to look at the queues again if nothing is announced.
     pub fn wake_ns(&self) -> u64 {
         self.order.wake_ns()
     }
 
-    /// Polls that brought nothing.
+    /// Polls that brought no packet.
     pub fn empty_polls(&self) -> u64 {
         self.empty_before[0] + self.order.empty_polls()
     }
 
-    /// Times that a blocked queue was given room and had nothing.
+    /// Times that a blocked queue was given room and had no packet.
     pub fn empty_wakes(&self) -> u64 {
         self.empty_before[1] + self.order.empty_wakes()
     }
 }
 
-/// Whether there are frames for all that a poll may bring, and for offering as many again.
+/// Whether there are frames for all packets that a poll may bring, and for offering as many again.
 fn has_frames(frames: &Frames) -> bool {
     frames.pool.available() >= 2 * POLL_PACKETS_MAX
 }

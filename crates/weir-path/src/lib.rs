@@ -1,11 +1,11 @@
 #![forbid(unsafe_code)]
-//! The path of a packet, from one port to another. No clock and no threads: time is an argument. What the kernel has is behind the traits
-//! of [`port`]; the one system call besides is that by which the hand-off of `weir-ring` wakes another worker.
+//! The path of a packet, from one port to another. It has no clock and no threads: time is an argument. Devices are behind the traits of
+//! [`port`]; the one other system call is that by which the hand-off of `weir-ring` wakes another worker.
 //!
-//! In the order a packet meets them: it comes in at a port by an [`intake`], crosses over to another [`worker`] if that has what lies behind
-//! ([`departures`], [`landings`]), waits in the classes of a [`shaping`] until these admit it, and goes out by an [`exit`]. [`packet`] is what
-//! moves, in the [`frames`] of a worker; [`end`] is all there is at one port; [`worker`] has the pass whose lines are these stations. [`owners`] deals
-//! ports and stages to workers. [`traffic`] is a port's in memory.
+//! A packet comes in at a port by an [`intake`], crosses over to another [`worker`] if that has the stage or egress queue behind the link
+//! ([`departures`], [`landings`]), waits in the classes of a [`shaping`] until these admit it, and goes out by an [`exit`]. [`packet`] is
+//! the packet, in the [`frames`] of a worker; [`end`] is a port with its intake and its exit; [`worker`] has the pass that calls these in
+//! turn. [`owners`] deals ports and stages to workers. [`traffic`] is a port in memory with traffic of its own.
 
 pub mod assembly;
 pub mod backoff;

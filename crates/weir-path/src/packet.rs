@@ -1,9 +1,9 @@
-//! A packet on its way: where its bytes are, where it came from and when, and what is known of its congestion mark.
+//! A packet on its way: the place of its bytes, its origin and arrival time, and the state of its congestion mark.
 //!
 //! Rule: a packet is moved, never copied. It is 32 bytes, so that two share a cache line, and a queue's slot with a packet in it is as
 //! large as one without.
 //!
-//! Owner: whoever holds it. Limits: one dropped as a value loses its frame, so it ends by giving that back.
+//! Owner: the holder of the value. Limits: a packet dropped as a value loses its frame, so a packet ends when its frame is given back.
 
 use weir_core::packet::{Bytes, Meta, Packet};
 use weir_core::shaper::ecn;
@@ -12,46 +12,46 @@ use weir_ring::memory::{Frame, FrameMemory};
 /// A packet of the path.
 #[derive(Debug)]
 pub struct PathPacket {
-    /// Where it came from and when.
+    /// The port and receive queue that it came in by, its arrival time and the hash of its flow.
     pub meta: Meta,
-    /// The frame that it lies in.
+    /// The frame that the packet lies in.
     pub frame: Frame,
-    /// While it is under way to another worker the attachment that it comes to, by its number in the plan. Out of the path, whoever has it may
-    /// keep a number of its own here.
+    /// The number in the plan of the attachment that the packet comes to, while it is under way to another worker. Out of the path, its
+    /// holder may keep a number of its own here.
     pub to: u32,
-    /// Where in the frame it starts, in bytes.
+    /// The place in the frame where the packet starts, in bytes.
     pub offset_bytes: u16,
-    /// How long it is, in bytes.
+    /// The length of the packet, in bytes.
     pub len_bytes: u16,
-    /// What is known of its congestion mark.
+    /// The state of its congestion mark.
     pub ecn: Ecn,
-    /// Of one that comes back from a sealer whether it could not be proven (`esp/sealer.rs`).
+    /// Whether a packet that comes back from a sealer could not be proven (`esp/sealer.rs`).
     pub(crate) is_unproven: bool,
 }
 
 const _: () = assert!(size_of::<Option<PathPacket>>() == 32, "two packets share a cache line");
 
-/// A packet's congestion mark. Its class decides on one before the worker has its bytes at hand, so the mark is only noted, and
-/// made on the way out.
+/// The state of a packet's congestion mark. A class decides on a mark before the worker has the packet's bytes at hand, so the mark is only
+/// noted here, and made on the way out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ecn {
-    /// Its sender would not understand a mark, or its class makes none.
+    /// The packet's sender would not understand a mark, or its class makes none.
     Incapable,
-    /// It may be marked.
+    /// The packet may be marked.
     Capable,
-    /// It is to be marked.
+    /// The packet is to be marked.
     Marked,
 }
 
 impl Ecn {
-    /// What may become of a packet in a class that marks, or does not.
+    /// The state of a packet that comes to a class that marks, or does not.
     pub fn of(bytes: &[u8], class_marks: bool) -> Ecn {
         if class_marks && ecn::is_capable(bytes) { Ecn::Capable } else { Ecn::Incapable }
     }
 }
 
 impl PathPacket {
-    /// A packet that lies in a frame, of which nothing else is known yet. Whoever makes it has checked that it lies within.
+    /// A packet that lies in a frame, without an origin and without a mark. The caller has checked that it lies within the frame.
     pub fn new(frame: Frame, offset_bytes: u16, len_bytes: u16) -> PathPacket {
         PathPacket {
             meta: Meta::default(),
@@ -64,19 +64,19 @@ impl PathPacket {
         }
     }
 
-    /// A packet of the same origin and time in another frame, whose first `len_bytes` it is.
+    /// A packet of the same origin and time: the first `len_bytes` of another frame.
     pub fn in_frame(&self, frame: Frame, len_bytes: u16) -> PathPacket {
         PathPacket { meta: self.meta, ..PathPacket::new(frame, 0, len_bytes) }
     }
 
-    /// Its bytes.
+    /// The bytes of the packet.
     #[inline]
     pub fn bytes<'a>(&'a self, memory: &'a FrameMemory) -> &'a [u8] {
         let start = usize::from(self.offset_bytes);
         &memory.bytes(&self.frame)[start..start + usize::from(self.len_bytes)]
     }
 
-    /// Its bytes, to write.
+    /// The bytes of the packet, to write.
     #[inline]
     pub fn bytes_mut<'a>(&'a mut self, memory: &'a FrameMemory) -> &'a mut [u8] {
         let start = usize::from(self.offset_bytes);
@@ -86,7 +86,7 @@ impl PathPacket {
     /// Makes the mark that was noted.
     pub fn make_mark(&mut self, memory: &FrameMemory) {
         if self.ecn == Ecn::Marked {
-            // It could be marked when it came in, and its bytes have not changed.
+            // The packet could be marked when it came in, and its bytes have not changed.
             ecn::mark_ce(self.bytes_mut(memory));
         }
     }

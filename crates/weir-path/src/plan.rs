@@ -1,14 +1,15 @@
-//! What a path is to be: its ports, the stages between them, and what joins what.
+//! The plan of a path: its ports, the stages between them, and the links that join these.
 //!
 //! ```text
-//! port 0 ---+                          ports    where packets come from and go to, each with a limit of what leaves by it
-//!           bridge --- router --- port 2        stages   what decides where a packet goes on
+//! port 0 ---+                          ports    packets come from them and go to them; each may have a limit
+//!           bridge --- router --- port 2        stages   each decides where a packet goes on
 //! port 1 ---+                          links    each joins two attachments, both ways
 //! ```
 //!
 //! Rule: every port, and every port of a stage, is attached once. A wire is the plan of two ports and one link.
 //!
-//! Pure: whoever reads a file or a command line makes one; [`crate::assembly`] refuses what cannot be, and builds what [`crate::worker`] runs.
+//! Pure: the reader of a file or a command line makes a plan; [`crate::assembly`] refuses an impossible one, and builds a [`crate::worker`]
+//! from a possible one.
 
 use std::sync::Arc;
 
@@ -20,16 +21,17 @@ use crate::dispatch::DispatchPlan;
 use crate::esp::deferral;
 use crate::esp::plan::EspPlan;
 
-/// A path, as it is to be.
+/// The plan of a path.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     /// Its ports.
     pub ports: Vec<PortPlan>,
     /// Its stages.
     pub stages: Vec<StagePlan>,
-    /// What joins them.
+    /// The links, each between two attachments.
     pub links: Vec<[Attachment; 2]>,
-    /// Wires whose packets are dispatched to workers ([`crate::dispatch::spread`] puts that into the plan, and the queues of ESP).
+    /// Wires whose packets are dispatched to workers ([`crate::dispatch::spread`] puts the stages for that into the plan, and the queues of
+    /// ESP).
     pub dispatched: Vec<WireDispatch>,
 }
 
@@ -42,48 +44,48 @@ pub struct WireDispatch {
     pub settings: Vec<(String, String)>,
 }
 
-/// A port.
+/// The plan of a port.
 #[derive(Clone, Debug)]
 pub struct PortPlan {
     /// The interface.
     pub interface: String,
-    /// The limit of what leaves by it.
+    /// The limit of the packets that leave by the port.
     pub limits: Option<TbfConfig>,
-    /// The classes that share this.
+    /// The classes that share the limit.
     pub classes: Option<Arc<Classes>>,
-    /// Whether it may be missing at first: it is closed until its interface is there.
+    /// Whether the interface may be missing at first: the port is closed until it is there.
     pub is_optional: bool,
 }
 
-/// A stage.
+/// The plan of a stage.
 #[derive(Clone, Debug)]
 pub struct StagePlan {
     /// Its name.
     pub name: String,
-    /// What it does.
+    /// The kind of the stage.
     pub kind: StageKind,
 }
 
-/// What stages do.
+/// The kinds of stages.
 #[derive(Clone, Debug)]
 pub enum StageKind {
     /// A learning bridge.
     Bridge {
-        /// How many ports it has.
+        /// The number of ports.
         ports: u16,
-        /// How many stations it remembers.
+        /// The most stations that the bridge remembers.
         stations_max: usize,
-        /// For how long, in nanoseconds.
+        /// The time for which it remembers a station, in nanoseconds.
         ageing_ns: u64,
     },
-    /// A router, with a port for each of its interfaces; a host has one for each socket besides, and one for TCP.
+    /// A router, with a port for each of its interfaces; a host has one for each socket too, and one for TCP.
     Router(Box<RouterSettings>),
-    /// One worker's part of what takes packets to the workers they are at home with.
+    /// One worker's part of dispatch, which takes packets to the workers of their flows.
     Dispatch(DispatchPlan),
-    /// What seals packets that come in inside, its first port, and opens those that come in outside, its second. Where they wait first,
-    /// two more lead to the queues ([`crate::esp::QUEUES`]).
+    /// An ESP, which seals packets that come in inside, its first port, and opens those that come in outside, its second. Where packets
+    /// wait first, two more ports lead to the queues ([`crate::esp::QUEUES`]), and one to each sealer.
     Esp(Box<EspPlan>),
-    /// What seals and opens for an ESP stage, by its only port ([`crate::dispatch::spread`] puts it into the plan).
+    /// A sealer, which seals and opens for an ESP stage, by its only port ([`crate::dispatch::spread`] puts it into the plan).
     Sealer,
 }
 
@@ -107,7 +109,7 @@ impl Plan {
         }
     }
 
-    /// What an attachment is joined to.
+    /// The attachment at the other end of the link of `near`.
     pub fn far_end(&self, near: Attachment) -> Option<Attachment> {
         self.links.iter().find_map(|&[one, other]| match (one == near, other == near) {
             (true, _) => Some(other),
@@ -116,8 +118,8 @@ impl Plan {
         })
     }
 
-    /// The ports by which packets may leave that came in by `port`: by this one too, if a router can send them back. Those that lead back
-    /// are among them, and what is reached from there.
+    /// The ports by which packets that came in by `port` may leave: by this one too, if a router can send them back. The ports that lead
+    /// back into the path are among them, and the ports that are reached from these.
     pub fn reached_from(&self, port: usize) -> Vec<usize> {
         let reached = self.hops_from(port).into_iter().filter_map(|[_, to]| match to {
             Attachment::Port(out) => Some(out),
@@ -128,7 +130,7 @@ impl Plan {
         reached
     }
 
-    /// The links that packets may take which came in by `port`, each from where they leave to where they come to, and once.
+    /// The links that packets that came in by `port` may take, each once: the attachment that they leave, and the one that they come to.
     pub fn hops_from(&self, port: usize) -> Vec<[Attachment; 2]> {
         let mut hops: Vec<[Attachment; 2]> = Vec::new();
         let mut next = vec![Attachment::Port(port)];
@@ -150,7 +152,7 @@ impl Plan {
         hops
     }
 
-    /// Whether what leaves by this port of a stage waits in a queue and comes back.
+    /// Whether packets that leave by this port of a stage wait in a queue and come back.
     fn is_queue(&self, at: Attachment) -> bool {
         match at {
             Attachment::Stage(stage, port) => self.stages[stage].kind.queue_packets(port).is_some(),
@@ -160,7 +162,7 @@ impl Plan {
 }
 
 impl StageKind {
-    /// How many ports it has.
+    /// The number of ports of the stage.
     pub fn ports(&self) -> u16 {
         match self {
             StageKind::Bridge { ports, .. } => *ports,
@@ -173,7 +175,7 @@ impl StageKind {
         }
     }
 
-    /// How many packets the queue holds that a port leads to and back from, if it is such a port.
+    /// The packets that fit into the queue that a port leads to and back from; none if the port leads to no queue.
     pub(crate) fn queue_packets(&self, port: u16) -> Option<u64> {
         match self {
             StageKind::Bridge { .. } | StageKind::Router(_) | StageKind::Sealer => None,
@@ -184,7 +186,7 @@ impl StageKind {
         }
     }
 
-    /// How many sealers it has.
+    /// The number of sealers of the stage.
     pub fn sealers(&self) -> usize {
         match self {
             StageKind::Esp(plan) => plan.dispatch.sealers().into(),
@@ -200,7 +202,7 @@ impl StageKind {
         }
     }
 
-    /// The most packets that wait to leave by a port of the path that is joined to this one, if that is said here.
+    /// The most packets that may wait to leave by the port of the path that is joined to this port of the stage, if the stage limits them.
     pub(crate) fn held_packets_max(&self, port: u16) -> Option<u64> {
         match self {
             StageKind::Bridge { .. } | StageKind::Sealer => None,
@@ -214,7 +216,7 @@ impl StageKind {
         }
     }
 
-    /// The ports that packets may leave by which come in by `entry`: by this one too, if a router can send them back.
+    /// The ports by which packets that come in by `entry` may leave: by this one too, if a router can send them back.
     pub fn exits(&self, entry: u16) -> Vec<u16> {
         match self {
             StageKind::Bridge { ports, .. } => (0..*ports).filter(|&exit| exit != entry).collect(),

@@ -1,10 +1,11 @@
-//! The seam between the path and what packets come from and go to: a kernel's device, or a model of one.
+//! The traits between the path and a port, which packets come from and go to: a kernel's device, or a model of one.
 //!
 //! ```text
 //! receive queues --poll--> packets          packets --put, flush--> transmit ring --complete--> delivered, or refused
 //! ```
 //!
-//! Rule: what is not polled stays where it is, and holds whoever sends it. What is put has room: the path asks for it first.
+//! Rule: a packet that is not polled stays in its queue, and holds its sender. A packet that is put has room: the path asks for the room
+//! first.
 //!
 //! Owner: a port is one worker's. A port of the kernel is `weir_port::port::Port`; `weir-sim` models one on a virtual clock.
 
@@ -21,10 +22,10 @@ pub const POLL_PACKETS_MAX: u32 = 64;
 
 /// The receiving half of a port: queues that bring packets only when they are polled.
 pub trait ReceiveQueues {
-    /// How many there are.
+    /// The number of receive queues.
     fn queues(&self) -> usize;
 
-    /// Whether what it brings was in the path before: it has frames, and its origin stays what it is.
+    /// Whether the packets that the port brings were in the path before: they have frames, and keep their origin.
     fn is_inner(&self) -> bool {
         false
     }
@@ -42,13 +43,13 @@ pub trait ReceiveQueues {
     /// Tells the senders whether `queue` has a backlog, which new flows then avoid.
     fn set_backlog(&mut self, queue: usize, has_backlog: bool);
 
-    /// Polls `queue` once and appends what came; how many packets that were, with those that the device gave to somebody else.
+    /// Polls `queue` once and appends the packets that came; returns the number of packets, with those that were passed on elsewhere.
     fn poll(&mut self, queue: usize, frames: &mut Frames, received: &mut Vec<PathPacket>) -> usize;
 
-    /// Appends what has come on `queue` without a poll; how many packets that were.
+    /// Appends the packets that have come on `queue` without a poll; returns their number.
     fn collect(&mut self, queue: usize, frames: &mut Frames, received: &mut Vec<PathPacket>) -> usize;
 
-    /// Makes one poll of any queue bring at most so many packets, and says how many it then does.
+    /// Makes one poll of any queue bring at most `packets` packets; returns the most that a poll then brings.
     fn set_poll_budget(&mut self, packets: u32) -> u32;
 }
 
@@ -57,13 +58,13 @@ pub trait TransmitRing {
     /// The longest packet that may be transmitted, in bytes.
     fn packet_bytes_max(&self) -> u32;
 
-    /// How many more packets it takes now.
+    /// The number of packets that the ring takes now.
     fn room(&self) -> u32;
 
     /// Puts packets on the ring in their order, and leaves none; there must be room for all.
     fn put(&mut self, packets: &mut Vec<PathPacket>, frames: &mut Frames);
 
-    /// Makes the device transmit what is on the ring, or as much as it takes now. After a packet that was refused for good it goes on
+    /// Makes the device transmit the packets on the ring, or as many as it takes now. After a packet that was refused for good it goes on
     /// only if there is a carrier.
     ///
     /// # Errors
@@ -73,17 +74,17 @@ pub trait TransmitRing {
     /// Whether the device has a carrier; a request to the kernel.
     fn has_carrier(&self) -> bool;
 
-    /// Takes back the frames whose transmission has ended, telling `each` how many share a fate.
+    /// Takes back the frames whose transmission has ended, and tells `each` how many packets share an outcome.
     fn complete(&mut self, frames: &mut Frames, each: impl FnMut(Count, Completion));
 
-    /// What is on the ring or with the device.
+    /// Packets on the ring or with the device.
     fn in_flight(&self) -> Count;
 }
 
-/// What became of a request to transmit.
+/// The outcome of a request to transmit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transmit {
-    /// The device took what it could in one call.
+    /// The device took the packets that it could take in one call.
     Progress,
     /// The device is busy or memory is short: try again later.
     Busy,
@@ -93,13 +94,13 @@ pub enum Transmit {
     Down,
 }
 
-/// What became of a transmitted packet.
+/// The outcome of a packet's transmission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Completion {
-    /// The device took it.
+    /// The device took the packet.
     Delivered,
-    /// The device refused it for good.
+    /// The device refused the packet for good.
     Refused,
-    /// The port dropped it by a rule.
+    /// The port dropped the packet by a rule.
     Dropped(DropReason),
 }

@@ -1,4 +1,4 @@
-//! What stands between ports: bridges, routers, dispatch and ESP, each given a burst at a time.
+//! The stages between ports: bridges, routers, dispatch and ESP, each given a burst at a time.
 //!
 //! A bridge and a router are the core's ([`weir_core::net`]); here packets are moved as they decide. Each packet of a burst goes
 //! exactly one way: on by a port of the stage, into a router's keeping, or out of the path.
@@ -6,14 +6,15 @@
 //! | stage | ports | a packet that comes in |
 //! |---|---|---|
 //! | bridge | 2 to 64 | is forwarded or flooded; copies need frames, and are dropped as `no-frame` without |
-//! | router | one for each interface, of a host for each socket too | as [`weir_core::net::router`] says; what it makes itself waits until there is a frame |
-//! | dispatch | `dispatch.rs` | is handled, or waits for that with the worker of its flow |
+//! | router | one for each interface, of a host for each socket too | as [`weir_core::net::router`] says; its own packets wait until there is a frame |
+//! | dispatch | `dispatch.rs` | is handled, or waits for that at the worker of its flow |
 //! | sealer | 1 | is sealed or opened for an ESP, and goes back to it |
 //! | ESP | inside, outside, a queue of each, each sealer | is sealed or opened, `stage/protect.rs`; waits while no number is reserved for it |
 //!
-//! Conservation (invariant 1): accepted = delivered + dropped + held, where accepted is what came in by its ports and what it made
-//! itself (copies, fragments, messages of its own), delivered what it sent on or was for itself, held what it keeps. What a router keeps for
-//! a neighbour is counted besides where it enters and where it leaves, so that these sums can be held against what is there.
+//! Conservation (invariant 1): accepted = delivered + dropped + held, where accepted are the packets that came in by the stage's ports and
+//! those that it made itself (copies, fragments, messages of its own), delivered those that it sent on or that were for itself, held those
+//! that it keeps. The packets that a router keeps for a neighbour are also counted when they enter its keeping and when they leave it, so
+//! that these sums can be compared with the packets that are there.
 //!
 //! Owner: one worker.
 
@@ -44,7 +45,7 @@ use crate::shaping::ReleaseCounts;
 #[derive(Default)]
 pub struct StageOutput {
     pub(crate) packets: Vec<PathPacket>,
-    /// Of each run the port, and how many packets.
+    /// The port of each run, and its number of packets.
     pub(crate) runs: Vec<(u16, usize)>,
 }
 
@@ -54,7 +55,7 @@ impl StageOutput {
         self.note(out, 1);
     }
 
-    /// Moves a run of the first packets here; how much that was.
+    /// Moves the first `count` packets here as a run; returns their count.
     fn take_run(&mut self, out: u16, packets: &mut Vec<PathPacket>, count: usize) -> Count {
         let before = self.packets.len();
         move_first(packets, count, &mut self.packets);
@@ -80,31 +81,31 @@ fn len_bytes_of(packets: &[PathPacket]) -> u64 {
 pub struct Stage {
     decision: Decision,
     account: Account,
-    /// What of that it made itself.
+    /// The part of `account` that the stage made itself.
     made: Count,
-    /// What of that it consumed.
+    /// The part of `account` that the stage consumed.
     consumed: Count,
     keeping: Keeping,
     /// Frames for the fragments of the packet that is being cut; empty otherwise.
     cutting: Vec<Frame>,
-    /// What is back from sealers and being decided on; empty otherwise.
+    /// Packets that are back from sealers and being decided on; empty otherwise.
     merged: Vec<PathPacket>,
 }
 
-/// What a stage counts of the packets that it does not decide on at once, apart from its books.
+/// The counts of the packets that a stage does not decide on at once, apart from its books.
 #[derive(Default)]
 struct Keeping {
-    /// Packets that it began to keep.
+    /// Packets that the stage began to keep.
     entered: u64,
-    /// Packets that it kept and that went on, or were for itself.
+    /// Packets that the stage kept and that went on, or were for itself.
     delayed: u64,
-    /// Packets that it kept and dropped.
+    /// Packets that the stage kept and dropped.
     dropped: u64,
-    /// The most that it kept.
+    /// The most packets that the stage kept.
     held_max: u64,
 }
 
-/// What a stage decides by.
+/// The part of a stage that decides, by its kind.
 enum Decision {
     Bridge(Bridge),
     Router(Box<Router<PathPacket>>),
@@ -113,21 +114,21 @@ enum Decision {
     Sealer(Sealer),
 }
 
-/// What a stage moves packets with: the frames of the worker, the packets that leave it, and the time.
+/// The things around a stage that it moves packets with: the frames of the worker, the packets that leave the stage, and the time.
 pub struct Around<'a> {
-    /// Where packets begin and end.
+    /// The frames of the worker, in which packets begin and end.
     pub frames: &'a mut Frames,
-    /// What leaves.
+    /// Packets that leave the stage.
     pub sent: &'a mut StageOutput,
-    /// The time.
+    /// The present time, in nanoseconds.
     pub now_ns: u64,
 }
 
 impl Stage {
-    /// A stage of this kind. `seed` is random, so that nobody can prepare addresses that collide.
+    /// A stage of this kind. `seed` is random, so that no sender can prepare addresses that collide.
     ///
     /// # Errors
-    /// If a router cannot be made so.
+    /// If a router cannot have these settings.
     pub fn new(kind: &StageKind, seed: u64, now_ns: u64) -> Result<Stage, RouterError> {
         let decision = match kind {
             StageKind::Bridge { ports, stations_max, ageing_ns } => {
@@ -232,7 +233,7 @@ impl Stage {
         }
     }
 
-    /// Does what is due at this time; when to call again.
+    /// Does the work that is due at this time; returns the time at which to call again.
     pub fn poll(&mut self, around: &mut Around) -> Option<u64> {
         match &mut self.decision {
             Decision::Router(router) => {
@@ -248,7 +249,7 @@ impl Stage {
         }
     }
 
-    /// Forgets who was heard at a port: nobody is there any more.
+    /// Forgets the stations and neighbours that were heard at a port: none is there any more.
     pub fn forget(&mut self, port: u16) {
         match &mut self.decision {
             Decision::Bridge(bridge) => bridge.forget(port),
@@ -257,17 +258,17 @@ impl Stage {
         }
     }
 
-    /// Its books.
+    /// The books of the stage.
     pub fn account(&self) -> &Account {
         &self.account
     }
 
-    /// What of its books it made itself, and what it consumed.
+    /// The parts of its books that the stage made itself, and that it consumed.
     pub fn own(&self) -> [Count; 2] {
         [self.made, self.consumed]
     }
 
-    /// What entered it and what left it, as a queue tells it. Whatever it makes is decided on at once.
+    /// Packets that entered the stage and that left it, as a queue counts them. The packets that it makes are decided on at once.
     pub fn counts(&self) -> (EgressCounts, ReleaseCounts) {
         let &Keeping { entered, delayed, dropped, held_max } = &self.keeping;
         let dispatched = self.account.delivered.packets - delayed;
@@ -277,7 +278,7 @@ impl Stage {
         (intake, ReleaseCounts { dispatched, delayed, dropped })
     }
 
-    /// What it keeps.
+    /// Packets that the stage keeps.
     pub fn held(&self) -> Count {
         match &self.decision {
             Decision::Bridge(_) | Decision::Dispatch(_) | Decision::Sealer(_) => Count::default(),
@@ -286,7 +287,7 @@ impl Stage {
         }
     }
 
-    /// The bridge, if it is one.
+    /// The bridge, if the stage is one.
     pub fn bridge(&self) -> Option<&Bridge> {
         match &self.decision {
             Decision::Bridge(bridge) => Some(bridge),
@@ -294,7 +295,7 @@ impl Stage {
         }
     }
 
-    /// The router, if it is one.
+    /// The router, if the stage is one.
     pub fn router(&self) -> Option<&Router<PathPacket>> {
         match &self.decision {
             Decision::Router(router) => Some(router),
@@ -302,7 +303,7 @@ impl Stage {
         }
     }
 
-    /// The same, to be changed.
+    /// The router, to be changed.
     pub(crate) fn router_mut(&mut self) -> Option<&mut Router<PathPacket>> {
         match &mut self.decision {
             Decision::Router(router) => Some(router),
@@ -310,7 +311,7 @@ impl Stage {
         }
     }
 
-    /// The dispatch, if it is one.
+    /// The dispatch, if the stage is one.
     pub fn dispatch(&self) -> Option<&Dispatch> {
         match &self.decision {
             Decision::Dispatch(dispatch) => Some(dispatch),
@@ -370,7 +371,7 @@ impl Stage {
         }
     }
 
-    /// Takes out what need not wait any longer, and what the router made itself.
+    /// Takes out of a router the packets that need not wait any longer, and those that it made itself.
     fn release(&mut self, around: &mut Around) {
         while let Decision::Router(router) = &mut self.decision {
             let memory: &FrameMemory = around.frames.memory();
@@ -383,7 +384,7 @@ impl Stage {
             }
         }
         while let Decision::Router(router) = &mut self.decision {
-            // The frame comes first: what the router hands out is out of its keeping.
+            // The frame comes first: a packet that the router hands out is out of its keeping.
             let Some(frame) = around.frames.pool.take() else { break };
             let Some((out, bytes)) = router.made() else {
                 around.frames.pool.give(frame);
@@ -397,7 +398,7 @@ impl Stage {
         }
     }
 
-    /// Ends a packet and sends its fragments in its place. Without frames for all of them there is none, and the packet is dropped.
+    /// Ends a packet and sends its fragments in its place. Without frames for all fragments there are none, and the packet is dropped.
     fn cut(&mut self, out: u16, packet: PathPacket, around: &mut Around) {
         let Decision::Router(router) = &mut self.decision else { return };
         let memory = Arc::clone(around.frames.memory());
@@ -424,12 +425,12 @@ impl Stage {
     }
 }
 
-/// Of a packet that nobody sent through a port.
+/// The metadata of a packet that a stage made.
 fn own_meta(now_ns: u64) -> Meta {
     Meta { arrival_ns: now_ns, port: OWN_PORT, ..Meta::default() }
 }
 
-/// Takes so many frames, or none; whether it did.
+/// Takes `count` frames, or none; returns whether it took them.
 fn take_frames(taken: &mut Vec<Frame>, count: usize, frames: &mut Frames) -> bool {
     while taken.len() < count {
         let Some(frame) = frames.pool.take() else {

@@ -1,4 +1,4 @@
-//! What one worker owns of the path, and the one pass that moves packets along it.
+//! One worker's part of the path, and the one pass that moves packets along it.
 //!
 //! ```text
 //! port A --intake--> [stages] --> egress queue of B --release--> exit B                        and so for every port
@@ -12,8 +12,8 @@
 //! Rule (invariant 6): the work of a pass is bounded. Conservation (invariant 1), for each egress queue: accepted = delivered + dropped +
 //! held, and held is counted where packets are: in the classes, with the device.
 //!
-//! Pure: time is an argument, and nothing here calls the kernel but a port. The thread that drives it is `weir_run::worker`; what it is
-//! made of is described in [`crate::plan`] and put together in [`crate::assembly`].
+//! Pure: time is an argument, and nothing here calls the kernel but a port. The thread that drives a worker is `weir_run::worker`; its
+//! parts are described in [`crate::plan`] and put together in [`crate::assembly`].
 
 mod changes;
 
@@ -40,9 +40,9 @@ use crate::shaping::Release;
 pub struct Pass {
     /// Packets that moved.
     pub moved: usize,
-    /// When the next pass is due if nothing happens before.
+    /// The time at which the next pass is due if nothing happens before.
     pub wake_ns: Option<u64>,
-    /// Whether a packet that came now would be taken.
+    /// Whether the worker would take in a packet that came now.
     pub expecting: bool,
 }
 
@@ -57,34 +57,35 @@ impl Pass {
     }
 }
 
-/// What one worker owns.
+/// A worker: its ports, and the stages and egress queues between them.
 pub struct Worker<P> {
     pub(crate) ends: Vec<End<P>>,
-    /// Ports that are not here, in order like those that are (`gone.rs`).
+    /// The ports that are gone, or not there yet (`gone.rs`), in the order of the plan as `ends` are.
     pub(crate) gone: Vec<Gone>,
     pub(crate) between: Between,
     feeding: Feeding,
     landings: Option<Landings>,
-    /// What this worker waits for that comes back without a word.
+    /// The pauses between looks for frames and room, which come back without a word.
     backoff: Backoff,
-    /// The places that are waited for, to be put together in a pass.
+    /// The places that receive queues wait for, collected in a pass.
     waited_for: Vec<Place>,
-    /// What leaves an egress queue in a pass; empty between.
+    /// Packets that leave an egress queue in a pass; empty between passes.
     released: Vec<PathPacket>,
-    /// For each egress queue what had entered it before others' packets were taken.
+    /// For each egress queue the packets that had entered it before others' packets were taken.
     entered: Vec<u64>,
 }
 
-/// Who feeds the egress queues of a worker.
+/// The ports that feed the egress queues of a worker.
 pub(crate) struct Feeding {
-    /// For each egress queue the ports.
+    /// For each egress queue the ports that feed it.
     pub feeders: Vec<Vec<usize>>,
     /// For each port of the plan the longest packet that comes in there, in bytes.
     pub packet_bytes_max: Vec<u64>,
 }
 
 impl<P: ReceiveQueues + TransmitRing> Worker<P> {
-    /// Of ports, those that are here and those that are not, what lies between, who feeds that, and how others are reached.
+    /// A worker of the ports that are there and those that are gone, the stages and egress queues between them, the ports that feed these,
+    /// and the landings of other workers' packets.
     pub(crate) fn of(
         (ends, gone): (Vec<End<P>>, Vec<Gone>),
         between: Between,
@@ -109,7 +110,7 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
         worker
     }
 
-    /// Moves what can be moved now.
+    /// Moves the packets that can be moved now.
     ///
     /// # Errors
     /// If a device fails for good, or the other worker has gone.
@@ -126,10 +127,10 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
         Ok(pass)
     }
 
-    /// Moves what is inside on, and takes nothing in.
+    /// Moves the packets that are inside on, and takes no others in.
     ///
     /// # Errors
-    /// As of [`Worker::pass`].
+    /// Those of [`Worker::pass`].
     pub fn drain(&mut self, now_ns: u64) -> io::Result<Pass> {
         let mut pass = Pass::default();
         if let (Some(over), Some(landings)) = (&self.between.over, &self.landings) {
@@ -151,7 +152,7 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
         self.flush(pass, now_ns)
     }
 
-    /// Polls the queues for which there is room; whether some are left out because frames or credit are missing.
+    /// Polls the queues for which there is room; returns whether some are left out because frames or credit are missing.
     fn take_in(&mut self, pass: &mut Pass, now_ns: u64) -> bool {
         self.note_departing();
         let mut is_starved = false;
@@ -174,7 +175,7 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
         is_starved
     }
 
-    /// Takes in what was inside, and holds the receive queues whose packets come to full places by that.
+    /// Takes in the packets of ports that lead back, and holds the receive queues whose packets so come to full places.
     fn take_inner(&mut self, pass: &mut Pass, now_ns: u64) {
         for number in 0..self.ends.len() {
             let End { port, intake, .. } = &mut self.ends[number];
@@ -197,7 +198,7 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
                 landings.note_filled(&mut filled, &self.between.egress);
             }
             filled.clear();
-            // Its memory is used again.
+            // The memory of the list is used again.
             *self.ends[number].intake.filled_mut() = filled;
         }
     }
@@ -211,20 +212,20 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
         }
     }
 
-    /// Looks at what has become of transmissions, so that the books are up to date.
+    /// Books the outcomes of transmissions, so that the books are up to date.
     pub fn complete(&mut self) {
         for End { port, exit, .. } in &mut self.ends {
             exit.complete(port, &mut self.between.frames);
         }
     }
 
-    /// Takes what other workers have handed over.
+    /// Takes the packets that other workers have handed over.
     fn arrive(&mut self, pass: &mut Pass, now_ns: u64) {
         let Some(landings) = self.landings.as_mut().filter(|landings| landings.is_called()) else { return };
         self.entered.clear();
         self.entered.extend(self.between.egress.queues().iter().map(|queue| queue.counts().entered));
         let landed = landings.land(&mut self.between, now_ns);
-        // Asked also when it was woken for something else, which is no batch's.
+        // The question is asked without a batch too: a wake-up for another reason is then counted for no batch.
         let is_woken = landings.is_woken();
         if landed > 0 {
             pass.moved += landed;
@@ -238,7 +239,7 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
         }
     }
 
-    /// Publishes what others are to have, and then what of theirs was worked on.
+    /// Publishes the packets for other workers, and then how many of theirs were worked on.
     fn hand_over(&mut self, moved: usize, now_ns: u64) -> io::Result<()> {
         if let (Some(over), Some(landings)) = (&mut self.between.over, &mut self.landings) {
             over.flush(moved >= BURST, now_ns).map_err(|gone| {
@@ -253,12 +254,12 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
         Ok(())
     }
 
-    /// Lets out what the classes admit, as far as the ports have room.
+    /// Lets out the packets that the classes admit, as far as the ports have room.
     fn release(&mut self, pass: &mut Pass, now_ns: u64) {
         let Between { egress, frames, .. } = &mut self.between;
         for queue in 0..egress.queues().len() {
             let EgressQueue { port: number, shaping, .. } = egress.queue_mut(queue);
-            // One whose port is gone is empty.
+            // A queue whose port is gone is empty.
             if let Some(End { port, exit, .. }) = end_of(&mut self.ends, *number) {
                 let room = port.room();
                 let released = shaping.release(room, frames, now_ns, &mut self.released);
@@ -276,8 +277,8 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
         Ok(())
     }
 
-    /// Sleeps by `wait`, to which a descriptor is passed that is readable when the other worker has kicked, if there is one; not if
-    /// something has come that the worker does not know of. Whether it slept.
+    /// Sleeps by `wait`, unless something has come that the worker does not know of; returns whether it slept. If there are other workers,
+    /// `wait` gets a descriptor that is readable when one of them has kicked.
     ///
     /// # Errors
     /// Those of `wait`.
@@ -304,8 +305,8 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
         Ok(slept)
     }
 
-    /// Whether everything that came in has left; to be asked when nothing more is taken in. What a router keeps for a neighbour that does
-    /// not answer is not waited for.
+    /// Whether all packets that came in have left; to be asked when none is taken in any more. The packets that a router keeps for a
+    /// neighbour that does not answer are not waited for.
     pub fn is_drained(&self) -> bool {
         self.between.egress.held().packets == 0
             && !self.between.over.as_ref().is_some_and(Departures::may_come)
@@ -317,59 +318,59 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
         self.between.over.iter().for_each(Departures::leave);
     }
 
-    /// Takes in what has arrived at a port without a poll, room or not.
+    /// Takes in the packets that have arrived at a port without a poll, room or not.
     pub fn collect(&mut self, port: usize, now_ns: u64) {
         if let Some(End { port, intake, .. }) = end_of(&mut self.ends, port) {
             intake.collect(port, &mut self.between, now_ns);
         }
     }
 
-    /// The ports that it owns.
+    /// The ports that the worker owns.
     pub fn ends(&self) -> &[End<P>] {
         &self.ends
     }
 
-    /// A port that it owns, and the frames.
+    /// A port that the worker owns, and the frames.
     ///
     /// # Panics
-    /// If it does not own that port.
+    /// If the worker does not own that port.
     pub fn end_mut(&mut self, index: usize) -> (&mut End<P>, &mut Frames) {
         let end = end_of(&mut self.ends, index).expect("a port that this worker owns");
         (end, &mut self.between.frames)
     }
 
-    /// What lies between its ports.
+    /// The stages and egress queues between the worker's ports.
     pub fn between(&self) -> &Between {
         &self.between
     }
 
-    /// The egress queue of a port, if it is here.
+    /// The egress queue of a port, if this worker has it.
     pub fn egress(&self, port: usize) -> Option<&EgressQueue> {
         self.between.egress.queues().iter().find(|queue| queue.port == port)
     }
 
-    /// Its frames.
+    /// The worker's frames.
     pub fn frames(&self) -> &Frames {
         &self.between.frames
     }
 
-    /// Where packets of other workers come to, if links lead there.
+    /// The landings of other workers' packets, if links lead to other workers.
     pub fn landings(&self) -> Option<&Landings> {
         self.landings.as_ref()
     }
 
-    /// The same, to be looked into.
+    /// The landings, to be looked into.
     pub fn landings_mut(&mut self) -> Option<&mut Landings> {
         self.landings.as_mut()
     }
 
-    /// Its frames, to be given to a port that is about to be its own.
+    /// The worker's frames, to be given to a port that it is about to own.
     pub fn frames_mut(&mut self) -> &mut Frames {
         &mut self.between.frames
     }
 }
 
-/// The packets of all queues that lead back.
+/// The counts of the packets of all queues that lead back.
 fn turned_back<P: ReceiveQueues + TransmitRing>(egress: &EgressQueues, ends: &[End<P>]) -> TurnedBack {
     let mut turned_back = TurnedBack::default();
     for End { index, port, .. } in ends.iter().filter(|end| end.port.is_inner()) {

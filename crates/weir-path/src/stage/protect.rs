@@ -1,8 +1,8 @@
 //! Packets moved as an ESP stage decides ([`crate::esp`]).
 //!
-//! Conservation: a packet that is sealed grows, and one that is opened shrinks. What it grows by the stage has made, and what it shrinks by
-//! it has consumed, in bytes without a packet. What goes to a queue first is in the books of that, and comes here when it is back; so does what
-//! goes to a sealer.
+//! Conservation: a packet that is sealed grows, and one that is opened shrinks. The bytes that packets grow by count as made by the stage,
+//! and those that they shrink by as consumed, in bytes without a packet. A packet that goes to a queue first is in the books of the queue,
+//! and comes here when it is back; so does a packet that goes to a sealer.
 
 use weir_core::dispatch::protocol::Mode;
 use weir_core::drops::{Count, DropReason};
@@ -17,11 +17,11 @@ use crate::esp::sealer::SealerRun;
 use crate::esp::{Decided, Esp, EspVerdict, INSIDE, OUTSIDE};
 use crate::packet::PathPacket;
 
-/// How soon to look again whether a number is reserved.
+/// The pause before the next look for a reserved number, or for a frame for a keepalive, in nanoseconds.
 const LOOK_NS: u64 = 200_000;
 
 impl Stage {
-    /// The ESP, if it is one.
+    /// The ESP, if the stage is one.
     pub fn esp(&self) -> Option<&Esp> {
         match &self.decision {
             Decision::Esp(esp) => Some(esp),
@@ -29,24 +29,24 @@ impl Stage {
         }
     }
 
-    /// Makes an ESP stage what a change says; what waits is looked at by the new policies.
+    /// Carries out a change of an ESP stage; packets that wait are looked at by the new policies.
     pub(crate) fn change_esp(&mut self, change: EspChange, now_ns: u64) {
         if let Decision::Esp(esp) = &mut self.decision {
             esp.change(change, now_ns);
         }
     }
 
-    /// Whether packets wait here, so that nothing more may come. Where there are queues it may: nothing is taken from these then.
+    /// Whether packets wait here, so that no more may come. Where there are queues more may come: none is taken from the queues then.
     pub(crate) fn is_waiting(&self) -> bool {
         self.esp().is_some_and(|esp| esp.is_waiting() && esp.dispatch().mode == Mode::Direct)
     }
 
-    /// Whether nothing may be taken from the queue that leads back to a port.
+    /// Whether no packets may be taken from the queue that leads back to a port.
     pub(crate) fn holds(&self, port: u16) -> bool {
         self.esp().is_some_and(|esp| esp.holds(port))
     }
 
-    /// Says for each port of an ESP stage whether what leads there is with the same worker.
+    /// Says for the two sides of an ESP stage whether the stage or port that is joined there is with the same worker.
     pub(crate) fn set_beside(&mut self, is_beside: [bool; 2]) {
         if let Decision::Esp(esp) = &mut self.decision {
             esp.set_beside(is_beside);
@@ -64,7 +64,8 @@ impl Stage {
         }
     }
 
-    /// Lets the first packets of a burst through, or not, that came in by a port of an ESP stage: as many as can be decided on at once.
+    /// Decides on packets that came in by a port of an ESP stage, the first of a burst, as many as can be decided on at once; carries that
+    /// out.
     pub(super) fn protect(
         &mut self,
         port: u16,
@@ -83,7 +84,7 @@ impl Stage {
         self.carry_out_all(packets, decided, &verdicts, around);
     }
 
-    /// Lets through, or not, what is back from sealers and whose turn it is.
+    /// Decides on the packets that are back from sealers and whose turn it is; carries that out.
     fn merge(&mut self, around: &mut Around) {
         let mut merged = std::mem::take(&mut self.merged);
         let mut verdicts = [EspVerdict::Wait; BURST_MAX];
@@ -93,11 +94,11 @@ impl Stage {
         {
             self.carry_out_all(&mut merged, decided, &verdicts, around);
         }
-        // Its memory is used again.
+        // The memory of the list is used again.
         self.merged = merged;
     }
 
-    /// Carries out what was decided of the first packets.
+    /// Carries out the verdicts on the first packets.
     fn carry_out_all(
         &mut self,
         packets: &mut Vec<PathPacket>,
@@ -123,21 +124,21 @@ impl Stage {
         }
     }
 
-    /// An ESP stage learns where it tells a sealer what is to be done.
+    /// Gives an ESP stage the ring by which it tells a sealer its runs.
     pub(crate) fn join_sealer(&mut self, sealer: usize, runs: Producer<SealerRun>) {
         if let Decision::Esp(esp) = &mut self.decision {
             esp.join(sealer, runs);
         }
     }
 
-    /// A sealer learns where it is told.
+    /// Gives a sealer the ring by which it is told its runs.
     pub(crate) fn join_home(&mut self, runs: Consumer<SealerRun>) {
         if let Decision::Sealer(sealer) = &mut self.decision {
             sealer.join(runs);
         }
     }
 
-    /// Lets packets go that have waited; when to look again.
+    /// Lets packets go that have waited; returns the time at which to look again.
     pub(super) fn release_sealed(&mut self, around: &mut Around) -> Option<u64> {
         let mut has_released = false;
         while let Decision::Esp(esp) = &mut self.decision
@@ -151,7 +152,7 @@ impl Stage {
                     return Some(around.now_ns + LOOK_NS);
                 }
                 (EspVerdict::Pass(out), decided) if Esp::sealer_at(out).is_some() => {
-                    // It begins anew when it is back.
+                    // The packet begins anew when it is back from the sealer.
                     self.keeping.entered -= 1;
                     self.note_lengths(decided);
                     self.account.move_out(packet.len_bytes.into());
@@ -168,11 +169,11 @@ impl Stage {
                 false => self.keeping.dropped += 1,
             }
         }
-        // What was not taken from the queue meanwhile is, in the next pass.
+        // The packets that were not taken from the queue meanwhile are taken in the next pass.
         has_released.then_some(around.now_ns)
     }
 
-    /// Sends the keepalives that are due; when to look again.
+    /// Sends the keepalives that are due; returns the time at which to look again.
     pub(super) fn keep_alive(&mut self, around: &mut Around) -> Option<u64> {
         while let Decision::Esp(esp) = &mut self.decision {
             let next_ns = esp.next_keepalive_ns()?;
@@ -218,7 +219,8 @@ impl Stage {
         self.consumed.merge(shrunk);
     }
 
-    /// Cuts a packet, and lets the fragments through in its place. Without frames for all of them there is none, and it is dropped.
+    /// Cuts a packet, and lets the fragments through in its place. Without frames for all fragments there are none, and the packet is
+    /// dropped.
     fn cut_inside(&mut self, packet: PathPacket, mtu_bytes: u16, around: &mut Around) {
         let memory = std::sync::Arc::clone(around.frames.memory());
         let cut = Fragments::new(packet.bytes(&memory), mtu_bytes);
