@@ -1,4 +1,4 @@
-//! When to look again at something that cannot go on and does not say when it can: soon, and ever later while nothing moves.
+//! The time to look again at something that cannot go on and does not say when it can: soon, and ever later while nothing moves.
 //!
 //! ```text
 //! 30 us, 60 us, 120 us, ... 1 ms; something moved: 30 us again
@@ -13,7 +13,7 @@
 const PAUSE_NS_MIN: u64 = 30_000;
 const PAUSE_NS_MAX: u64 = 1_000_000;
 
-/// How long the pauses have become.
+/// The present length of the pauses.
 #[derive(Debug)]
 pub struct Backoff {
     progress: u64,
@@ -28,7 +28,8 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// When to look again; `progress` is a count that changes when something moves. Asked before that time, it is the same.
+    /// The time at which to look again; `progress` is a count that changes when something moves. Asked before that time, the answer is the
+    /// same.
     pub fn look_ns(&mut self, progress: u64, now_ns: u64) -> u64 {
         if progress != self.progress {
             *self = Backoff { progress, ..Backoff::default() };
@@ -45,7 +46,7 @@ impl Backoff {
 mod tests {
     use super::*;
 
-    /// How many looks there are within a time in which nothing moves.
+    /// The number of looks within a time in which nothing moves.
     fn looks(backoff: &mut Backoff, progress: u64, from_ns: u64, until_ns: u64) -> u32 {
         let (mut now_ns, mut count) = (from_ns, 0);
         while now_ns < until_ns {

@@ -1,14 +1,14 @@
-//! Whether a device has a carrier, for whoever transmits by it.
+//! Whether a device has a carrier, for the port that transmits by it.
 //!
-//! A device without a carrier refuses for good each packet that it is handed, and tells only whoever asks. So the first refusal
-//! makes its sender ask, at most every [`DOWN_RETRY_NS`]; while there is no carrier nothing more is handed over.
+//! A device without a carrier refuses for good each packet that it is handed, and tells why only when it is asked. So the first refusal
+//! makes the port ask, at most every [`DOWN_RETRY_NS`]; while there is no carrier no more packets are handed over.
 //!
-//! Owner: whoever owns the port. Limits: what was refused before the first answer is lost.
+//! Owner: the owner of the port. Limits: a packet that was refused before the first answer is lost.
 
-/// How long to leave a device alone that is down or has no carrier, in nanoseconds.
+/// The time for which a device that is down or has no carrier is left alone, in nanoseconds.
 pub const DOWN_RETRY_NS: u64 = 10_000_000;
 
-/// What is known of the carrier.
+/// The known state of the carrier.
 #[derive(Debug, Default)]
 pub struct Carrier {
     is_missing: bool,
@@ -16,17 +16,17 @@ pub struct Carrier {
 }
 
 impl Carrier {
-    /// Whether there was none when it was last asked for, and none has come: then nothing is to be handed over.
+    /// Whether there was no carrier when it was last asked for, and none has come: then no packet is to be handed over.
     pub fn stays_missing(&mut self, now_ns: u64, ask: impl FnOnce() -> bool) -> bool {
         self.is_missing && !self.is_found(now_ns, ask)
     }
 
-    /// When it may be asked for again.
+    /// The time at which the carrier may be asked for again.
     pub fn ask_ns(&self) -> u64 {
         self.ask_ns
     }
 
-    /// Whether there is one: as it was when last asked for, or as `ask` says if that is long ago.
+    /// Whether there is a carrier: as it was when last asked for, or as `ask` says if that is [`DOWN_RETRY_NS`] ago.
     pub fn is_found(&mut self, now_ns: u64, ask: impl FnOnce() -> bool) -> bool {
         if now_ns >= self.ask_ns {
             self.ask_ns = now_ns + DOWN_RETRY_NS;

@@ -1,20 +1,21 @@
-//! The way from a worker to the others of its topology: what it hands over, and what it may bring in for them.
+//! The way from a worker to the others of its topology: the packets that it hands over, and how many it may bring in for the others.
 //!
 //! ```text
 //! port --poll, if every gate on its way is open--> link --ring--> the worker that has the stage or the egress queue behind it
 //! ```
 //!
-//! Rule: a ring has a slot for every frame, so handing over cannot fail. What a receive queue may have under way is told by the worker where
-//! its packets come to:
+//! Rule: a ring has a slot for every frame, so handing over cannot fail. The packets that a receive queue may have under way are limited by
+//! the worker that they come to:
 //!
 //! ```text
-//! straight to an egress queue (a wire)   handed - landed < credit        what the place of its last packets may still hold ([`Credit`])
-//! by stages                              handed - landed < 512, or few   not while some of it wait in a full place
+//! straight to an egress queue (a wire)   handed - landed < credit        credit: the room of the place of its last packets ([`Credit`])
+//! by stages                              handed - landed < 512, or few   not while its packets wait in a full place
 //! ```
 //!
-//! So of a wire a place and what is under way to it hold its credit and one poll. By stages [`UNDER_WAY_MAX`] packets may be under way from one
-//! worker to another before no more are polled for that way, and a few of each queue and what stages make beyond that: of each a
-//! longest poll may be under way, also to a place that is full if none of it waits there, so that it does not wait for what others have.
+//! So on a wire a place and the packets under way to it hold its credit and one poll. By stages [`UNDER_WAY_MAX`] packets may be under way
+//! from one worker to another before no more are polled for that way. Beyond that come the packets that stages make, and a few of each
+//! receive queue: one longest poll of a queue may be under way, also to a full place if none of its packets waits there, so that the queue
+//! does not wait for the packets of others.
 //!
 //! Order: one ring from each worker to each other, first in, first out. A receive queue's packets take the same way.
 //!
@@ -31,19 +32,20 @@ use crate::packet::PathPacket;
 use crate::place::Credit;
 use crate::plan::Attachment;
 
-/// How many packets are under way from one worker to another before no more are polled for it.
+/// The number of packets under way from one worker to another at which no more are polled for that way.
 pub const UNDER_WAY_MAX: u64 = 512;
 
-/// So few are under way when who waits for packets to land is woken: there is something to do until more come.
+/// The number of packets still under way at which a worker that waits for packets to land is woken: there is work to do until more come.
 pub(crate) const UNDER_WAY_FEW: u64 = UNDER_WAY_MAX / 2;
-/// How long a worker that has more to hand over in its next pass lets another sleep: a wake-up costs both some microseconds.
+/// The longest that a worker that has more to hand over in its next pass lets another sleep, in nanoseconds: a wake-up costs both some
+/// microseconds.
 const WAKE_NS_MAX: u64 = 50_000;
 
-/// What goes from a worker to another.
+/// An element of the ring from a worker to another.
 pub enum Crosser {
-    /// A packet, which knows what it comes to by the number of that attachment.
+    /// A packet, which has the number of the attachment that it comes to.
     Packet(PathPacket),
-    /// Who sent by the link to this attachment is gone, and to be forgotten.
+    /// The port that sent by the link to this attachment is gone: the stations heard there are to be forgotten.
     Forget(u32),
 }
 
@@ -55,32 +57,32 @@ pub struct Departures {
     outlets: Vec<Option<Outlet<Crosser>>>,
     boards: Arc<[Board]>,
     handed: Vec<Count>,
-    /// The workers that were handed packets and not woken yet: bit by number.
+    /// The workers that were handed packets and not woken yet: a bit for each, by number.
     unwoken: u64,
-    /// Since when.
+    /// The time of the first such hand-over, in nanoseconds.
     unwoken_ns: u64,
-    /// For each worker, and each receive queue of all ports, what is known of those under way.
+    /// For each worker, and each receive queue of all ports, its packets that may be under way.
     bunches: Vec<Box<[Bunch]>>,
 }
 
-/// Packets of a receive queue that were handed to a worker since none of it was under way there.
+/// Packets of a receive queue that were handed to a worker since none of the queue was under way there.
 #[derive(Clone, Copy, Debug, Default)]
 struct Bunch {
     packets: u64,
-    /// How many packets, of any, had been handed over when the last of these was.
+    /// The number of packets, of any queue, that had been handed over when the last of these was.
     last: u64,
 }
 
-/// What other workers have to do with the packets of a port.
+/// The other workers that the packets of a port come to.
 #[derive(Debug, Default)]
 pub struct Crosses {
-    /// Those in whose egress queues they may wait, if any of them crosses over.
+    /// The workers in whose egress queues the packets may wait, if any of them crosses over.
     places: Box<[usize]>,
-    /// Where they cross over, from one and to another.
+    /// The pairs of workers, from one and to another, between which the packets cross over.
     pairs: Box<[(usize, usize)]>,
-    /// The ports by which they may leave that others own.
+    /// The ports of other workers by which the packets may leave, each with its owner.
     ports: Box<[(usize, usize)]>,
-    /// Whether all of them come straight to one egress queue.
+    /// Whether all packets come straight to one egress queue.
     is_straight: bool,
     /// The number of the port's first receive queue among all.
     first_flow: usize,
@@ -92,7 +94,7 @@ pub(crate) fn number_of(links: &[[Attachment; 2]], at: Attachment) -> Option<u32
 }
 
 impl Crosses {
-    /// Of the packets of a port, whose first receive queue has this number.
+    /// The crossings of the packets of a port, whose first receive queue has this number.
     pub(crate) fn of(portion: Portion, port: usize, first_flow: usize) -> Crosses {
         let Portion { plan, owners, worker } = portion;
         let hops = plan.hops_from(port);
@@ -117,12 +119,12 @@ impl Crosses {
         }
     }
 
-    /// The ports that others own by which they may leave.
+    /// The ports of other workers by which the packets may leave.
     pub(crate) fn exits(&self) -> impl Iterator<Item = usize> + '_ {
         self.ports.iter().map(|(_, port)| *port)
     }
 
-    /// Whether none of its packets crosses over.
+    /// Whether no packet of the port crosses over.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.pairs.is_empty()
@@ -141,8 +143,8 @@ impl Departures {
         Departures { worker, outlets, boards, handed, unwoken: 0, unwoken_ns: 0, bunches }
     }
 
-    /// Hands the first `count` packets over with the next [`Departures::flush`]; `receive_queue` says of each of which it is, if a port brought
-    /// it.
+    /// Hands the first `count` packets over with the next [`Departures::flush`]; `receive_queue` gives the receive queue of each, if a port
+    /// brought it.
     pub(crate) fn hand(
         &mut self,
         worker: usize,
@@ -151,7 +153,7 @@ impl Departures {
         count: usize,
         receive_queue: impl Fn(&PathPacket) -> Option<usize>,
     ) {
-        // Neighbours are mostly of one receive queue, and what the other worker tells is in its cache.
+        // Neighbours are mostly of one receive queue, and the other worker's count of landed packets is in that worker's cache.
         let mut landed = None;
         for run in packets[..count].chunk_by(|one, next| receive_queue(one) == receive_queue(next)) {
             let bytes = run.iter().map(|packet| u64::from(packet.len_bytes)).sum();
@@ -169,7 +171,7 @@ impl Departures {
         }
     }
 
-    /// Makes the stage behind a link forget who came by it, with the next [`Departures::flush`] and in order with packets.
+    /// Makes the stage behind a link forget the stations heard by it, with the next [`Departures::flush`] and in order with packets.
     pub(crate) fn forget(&mut self, worker: usize, to: u32) {
         self.stage(worker, Crosser::Forget(to));
     }
@@ -178,7 +180,7 @@ impl Departures {
         let outlet = self.outlets[worker].as_mut().expect("nothing crosses from a worker to itself");
         let mut is_there = true;
         if outlet.staged() == BURST {
-            // Who sleeps is woken for it with the rest.
+            // A worker that sleeps is woken for this batch with the rest.
             self.boards[self.worker].set_handed(worker, self.handed[worker].packets);
             is_there = outlet.flush_quietly().is_ok();
         }
@@ -186,13 +188,14 @@ impl Departures {
         assert!(is_staged, "a ring has a slot for every frame, and no worker goes before all have stopped");
     }
 
-    /// Publishes what was handed over, and wakes whoever sleeps: at once, or if `has_more` to hand over soon, [`WAKE_NS_MAX`] after the first.
+    /// Publishes the packets that were handed over, and wakes the workers that sleep: at once, or if `has_more` to hand over soon,
+    /// [`WAKE_NS_MAX`] after the first.
     ///
     /// # Errors
-    /// If one of the others has gone.
+    /// If another worker has gone.
     pub(crate) fn flush(&mut self, has_more: bool, now_ns: u64) -> Result<(), Abandoned> {
         for (worker, outlet) in self.outlets.iter_mut().enumerate() {
-            // Of what was published before there is always some left that is staged.
+            // An outlet that published a full batch before has an element staged behind it, so no outlet is missed.
             if let Some(outlet) = outlet.as_mut().filter(|outlet| outlet.staged() > 0) {
                 self.boards[self.worker].set_handed(worker, self.handed[worker].packets);
                 outlet.flush_quietly()?;
@@ -217,12 +220,12 @@ impl Departures {
         }
     }
 
-    /// Whether a receive queue of a port may be polled, as far as others are concerned; where there is no room for more, while fewer than
-    /// `few` of it are under way.
+    /// Whether other workers let a receive queue of a port be polled; by stages without room for more, while fewer than `few` packets of
+    /// the queue are under way.
     #[inline]
     pub(crate) fn admits(&self, crosses: &Crosses, queue: usize, few: u32, is_quiet: bool) -> bool {
         if crosses.is_straight {
-            // In this order: what has landed has taken its room.
+            // The packets under way are counted first, and the credit is read then: a packet that has landed has taken its room.
             let under_way = crosses.pairs.iter().map(|&pair| self.under_way(pair)).max().unwrap_or(0);
             let Credit { packets, door } = self.credit(crosses, queue);
             return under_way < u64::from(if is_quiet { door } else { packets });
@@ -230,7 +233,7 @@ impl Departures {
         match self.opening(crosses, queue) {
             Opening::Closed => false,
             Opening::Wide if self.has_credit(crosses, |_| true) => true,
-            // Of what others hand on nobody knows here whose it is.
+            // The receive queues of packets that other workers hand on are not known here.
             Opening::Wide | Opening::Narrow => {
                 self.has_credit(crosses, |from| from != self.worker)
                     && self.has_few_under_way(crosses.first_flow + queue, few)
@@ -238,7 +241,7 @@ impl Departures {
         }
     }
 
-    /// What a receive queue that others keep from being polled waits for: that a gate opens, or that packets land.
+    /// Whether a receive queue that others keep from being polled waits for a gate to open, and whether for packets to land.
     pub(crate) fn waits_for(&self, crosses: &Crosses, queue: usize) -> [bool; 2] {
         let is_closed = match crosses.is_straight {
             true => self.credit(crosses, queue).packets == 0,
@@ -247,14 +250,14 @@ impl Departures {
         [is_closed, !is_closed || crosses.is_straight]
     }
 
-    /// How the gates of a receive queue stand, wherever its packets came to: as the one that stands worst.
+    /// The opening of the gates of a receive queue at all workers where its packets may wait: that of the gate that is least open.
     fn opening(&self, crosses: &Crosses, queue: usize) -> Opening {
         let flow = crosses.first_flow + queue;
         let openings = crosses.places.iter().map(|&worker| self.boards[worker].opening(flow));
         openings.max().unwrap_or(Opening::Wide)
     }
 
-    /// What the place may still hold that packets of a receive queue come straight to.
+    /// The room of the place that packets of a receive queue come straight to.
     #[inline]
     fn credit(&self, crosses: &Crosses, queue: usize) -> Credit {
         let flow = crosses.first_flow + queue;
@@ -262,20 +265,20 @@ impl Departures {
         credits.fold(Credit::MOST, Credit::min)
     }
 
-    /// Whether on none of the ways of a port's packets, of those from these workers, too many are under way.
+    /// Whether fewer than [`UNDER_WAY_MAX`] packets are under way on each way of a port's packets that begins at a worker of `is_meant`.
     fn has_credit(&self, crosses: &Crosses, is_meant: impl Fn(usize) -> bool) -> bool {
         let mut pairs = crosses.pairs.iter().filter(|(from, _)| is_meant(*from));
         pairs.all(|&pair| self.under_way(pair) < UNDER_WAY_MAX)
     }
 
-    /// How many packets are under way from one worker to another.
+    /// The number of packets under way from one worker to another.
     #[inline]
     fn under_way(&self, (from, to): (usize, usize)) -> u64 {
         let handed = if from == self.worker { self.handed[to].packets } else { self.boards[from].handed(to) };
         handed.saturating_sub(self.boards[to].landed(from))
     }
 
-    /// Whether fewer packets of a receive queue are under way from here to each other worker, as far as is known.
+    /// Whether fewer than `few` packets of a receive queue are under way from here to each other worker, as far as is known.
     fn has_few_under_way(&self, flow: usize, few: u32) -> bool {
         let mut handed = self.bunches.iter().zip(self.boards.iter());
         handed.all(|(bunches, board)| {
@@ -294,13 +297,14 @@ impl Departures {
             .next()
     }
 
-    /// The least credit of what leaves by ports of others.
+    /// The least credit of the ports of other workers by which packets may leave, in bytes.
     pub(crate) fn credit_bytes(&self, crosses: &Crosses) -> u64 {
         let credit = crosses.ports.iter().map(|&(owner, port)| self.boards[owner].credit_bytes(port));
         credit.min().unwrap_or(u64::MAX)
     }
 
-    /// Says that this worker will park and wait for these things, of any other; after that it must look for them once more.
+    /// Tells the other workers that this one will park and wait for gates to open or packets to land; after that it must look for them once
+    /// more.
     pub(crate) fn wait_for(&self, is_wanted: [bool; 2]) {
         for kind in [OPENED, LANDED].into_iter().filter(|&kind| is_wanted[kind]) {
             let others = self.boards.iter().enumerate().filter(|(other, _)| *other != self.worker);
@@ -308,7 +312,7 @@ impl Departures {
         }
     }
 
-    /// Wakes whoever waits for one of these things, which have happened and are published.
+    /// Wakes the workers that wait for gates to open or packets to land here, if that has happened and is published.
     pub(crate) fn tell(&self, has_happened: [bool; 2]) {
         let mut told = self.boards[self.worker].hungry.take(self.worker, has_happened);
         while told != 0 {
@@ -319,37 +323,37 @@ impl Departures {
         }
     }
 
-    /// What this worker tells.
+    /// The board of this worker.
     pub(crate) fn board(&self) -> &Board {
         &self.boards[self.worker]
     }
 
-    /// Whether anything may still come from the others.
+    /// Whether packets may still come from the other workers.
     pub(crate) fn may_come(&self) -> bool {
         board::may_come(&self.boards)
     }
 
-    /// Tells that this worker takes nothing in any more, and wakes those that wait for that.
+    /// Tells that this worker takes no packets in any more.
     pub(crate) fn stop(&self) {
         self.board().end(Ending::Stopped);
     }
 
-    /// Whether it has told so.
+    /// Whether this worker takes no packets in any more.
     pub(crate) fn has_stopped(&self) -> bool {
         self.board().has_ended()
     }
 
-    /// Tells that this worker does nothing any more.
+    /// Tells that this worker has gone.
     pub(crate) fn leave(&self) {
         self.board().end(Ending::Gone);
     }
 
-    /// How often this worker woke others.
+    /// The number of times that this worker woke others.
     pub fn kicks(&self) -> u64 {
         self.outlets.iter().flatten().map(|outlet| outlet.counts().kicks).sum()
     }
 
-    /// What was handed to each worker.
+    /// Packets handed to each worker.
     pub fn handed(&self) -> &[Count] {
         &self.handed
     }

@@ -1,4 +1,4 @@
-//! A port of a worker: what comes in by it, and what goes out by it; and what is left of one that is gone.
+//! A port of a worker with its intake and its exit; and the books of a port that is gone.
 //!
 //! Ownership: all of it is one worker's, that of the [`crate::worker::Worker`] it is in.
 
@@ -7,22 +7,22 @@ use crate::intake::Intake;
 
 /// A port, and the ways in and out.
 pub struct End<P> {
-    /// Its place in the plan.
+    /// The port's place in the plan.
     pub index: usize,
-    /// Where packets come from and go to.
+    /// The port, which packets come from and go to.
     pub port: P,
-    /// What comes in here.
+    /// The way in of the packets that come by this port.
     pub intake: Intake,
-    /// What goes out here.
+    /// The way out of the packets that leave by this port.
     pub exit: Exit,
 }
 
-/// What there is of a port that is gone, or not there yet: its books, and its place.
+/// The books and the place of a port that is gone, or not there yet.
 pub struct Gone {
-    /// Its place in the plan.
+    /// The port's place in the plan.
     pub index: usize,
-    /// What came in here.
+    /// The way in, with the counts of the packets that came by this port.
     pub intake: Intake,
-    /// What went out here.
+    /// The way out, with the books of the packets that left by this port.
     pub exit: Exit,
 }

@@ -1,13 +1,13 @@
-//! The way out at one port: what was released goes onto the transmit ring, and its completion ends the account.
+//! The way out at one port: packets that were released go onto the transmit ring, and their completion ends the account.
 //!
-//! Where there is no carrier nothing is handed over (`carrier.rs`).
+//! Where there is no carrier no packet is handed over (`carrier.rs`).
 //!
-//! Conservation (invariant 1), at every instant: accepted = delivered + dropped + in flight. Owner: the worker that owns the
-//! port, which alone enters its device; others hand it packets, and wake it if it sleeps ([`TransmitCounts`]). What is put here has
-//! room: at most as many packets are on their way to a port as its transmit ring has entries.
+//! Conservation (invariant 1), at every instant: accepted = delivered + dropped + in flight. Owner: the worker that owns the port, which
+//! alone enters its device; others hand it packets, and wake it if it sleeps ([`TransmitCounts`]). A packet that is put here has room: at
+//! most as many packets are on their way to a port as its transmit ring has entries.
 //!
-//! Source of the counts: S. Ziehau, "altq spinlock and if_start dispatch", DragonFly kernel list, 13 April 2008
-//! (`hw.em1.serializer_*`). Counted once a pass, never for each packet.
+//! Source of the counts: S. Ziehau, "altq spinlock and if_start dispatch", DragonFly kernel list, 13 April 2008 (`hw.em1.serializer_*`).
+//! They are counted once a pass, never for each packet.
 
 use std::io;
 
@@ -20,7 +20,7 @@ use crate::frames::Frames;
 use crate::packet::PathPacket;
 use crate::port::{Completion, Transmit, TransmitRing};
 
-/// How the device of a port was used, by the names of the seed.
+/// The uses of the device of a port, by the names of the seed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TransmitCounts {
     /// Passes in which the owner had something to transmit there.
@@ -47,14 +47,14 @@ pub struct Exit {
     backoff: Backoff,
 }
 
-/// What the device is to take.
+/// The packets that the device is to take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Offer {
     #[default]
     Nothing,
-    /// What is on the ring.
+    /// The packets on the ring.
     Ring,
-    /// That, and more for which the ring has no room.
+    /// The packets on the ring, and more for which the ring has no room.
     Beyond,
 }
 
@@ -91,7 +91,7 @@ impl Exit {
         port.put(packets, frames);
     }
 
-    /// Makes the device transmit; when to try again what it does not take now.
+    /// Makes the device transmit; returns the time at which to try again the packets that it does not take now.
     ///
     /// # Errors
     /// If the device fails for good.
@@ -105,7 +105,7 @@ impl Exit {
         let is_left = outcome != Transmit::Progress;
         self.counts.tried += u64::from(is_offered);
         self.counts.tryfail += u64::from(is_offered && (is_left || self.offer == Offer::Beyond));
-        // What the device did not take stays on the ring, and is offered again.
+        // The packets that the device did not take stay on the ring, and are offered again.
         self.offer = if is_left { Offer::Ring } else { Offer::Nothing };
         Ok(match outcome {
             Transmit::Progress if port.room() > 0 => None,
@@ -115,7 +115,7 @@ impl Exit {
         })
     }
 
-    /// Looks at what has become of transmissions, so that the books are up to date.
+    /// Books the outcomes of transmissions, so that the books are up to date.
     pub fn complete(&mut self, port: &mut impl TransmitRing, frames: &mut Frames) {
         let account = &mut self.account;
         port.complete(frames, |ended, fate| match fate {
@@ -125,28 +125,28 @@ impl Exit {
         });
     }
 
-    /// The port is gone, and what was on its way out with it.
+    /// Books the packets on their way out as dropped: the port is gone.
     pub fn abandon(&mut self, port: &impl TransmitRing) {
         self.account.drop_all(DropReason::PortGone, port.in_flight());
         (self.offer, self.carrier, self.backoff) = (Offer::Nothing, Carrier::default(), Backoff::default());
     }
 
-    /// Packets that have come here and are gone again, in whatever way.
+    /// The number of packets that have come here and are gone again, in whatever way.
     pub fn finished(&self, port: &impl TransmitRing) -> u64 {
         self.account.accepted.packets - port.in_flight().packets
     }
 
-    /// Its books.
+    /// The books of the way out.
     pub fn account(&self) -> &Account {
         &self.account
     }
 
-    /// How its device was used.
+    /// The uses of the device.
     pub fn counts(&self) -> TransmitCounts {
         self.counts
     }
 
-    /// Notes that the owner slept; whether packets wait to be put here.
+    /// Notes that the owner slept; `is_waiting` tells whether packets wait to be put here.
     pub(crate) fn note_sleep(&mut self, is_waiting: bool) {
         self.counts.sleep += u64::from(is_waiting || self.offer != Offer::Nothing);
     }

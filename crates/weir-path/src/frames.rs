@@ -1,7 +1,6 @@
-//! The frames of a worker: where packets begin and end.
+//! The frames of a worker, in which packets begin and end.
 //!
-//! Conservation (invariant 1): a frame is in the pool, on loan to the kernel, or in the hands of whoever holds its
-//! [`weir_ring::memory::Frame`].
+//! Conservation (invariant 1): a frame is in the pool, on loan to the kernel, or with the holder of its [`weir_ring::memory::Frame`].
 //!
 //! Owner: one worker.
 
@@ -20,12 +19,12 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// Over a worker's pool, with nothing on loan.
+    /// The frames of a worker's pool, with none on loan.
     pub fn new(pool: Pool) -> Frames {
         Frames { loans: Loans::new(Arc::clone(pool.memory())), pool }
     }
 
-    /// The memory that they are of.
+    /// The memory that the frames are of.
     pub fn memory(&self) -> &Arc<FrameMemory> {
         self.pool.memory()
     }

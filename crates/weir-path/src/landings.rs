@@ -1,4 +1,4 @@
-//! Where packets come to a worker from the others of its topology, and what holds these.
+//! The landings of packets that come to a worker from the others of its topology, and the gates that hold the senders of these.
 //!
 //! ```text
 //! ring --> a stage, and the egress queue that it decides on --> place: full? the gate of the receive queue is closed
@@ -6,11 +6,11 @@
 //!      --> straight to an egress queue                      --> place: its room is told, and its owner when there is some again
 //! ```
 //!
-//! Rule: of what has come from each other worker the next burst is worked on in a pass, and what is behind it stays in its ring, where a long
-//! queue costs no cache. It waits for its turn there, never for room. The gate of a receive queue of
-//! another worker is closed while packets of it wait here in a place that is full: a place that takes nothing holds no queue that has
-//! nothing for it. When none waits there any more, but the place is still full, the gate is narrow. Where packets come straight to an egress
-//! queue there is no other place, and the gate tells what that may still hold. Whoever sleeps at a gate is woken when it opens.
+//! Rule: in a pass the next burst of each other worker's packets is worked on, and the packets behind it stay in the ring, where a long
+//! queue costs no cache. They wait for their turn there, never for room. The gate of a receive queue of another worker is closed while
+//! packets of it wait here in a place that is full: a place that takes no packets holds no queue that has none for it. When none waits
+//! there any more, but the place is still full, the gate is narrow. Where packets come straight to an egress queue there is no other place,
+//! and the gate tells the room of that queue. A worker that sleeps at a gate is woken when it opens.
 //!
 //! Conservation: under way = handed by the others - taken here. Owner: one worker.
 
@@ -29,13 +29,13 @@ use crate::egress::{EgressQueues, Landed};
 use crate::packet::PathPacket;
 use crate::place::{Credit, Gate, NOWHERE, Place};
 
-/// How often each port may be told to be gone before that is heard.
+/// The times that each port may be told to be gone before that is heard.
 const GONE_MAX: usize = 8;
 
-/// Where packets of the others come to.
+/// The landings of the other workers' packets.
 pub struct Landings {
     inbox: Inbox<Crosser>,
-    /// For each attachment of the plan, by its number, where it leads if it is here.
+    /// For each attachment of the plan, by its number, the way that it leads if it is here.
     ways: Vec<Option<Way>>,
     arrived: Vec<PathPacket>,
     gates: Gates,
@@ -45,16 +45,16 @@ pub struct Landings {
     receive_queues: Box<[usize]>,
     /// For each source its worker.
     sources: Vec<usize>,
-    /// How often others had woken this worker when it last asked.
+    /// The number of times that others had woken this worker when it last asked.
     woken: u64,
 }
 
 /// The packets of a worker's queues that lead back.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TurnedBack {
-    /// That came to wait there.
+    /// Packets that came to wait there.
     pub entered: u64,
-    /// That do not wait there any more: they came back, or were dropped.
+    /// Packets that do not wait there any more: they came back, or were dropped.
     pub left: u64,
 }
 
@@ -66,22 +66,22 @@ struct Gates {
     openings: Box<[Opening]>,
     /// The receive queues whose gates are not wide open.
     closed: Vec<usize>,
-    /// The receive queues whose packets come straight to an egress queue, and to which.
+    /// The receive queues whose packets come straight to an egress queue, each with that queue.
     straight: Vec<(usize, usize)>,
-    /// The places that packets of these came to last, with the room that is told of them.
+    /// The places that packets of `straight` came to last, each with its room as it was told.
     credits: Vec<(Place, Credit)>,
-    /// Whether there are others of these.
+    /// Whether the places of `credits` may be others.
     has_moved: bool,
-    /// Whether a gate has opened that nobody was told of.
+    /// Whether a gate has opened that no worker was told of.
     has_opened: bool,
-    /// Those of whose gates something is to be told.
+    /// The receive queues whose gates are to be told anew.
     touched: Vec<usize>,
 }
 
-/// The joints of so many workers, for ports of so many receive queues and so many frames.
+/// The departures and landings of so many workers, for ports of so many receive queues and so many frames.
 ///
 /// # Errors
-/// If the kernel does not give what wakes the workers.
+/// If the kernel does not give the descriptors that wake the workers.
 pub fn join(
     workers: usize,
     receive_queues: &[usize],
@@ -89,7 +89,7 @@ pub fn join(
 ) -> Result<Vec<(Departures, Landings)>, InboxError> {
     let queues: usize = receive_queues.iter().sum();
     let boards = Board::all(workers, queues, receive_queues.len());
-    // Beside each frame, word that a port has gone.
+    // Beside each frame a ring has slots for the word that a port has gone.
     let ends = handoff::mesh(workers, frames + GONE_MAX * receive_queues.len(), 1)?.into_iter().enumerate();
     let joints = ends.map(|(worker, (inbox, outlets))| {
         let gates = Gates {
@@ -121,24 +121,24 @@ pub fn join(
 }
 
 impl Landings {
-    /// Where attachments lead, by their numbers.
+    /// Sets the ways that attachments lead, by their numbers.
     pub(crate) fn set_ways(&mut self, ways: Vec<Option<Way>>) {
         self.ways = ways;
     }
 
-    /// Receive queues of others whose packets come straight to an egress queue, and to which.
+    /// Sets the receive queues of others whose packets come straight to an egress queue, each with that queue.
     pub(crate) fn set_straight(&mut self, straight: Vec<(usize, usize)>, egress: &EgressQueues) {
         self.gates.straight = straight;
         self.gates.straight.sort_unstable();
         self.gates.begin_anew(egress, None, &[]);
     }
 
-    /// How many receive queues each port of the plan has.
+    /// The number of receive queues of each port of the plan.
     pub(crate) fn receive_queues(&self) -> &[usize] {
         &self.receive_queues
     }
 
-    /// Works on a burst of what has come from each other worker; how many packets.
+    /// Works on the next burst from each other worker; returns the number of its elements.
     pub(crate) fn land(&mut self, between: &mut Between, now_ns: u64) -> usize {
         let Landings { inbox, ways, arrived, gates, taken, landed, sources, .. } = self;
         let memory = Arc::clone(between.frames.memory());
@@ -152,7 +152,8 @@ impl Landings {
                     take(at, between, arrived);
                     at = packet.to;
                 }
-                // Its headers are in another processor's cache: asked for now, to write, they come while the others are taken.
+                // The packet's headers are in another processor's cache: asked for now, to write, they come while the other packets are
+                // taken.
                 prefetch_write(packet.bytes(&memory));
                 taken.add(packet.len_bytes.into());
                 if let Source::Worker(number) = source {
@@ -169,14 +170,14 @@ impl Landings {
         moved
     }
 
-    /// Notes what came to full places of what came over rings before.
+    /// Notes the packets that came to full places, of those that came over rings before.
     pub(crate) fn note_filled(&mut self, filled: &mut Vec<Landed>, egress: &EgressQueues) {
         filled.drain(..).for_each(|landed| self.gates.note(landed));
         self.gates.tell(egress);
     }
 
-    /// Tells which packets wait to come back from queues: before it is told that this worker has stopped, and from then on before what brought
-    /// them is told as landed, so that they are known at every instant to be inside.
+    /// Tells which packets wait to come back from queues: before it is told that this worker has stopped, and from then on before the
+    /// packets that brought them are told as landed, so that they are known at every instant to be inside.
     pub(crate) fn tell_turned_back(&self, TurnedBack { entered, left }: TurnedBack) {
         let worker = self.gates.worker;
         let board = &self.gates.boards[worker];
@@ -184,8 +185,9 @@ impl Landings {
         board.set_landed(worker, left);
     }
 
-    /// Tells what room what has been worked on has left, and then how much that was, once what it caused has been told as handed, to others
-    /// or to queues that lead back; whether so few are left under way that whoever waits for that is to be woken.
+    /// Tells the room that is left, and then the number of packets that were worked on. The packets that these caused have been told as
+    /// handed before, to others or to queues that lead back. Returns whether so few are left under way that the workers that wait for that
+    /// are to be woken.
     pub(crate) fn tell_landed(&mut self, egress: &EgressQueues) -> bool {
         self.gates.tell_credits(egress);
         let worker = self.gates.worker;
@@ -197,7 +199,7 @@ impl Landings {
         })
     }
 
-    /// Opens the gates behind which nothing waits in a full place any more; whether there was one.
+    /// Opens the gates behind which no packets wait in a full place any more; returns whether one opened.
     pub(crate) fn open(&mut self, egress: &EgressQueues) -> bool {
         self.gates.open(egress)
     }
@@ -209,24 +211,24 @@ impl Landings {
         closed.chain(straight.filter(|&place| !egress.has_room(place)))
     }
 
-    /// The classes of an egress queue have changed: `moved` says of packets in which place they wait now.
+    /// The classes of an egress queue have changed: `moved` says for the packets of ports and receive queues in which place they wait now.
     pub(crate) fn follow(&mut self, egress: &EgressQueues, changed: usize, moved: &[(u16, u16, Place)]) {
         self.gates.follow(egress, changed, moved);
     }
 
-    /// What was taken.
+    /// Packets that were taken.
     pub fn taken(&self) -> Count {
         self.taken
     }
 
-    /// How many packets stand in its rings now, counted there.
+    /// The number of packets that stand in the rings now, counted there.
     pub fn waiting(&mut self) -> u64 {
         let mut packets = 0;
         self.inbox.look_at_waiting(|crosser| packets += u64::from(matches!(crosser, Crosser::Packet(_))));
         packets
     }
 
-    /// How others wake this worker.
+    /// The counters of the doorbell by which others wake this worker.
     pub fn doorbell(&self) -> DoorbellCounts {
         self.inbox.counts()
     }
@@ -237,13 +239,13 @@ impl Landings {
         std::mem::replace(&mut self.woken, woken) != woken
     }
 
-    /// Whether somebody has called this worker since it last began to park.
+    /// Whether another thread has called this worker since it last began to park.
     pub fn is_called(&self) -> bool {
         self.inbox.is_called()
     }
 
-    /// Sleeps by `wait`, to which the descriptor is passed that is readable when another worker has kicked; not if something has come over
-    /// or `other_work` is there. Whether it slept.
+    /// Sleeps by `wait`, unless something has come over or `other_work` is there; returns whether it slept. `wait` gets the descriptor that
+    /// is readable when another worker has kicked.
     pub(crate) fn park(
         &mut self,
         other_work: impl FnOnce() -> bool,
@@ -267,16 +269,16 @@ impl Gates {
         self.tell(&between.egress);
     }
 
-    /// A packet came to a place.
+    /// Notes that a packet came to a place.
     fn note(&mut self, Landed { place, fills, receive_queue }: Landed) {
-        // Of what a stage made itself there is none.
+        // A packet that a stage made itself has no receive queue.
         let Some((flow, gate)) = receive_queue.and_then(|flow| Some((flow, self.gates.get_mut(flow)?)))
         else {
             return;
         };
         let opening = &mut self.openings[flow];
         let is_news = match (*opening, fills) {
-            // It waits for what it has filled, whatever else it comes to.
+            // The queue waits for the places that it has filled, whatever other place its packets come to.
             (Opening::Closed, false) => return,
             (Opening::Closed, true) => !gate.places().contains(&place),
             (Opening::Narrow, _) | (Opening::Wide, true) => {
@@ -298,7 +300,7 @@ impl Gates {
         }
     }
 
-    /// Tells of the gates that something has happened to.
+    /// Tells the gates of the receive queues in `touched`.
     fn tell(&mut self, egress: &EgressQueues) {
         while let Some(flow) = self.touched.pop() {
             let gate = &self.gates[flow];
@@ -311,7 +313,7 @@ impl Gates {
         }
     }
 
-    /// Tells of the gates of places whose room has changed.
+    /// Tells the gates of places whose room has changed.
     fn tell_credits(&mut self, egress: &EgressQueues) {
         let mut has_changed = std::mem::take(&mut self.has_moved);
         if has_changed {
@@ -335,7 +337,7 @@ impl Gates {
         self.tell(egress);
     }
 
-    /// Opens what has room again; whether that is news.
+    /// Opens the gates whose places have room again; returns whether one opened that no worker was told of.
     fn open(&mut self, egress: &EgressQueues) -> bool {
         let (gates, openings, touched) = (&mut self.gates, &mut self.openings, &mut self.touched);
         let mut has_opened = false;
@@ -371,7 +373,7 @@ impl Gates {
             if gate.places().iter().any(|place| place.egress == changed) {
                 let now = moved.iter().find(|(port, queue, _)| egress.flow_of(*port, *queue) == flow);
                 *gate = Gate::new(NOWHERE);
-                // Where nothing of it waits it opens with the next look.
+                // Where no packet of the queue waits, the gate opens with the next look.
                 gate.note(now.map_or(NOWHERE, |(.., place)| *place), true);
             }
             self.touched.push(flow);
@@ -379,7 +381,8 @@ impl Gates {
         self.begin_anew(egress, Some(changed), moved);
     }
 
-    /// The places of an egress queue, or of all, are others: what comes straight there waits for those where its packets are now.
+    /// Renews the gates of the receive queues whose packets come straight to an egress queue, or to any, whose places are others now: each
+    /// waits for the place where its packets are.
     fn begin_anew(&mut self, egress: &EgressQueues, changed: Option<usize>, moved: &[(u16, u16, Place)]) {
         let straight =
             self.straight.iter().filter(|(_, queue)| changed.is_none_or(|changed| changed == *queue));

@@ -1,12 +1,12 @@
-//! Where packets wait, by number: the classes of all egress queues of a worker, each a place.
+//! The places where packets wait, by number: the classes of all egress queues of a worker.
 //!
 //! ```text
 //! place           an egress queue and a class of it
-//! number          that of the place in one list, dense: the group of the queues that wait for it (`weir_core::poll_order`)
+//! number          a place's index in one list, dense: the group of the queues that wait for it (`weir_core::poll_order`)
 //! ```
 //!
-//! A receive queue's packets come out at one place or at several, and which is not known before they are here. So a queue waits for those
-//! that its last poll filled, or if it filled none, for the last that it fed ([`Gate`]).
+//! A receive queue's packets come out at one place or at several, and the places are not known before the packets are here. So a queue
+//! waits for the places that its last poll filled, or if it filled none, for the last that it fed ([`Gate`]).
 //!
 //! Owner: one worker. Limits: a gate remembers [`PLACES_MAX`] places; a poll that fills more waits for that many of them.
 
@@ -25,7 +25,7 @@ pub struct Place {
     pub class: usize,
 }
 
-/// Not known yet: of a queue of which nothing has come to wait anywhere.
+/// The place of a receive queue of which no packet has come to wait yet: not known.
 pub const NOWHERE: Place = Place { egress: usize::MAX, class: FREE };
 
 /// The numbers of all places.
@@ -37,7 +37,7 @@ pub struct Places {
 }
 
 impl Places {
-    /// Of egress queues whose classes are below these.
+    /// The places of egress queues whose classes are below these numbers.
     pub fn new(classes_max: impl Iterator<Item = usize>) -> Places {
         let mut numbers = Places { first: Vec::new(), places: vec![NOWHERE] };
         for (egress, classes_max) in classes_max.enumerate() {
@@ -48,7 +48,7 @@ impl Places {
         numbers
     }
 
-    /// How many there are.
+    /// The number of places.
     pub fn count(&self) -> usize {
         self.places.len()
     }
@@ -60,35 +60,35 @@ impl Places {
         first + if place.class == FREE { 0 } else { place.class + 1 }
     }
 
-    /// The place of a number, if it is here.
+    /// The place with a number; [`NOWHERE`] if this worker has none of that number.
     #[inline]
     pub fn place_or_none(&self, number: usize) -> Place {
         self.places.get(number).copied().unwrap_or(NOWHERE)
     }
 }
 
-/// How many packets may be under way to a worker while a receive queue is polled whose packets come to a place there.
+/// The number of packets that may be under way to a worker while a receive queue is polled whose packets come to a place there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credit {
-    /// Of a queue that has had its turn.
+    /// The packets for a queue that has had its turn.
     pub packets: u16,
-    /// Of a quiet one with nothing at the place, which a full place has a door for.
+    /// The packets for a quiet queue with none at the place, which a full place has a door for.
     pub door: u16,
 }
 
 impl Credit {
-    /// None: a closed gate.
+    /// No packets: a closed gate.
     pub const NONE: Credit = Credit { packets: 0, door: 0 };
-    /// As much as may be under way at all.
+    /// As many packets as may be under way at all.
     pub const MOST: Credit = Credit { packets: UNDER_WAY_MAX as u16, door: UNDER_WAY_MAX as u16 };
 
-    /// The less of both.
+    /// The lesser of both.
     #[must_use]
     pub fn min(self, other: Credit) -> Credit {
         Credit { packets: self.packets.min(other.packets), door: self.door.min(other.door) }
     }
 
-    /// Whether less is closed than by `before`.
+    /// Whether this credit admits packets where `before` admitted none.
     pub(crate) fn opens(self, before: Credit) -> bool {
         before.packets == 0 && self.packets > 0 || before.door == 0 && self.door > 0
     }
@@ -99,22 +99,22 @@ impl Credit {
 pub struct Gate {
     places: [Place; PLACES_MAX],
     len: u8,
-    /// Whether those are what the last poll filled.
+    /// Whether `places` are those that the last poll filled.
     is_full: bool,
 }
 
 impl Gate {
-    /// One that waits for a place.
+    /// A gate that waits for one place.
     pub fn new(place: Place) -> Gate {
         Gate { places: [place; PLACES_MAX], len: 1, is_full: false }
     }
 
-    /// A poll begins: what it feeds is noted from here on.
+    /// Begins a poll: the places that it feeds are noted from here on.
     pub fn begin(&mut self) {
         self.is_full = false;
     }
 
-    /// A packet of the poll came to a place, and filled it or did not.
+    /// Notes that a packet of the poll came to a place, and whether it filled that.
     #[inline]
     pub fn note(&mut self, place: Place, fills: bool) {
         if !self.is_full && !fills && self.len == 1 && self.places[0] == place {
@@ -128,12 +128,12 @@ impl Gate {
         }
     }
 
-    /// Whether it waits for what was filled.
+    /// Whether the gate waits for places that were filled.
     pub fn is_full(&self) -> bool {
         self.is_full
     }
 
-    /// The places.
+    /// The places that the gate waits for.
     #[inline]
     pub fn places(&self) -> &[Place] {
         &self.places[..usize::from(self.len)]

@@ -1,4 +1,4 @@
-//! What becomes of packets whose port is gone: they end here, whatever the classes say, and are booked.
+//! The end of packets whose port is gone: they are dropped, whatever the classes say, and are booked.
 
 use weir_core::drops::DropReason;
 use weir_core::shaper::Shaper;
@@ -8,7 +8,7 @@ use super::{FREE, Shaping};
 use crate::packet::PathPacket;
 
 impl Shaping {
-    /// Drops all that waits.
+    /// Drops all packets that wait.
     pub fn drop_all(&mut self, reason: DropReason, pool: &mut Pool) {
         let leaves: Vec<_> = self.leaves().collect();
         for leaf in leaves {

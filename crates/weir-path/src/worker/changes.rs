@@ -1,8 +1,8 @@
-//! What changes of a worker while packets are inside: limits, classes, the longest packet of a port, associations and policies, what sockets are
-//! bound to.
+//! Changes of a worker while packets are inside: limits, classes, the longest packet of a port, associations and policies, the bindings of
+//! sockets.
 //!
-//! Rule: a change comes between two passes, whole or not at all. Nothing that waits is lost by it, and no flow reordered; the intakes learn
-//! which places are gone, so that none stays closed for a place that nobody opens.
+//! Rule: a change comes between two passes, whole or not at all. No packet that waits is lost by it, and no flow reordered; the intakes
+//! learn which places are gone, so that none waits for a place that is gone.
 
 use std::sync::Arc;
 
@@ -22,20 +22,20 @@ use crate::port::{ReceiveQueues, TransmitRing};
 use crate::shape::PortShape;
 
 impl<P: ReceiveQueues + TransmitRing> Worker<P> {
-    /// An ESP stage, by its place here, learns where it tells a sealer what is to be done.
+    /// Gives an ESP stage, by its place here, the ring by which it tells a sealer its runs.
     pub(crate) fn join_sealer(&mut self, stage: usize, sealer: usize, runs: Producer<SealerRun>) {
         self.between.stage_mut(stage).join_sealer(sealer, runs);
     }
 
-    /// A sealer, by its place here, learns where it is told.
+    /// Gives a sealer, by its place here, the ring by which it is told its runs.
     pub(crate) fn join_home(&mut self, stage: usize, runs: Consumer<SealerRun>) {
         self.between.stage_mut(stage).join_home(runs);
     }
 
-    /// Changes the limits of what leaves by a port, if its egress queue is here; nothing that waits is touched.
+    /// Changes the limits of the packets that leave by a port, if its egress queue is here; no packet that waits is touched.
     ///
     /// # Errors
-    /// If they cannot be kept; nothing has changed then.
+    /// If the limits cannot be kept; nothing has changed then.
     pub fn set_limits(
         &mut self,
         port: usize,
@@ -49,7 +49,7 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
         Ok(())
     }
 
-    /// How what leaves by each port is shaped, of those whose egress queues are here.
+    /// The shapes of the ports whose egress queues are here.
     pub fn shapes(&self) -> Vec<PortShape> {
         let queues = self.between.egress.queues().iter().map(|queue| PortShape {
             port: queue.port,
@@ -59,10 +59,10 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
         queues.collect()
     }
 
-    /// Whether what leaves by these ports can be shaped so, of those whose egress queues are here.
+    /// Checks whether these shapes can be kept, for the ports whose egress queues are here.
     ///
     /// # Errors
-    /// The first port that cannot, and why.
+    /// The first port whose shape cannot be kept, and why.
     pub fn check_shapes(&self, shapes: &[PortShape]) -> Result<(), (usize, String)> {
         shapes.iter().try_for_each(|PortShape { port, limits, classes }| {
             let fits = |queue: &EgressQueue| queue.shaping.check(limits.as_ref(), classes.as_deref());
@@ -70,11 +70,11 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
         })
     }
 
-    /// Shapes what leaves by these ports so from now on, of those whose egress queues are here: all of them or none. Nothing that waits is
-    /// lost, and no flow reordered.
+    /// Shapes the packets that leave by these ports so from now on, for the ports whose egress queues are here: all of them or none. No
+    /// packet that waits is lost, and no flow reordered.
     ///
     /// # Errors
-    /// As of [`Worker::check_shapes`]; nothing has changed then.
+    /// Those of [`Worker::check_shapes`]; nothing has changed then.
     pub fn reshape(&mut self, shapes: &[PortShape], now_ns: u64) -> Result<(), (usize, String)> {
         self.check_shapes(shapes)?;
         for PortShape { port, limits, classes } in shapes {
@@ -91,8 +91,8 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
         Ok(())
     }
 
-    /// Shapes what leaves by a port by these classes from now on, or by its limits alone, if its egress queue is here; nothing that waits is
-    /// lost, and no flow reordered.
+    /// Shapes the packets that leave by a port by these classes from now on, or by its limits alone, if its egress queue is here; no packet
+    /// that waits is lost unless the rule of its new class drops it, and no flow reordered.
     pub fn set_classes(&mut self, port: usize, classes: Option<&Arc<Classes>>, now_ns: u64) {
         let Some(changed) = self.between.egress.of_port(port) else { return };
         let Between { egress, frames, .. } = &mut self.between;
@@ -121,7 +121,7 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
         }
     }
 
-    /// Makes polls as small as the least credit asks for, of those that they may use up.
+    /// Makes polls as small as the least credit that they may use up asks for.
     pub fn tune(&mut self) {
         let Between { egress, over, .. } = &self.between;
         if let Some(over) = over {
@@ -133,7 +133,7 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
         }
     }
 
-    /// Notes how long packets are that come in by a port, of whatever worker, from now on.
+    /// Notes the longest packet that comes in by a port, of whatever worker, from now on, in bytes.
     pub fn set_packet_bytes_max(&mut self, port: usize, bytes: u64, now_ns: u64) {
         let Feeding { feeders, packet_bytes_max } = &mut self.feeding;
         packet_bytes_max[port] = bytes;
@@ -146,18 +146,18 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
     /// Binds a socket of a host, by the place of its stage here, between two passes.
     ///
     /// # Errors
-    /// If another is bound so, or there is no such bucket; nothing has changed then.
+    /// If another socket is bound so, or there is no such bucket; nothing has changed then.
     pub fn bind(&mut self, stage: usize, binding: Binding, socket: u16) -> Result<(), BindError> {
         let host = self.between.stage_mut(stage).router_mut();
         host.map_or(Ok(()), |host| host.bind(binding, socket))
     }
 
-    /// Unbinds a socket of a host: what comes for it from now on finds nobody.
+    /// Unbinds a socket of a host: packets that come for it from now on find no socket.
     pub fn unbind(&mut self, stage: usize, socket: u16) {
         self.between.stage_mut(stage).router_mut().into_iter().for_each(|host| host.unbind(socket));
     }
 
-    /// Makes an ESP stage, by its place here, what a change says, between two passes: nothing that is inside is lost by it.
+    /// Carries out a change of an ESP stage, by its place here, between two passes: no packet that is inside is lost by it.
     pub fn change_esp(&mut self, stage: usize, change: EspChange, now_ns: u64) {
         self.between.stage_mut(stage).change_esp(change, now_ns);
     }
