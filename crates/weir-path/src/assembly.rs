@@ -1,6 +1,6 @@
-//! A worker put together from a plan: which ports it owns, and where each of them, and each port of a stage, leads.
+//! The assembly of a worker from a plan: the ports that it owns, and the way that each of them, and each port of a stage, leads.
 //!
-//! Rule: an egress queue is with the owner of its port, and what links to another worker lead to is reached over a ring.
+//! Rule: an egress queue is with the owner of its port, and the end of a link at another worker is reached over a ring.
 //!
 //! Owner: the caller, until it has the worker.
 
@@ -24,29 +24,29 @@ use crate::port::{ReceiveQueues, TransmitRing};
 use crate::stage::Stage;
 use crate::worker::{Feeding, Worker};
 
-/// What a worker may use.
+/// The shares of memory and of a pass that a worker may use.
 #[derive(Clone, Copy, Debug)]
 pub struct Shares {
     /// The most packets inside that are bound for one port.
     pub held_packets_max: u64,
     /// The most packets that a poll brings.
     pub poll_budget_max: u32,
-    /// Receive queues that a port may have that is not there yet.
+    /// The receive queues that a port that is not there yet may have.
     pub queues_gone: usize,
-    /// A random number, so that nobody can prepare addresses that collide.
+    /// A random number, so that no sender can prepare addresses that collide.
     pub seed: u64,
 }
 
-/// Why a worker cannot be made of a plan.
+/// The reason why a worker cannot be made of a plan.
 #[derive(Debug, PartialEq, Eq)]
 pub enum PlanError {
-    /// The limits of what leaves by a port cannot be kept.
+    /// The limits of the packets that leave by a port cannot be kept.
     Limits(String, TbfError),
-    /// A router cannot be made so.
+    /// A router cannot have its settings.
     Router(String, RouterError),
     /// A port is joined to nothing.
     Unattached(String),
-    /// A link joins what two workers own who cannot reach each other.
+    /// A link joins ports or stages of two workers that cannot reach each other.
     Apart,
 }
 
@@ -64,11 +64,11 @@ impl fmt::Display for PlanError {
 impl std::error::Error for PlanError {}
 
 impl<P: ReceiveQueues + TransmitRing> Worker<P> {
-    /// A worker that owns its portion of a plan: these ports, each with its place there, in order, and the stages; and how it reaches the
+    /// A worker that owns its portion of a plan: these ports, each with its place there, in order, and the stages; and its ways to the
     /// others, if links lead to any. Ports of its portion that are missing are not there yet.
     ///
     /// # Errors
-    /// If the plan cannot be carried out so.
+    /// If the plan cannot be carried out with these.
     pub fn new(
         portion: Portion,
         ports: Vec<(usize, P)>,
@@ -103,10 +103,11 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
         for &(out, ref feeders) in &fed {
             let queues: usize = feeders.iter().map(|&port| receive_queues[port]).sum();
             let packets_max = if plan.stages.is_empty() && landings.is_none() {
-                // The last poll before the bound may overshoot it, and what all queues have on offer may come in without a poll.
+                // The last poll before the bound may overshoot it, and the packets that all queues have on offer may come in without a
+                // poll.
                 held_packets_max as usize + (queues + 1) * poll_budget_max as usize
             } else {
-                // A stage may make packets, and others hand over what was polled before they saw that there is no room.
+                // A stage may make packets, and other workers may hand over packets that they polled before they saw that there is no room.
                 frames.memory().frames() as usize
             };
             let planned = &plan.ports[out];
@@ -192,7 +193,7 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
     }
 }
 
-/// The ports by which packets of these ports may leave, each with those that feed it.
+/// The ports by which packets of these ports may leave, each with the ports that feed it.
 fn fed_by(plan: &Plan, ports: impl Iterator<Item = usize>) -> Vec<(usize, Vec<usize>)> {
     let mut fed: Vec<(usize, Vec<usize>)> = (0..plan.ports.len()).map(|port| (port, Vec::new())).collect();
     for port in ports {
@@ -204,7 +205,7 @@ fn fed_by(plan: &Plan, ports: impl Iterator<Item = usize>) -> Vec<(usize, Vec<us
     fed
 }
 
-/// That an attachment leads nowhere.
+/// The error that an attachment is joined to nothing.
 fn unattached(plan: &Plan, from: Attachment) -> PlanError {
     PlanError::Unattached(match from {
         Attachment::Port(port) => plan.ports[port].interface.clone(),

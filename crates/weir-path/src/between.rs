@@ -1,16 +1,17 @@
-//! What lies between a worker's ports: the stages, the egress queues, and the links that lead from one to the next.
+//! The part of a worker between its ports: the stages, the egress queues, and the links that lead from one to the next.
 //!
 //! ```text
-//! intake --way--> egress queue                         a wire: nothing between
+//! intake --way--> egress queue                         a wire: no stage between
 //!        --way--> stage --way--> stage --way--> egress queue
-//!                       --way--> another worker, which has what the link leads to
+//!                       --way--> another worker, which has the stage or egress queue
 //! ```
 //!
-//! Rule: a packet that is taken in moves on until it waits in an egress queue, is kept by a router, or ends. Stages never wait, so what
-//! holds a sender is always a place of an egress queue, and [`Between::take`] tells which places a poll fed.
+//! Rule: a packet that is taken in moves on until it waits in an egress queue, is kept by a router, or ends. Stages never wait, so a sender
+//! is always held by a place of an egress queue, and [`Between::take`] tells which places a poll fed.
 //!
-//! Order: packets of a flow pass the same stages in the order in which they came; what waits before a port of a stage is served first in,
-//! first out. Bounded: bridges are joined by one way only (whoever makes a [`crate::plan::Plan`] sees to that), and routers count hops.
+//! Order: packets of a flow pass the same stages in the order in which they came; packets that wait before a port of a stage are served
+//! first in, first out. Bounded: bridges are joined by one way only (the maker of a [`crate::plan::Plan`] sees to that), and routers count
+//! hops.
 //!
 //! Owner: one worker.
 
@@ -27,7 +28,7 @@ use crate::packet::PathPacket;
 use crate::place::{NOWHERE, Place};
 use crate::stage::{Around, Stage, StageOutput};
 
-/// Where packets go on from a port, or from a port of a stage.
+/// The way on of packets from a port, or from a port of a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// Into an egress queue, by its place in the worker.
@@ -44,7 +45,7 @@ impl Way {
         !matches!(self, Way::Egress(_))
     }
 
-    /// Where packets wait that go by it, as far as is known before they are looked at.
+    /// The place where packets wait that go by this way, as far as is known before they are looked at.
     pub fn place(self, egress: &EgressQueues) -> Place {
         match self {
             Way::Egress(queue) => egress.default_place(queue),
@@ -53,11 +54,11 @@ impl Way {
     }
 }
 
-/// What lies between the ports of a worker.
+/// The part of a worker between its ports.
 pub struct Between {
-    /// Where packets begin and end.
+    /// The frames of the worker, in which packets begin and end.
     pub frames: Frames,
-    /// Where packets wait.
+    /// The egress queues, in which packets wait.
     pub egress: EgressQueues,
     /// The ways to other workers, if links lead there.
     pub over: Option<Departures>,
@@ -70,14 +71,14 @@ pub struct Between {
 /// A stage and what leads to and from it.
 struct StageAt {
     stage: Stage,
-    /// Where each of its ports leads, if packets leave by it.
+    /// The way that each of its ports leads, if packets leave by it.
     ways: Box<[Option<Way>]>,
-    /// What waits before each of its ports.
+    /// Packets that wait before each of its ports.
     arrived: Box<[Vec<PathPacket>]>,
 }
 
 impl Between {
-    /// Stages with the ways that their ports lead, egress queues, and the ways to other workers.
+    /// The part between ports of stages with the ways that their ports lead, egress queues, and the ways to other workers.
     pub fn new(
         frames: Frames,
         egress: EgressQueues,
@@ -104,12 +105,12 @@ impl Between {
         self.stages.iter().map(|at| &at.stage)
     }
 
-    /// Whether packets wait in a stage for what lets them on without a word, so that nothing more may come to stages.
+    /// Whether packets wait in a stage for something that comes without a word, so that no more may come to stages.
     pub fn is_waiting(&self) -> bool {
         self.stages.iter().any(|at| at.stage.is_waiting())
     }
 
-    /// Whether a stage wants nothing more that comes by a way from the queue there.
+    /// Whether the stage that a way leads to takes no more packets from the queue that leads back there.
     pub(crate) fn holds(&self, way: Way) -> bool {
         match way {
             Way::Stage(stage, port) => self.stages[stage].stage.holds(port),
@@ -122,14 +123,14 @@ impl Between {
         &mut self.stages[stage].stage
     }
 
-    /// What stages keep.
+    /// Packets that stages keep.
     pub fn kept(&self) -> Count {
         let mut kept = Count::default();
         self.stages().for_each(|stage| kept.merge(stage.held()));
         kept
     }
 
-    /// Makes the stage that a way leads to forget who came by it, at whatever worker.
+    /// Makes the stage that a way leads to, at whatever worker, forget the stations heard by it.
     pub fn forget(&mut self, way: Way) {
         match way {
             Way::Stage(stage, port) => self.stages[stage].stage.forget(port),
@@ -167,7 +168,7 @@ impl Between {
         }
     }
 
-    /// Does what stages have to do at this time; when to call again.
+    /// Does the work of stages that is due at this time; returns the time at which to call again.
     pub fn poll(&mut self, now_ns: u64) -> Option<u64> {
         let mut next_ns = None;
         for number in 0..self.stages.len() {
@@ -180,7 +181,7 @@ impl Between {
         next_ns
     }
 
-    /// Lets stages decide until nothing waits before any.
+    /// Lets stages decide until no packet waits before any.
     fn serve(&mut self, now_ns: u64, landed: &mut impl FnMut(Landed)) {
         while let Some((number, port)) = self.turns.pop_front() {
             let StageAt { stage, arrived, .. } = &mut self.stages[number];
@@ -190,7 +191,7 @@ impl Between {
         }
     }
 
-    /// Moves what left a stage to where its ports lead.
+    /// Moves the packets that left a stage on by the ways of its ports.
     fn pass_on(&mut self, number: usize, landed: &mut impl FnMut(Landed)) {
         let Between { frames, egress, over, stages, turns, sent } = self;
         for (port, count) in sent.runs.drain(..) {
@@ -210,7 +211,7 @@ impl Between {
     }
 }
 
-/// Hands the first packets over to another worker, for what they come to there.
+/// Hands the first `count` packets over to another worker, for the attachment `to` there.
 fn hand(
     over: &mut Option<Departures>,
     egress: &EgressQueues,

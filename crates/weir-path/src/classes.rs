@@ -1,8 +1,8 @@
-//! The classes that share a limit, read and checked: what a file comes to, and what a tree of classes is made of.
+//! The classes that share a limit, read from a file and checked: the settings of a tree of classes.
 //!
 //! Rule: each class stands behind its parent; packets wait in leaves only, and filters lead only there.
 //!
-//! Pure. The file is read elsewhere (`weir_run::classes`), which says with its place what is wrong.
+//! Pure. The file is read elsewhere (`weir_run::classes`), which tells each fault with its place.
 
 use weir_core::classify::{Classifier, Target};
 use weir_core::rate::Rate;
@@ -12,19 +12,20 @@ use weir_core::shaper::backlog::{FullPolicy, QueueRule};
 pub const FREE: &str = "free";
 /// A longest Ethernet frame of the usual MTU, which a burst must let pass.
 pub const FRAME_BYTES: u64 = 1514;
-/// How much may wait, as a time at the rate, where nothing is asked for.
+/// The time at the rate for which packets may wait, in nanoseconds, where a file gives none.
 pub const QUEUE_NS_DEFAULT: u64 = 5_000_000;
-/// The queue of a class that marks or drops, in CoDel's targets: what stood no longer than one would be full before CoDel saw a
-/// queue that stands.
+/// The queue of a class that marks or drops, in CoDel's targets: a queue no longer than one target would be full before CoDel saw that it
+/// stands.
 const QUEUE_TARGETS: u64 = 10;
 
-/// One turn of borrowing in proportion to the rate: a millisecond of it, one frame at least and at most 200 kB, as in the kernel.
+/// The bytes of one turn of borrowing, in proportion to the rate: a millisecond of it, one frame at least and at most 200 kB, as in the
+/// kernel.
 pub fn quantum_bytes_default(rate: Rate) -> u32 {
     const QUANTUM_BYTES_MAX: u64 = 200_000;
     rate.bytes_in(1_000_000).clamp(FRAME_BYTES, QUANTUM_BYTES_MAX) as u32
 }
 
-/// How much may wait in a leaf, as a time at its ceiling.
+/// The time at its ceiling for which packets may wait in a leaf, in nanoseconds.
 pub fn queue_ns_default(when_full: FullPolicy) -> u64 {
     match when_full {
         FullPolicy::Block => QUEUE_NS_DEFAULT,
@@ -32,18 +33,18 @@ pub fn queue_ns_default(when_full: FullPolicy) -> u64 {
     }
 }
 
-/// What a file says, checked.
+/// The classes of a file, checked.
 #[derive(Clone, Debug)]
 pub struct Classes {
-    /// Which kind of tree they make.
+    /// The kind of tree that they make.
     pub kind: TreeKind,
     /// The classes, each behind its parent. Targets of the classifier are places in this list.
     pub classes: Vec<ClassConfig>,
-    /// Which packet belongs to which leaf.
+    /// The filters that give packets their leaves.
     pub classifier: Classifier,
-    /// The leaf of what no filter matches; past the limits if none.
+    /// The leaf of packets that no filter matches; if none, they pass the limits.
     pub default: Option<usize>,
-    /// What is kept, but perhaps not as meant.
+    /// Warnings of settings that are kept, but perhaps not as meant.
     pub warnings: Vec<String>,
 }
 
@@ -74,34 +75,34 @@ pub struct ClassConfig {
     pub parent: Option<usize>,
     /// Its guarantee or share.
     pub rate: Rate,
-    /// The most it may reach. For CBQ that of the root, or its own rate if it is bounded: no limit of its own, but the
+    /// The highest rate that it may reach. For CBQ that is the root's, or its own rate if it is bounded: no limit of its own, but the
     /// measure of its queue.
     pub ceil: Rate,
-    /// What may pass at once of the rate.
+    /// The bytes that may pass at once at its rate.
     pub burst_bytes: u64,
-    /// What may pass at once of the ceiling.
+    /// The bytes that may pass at once at its ceiling.
     pub cburst_bytes: u64,
     /// Whether it never borrows, for CBQ.
     pub bounded: bool,
-    /// One turn of borrowing.
+    /// The bytes of one turn of borrowing.
     pub quantum_bytes: u32,
-    /// What makes it a leaf; none for an inner class.
+    /// The rules of a leaf; none for an inner class.
     pub leaf: Option<LeafRules>,
 }
 
-/// What holds for packets that wait in a leaf.
+/// The rules for packets that wait in a leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeafRules {
-    /// 0 goes first.
+    /// The priority; 0 goes first.
     pub priority: u8,
-    /// How much may wait, as a time at the ceiling.
+    /// The time at the ceiling for which packets may wait, in nanoseconds.
     pub queue_ns: u64,
-    /// What happens when that much does.
+    /// The treatment of packets when as many wait.
     pub rule: QueueRule,
 }
 
 impl LeafRules {
-    /// With this priority, and all else as where nothing is asked for: whoever sends is held.
+    /// The rules with this priority and the defaults of a file: a full leaf holds the senders.
     pub fn of_priority(priority: u8) -> LeafRules {
         let rule = QueueRule::default();
         LeafRules { priority, queue_ns: queue_ns_default(rule.when_full), rule }

@@ -1,4 +1,5 @@
-//! All workers of a plan: its ports and frames dealt out, and each joined to the others where a link leads from one to another.
+//! The workers of a plan: its ports and frames are dealt out to them, and each is joined to the others where a link leads from one to
+//! another.
 //!
 //! Owner: the caller, until each worker has a thread.
 
@@ -16,12 +17,12 @@ use crate::plan::{Attachment, Plan, StageKind};
 use crate::port::{ReceiveQueues, TransmitRing};
 use crate::worker::Worker;
 
-/// Why a plan cannot have its workers.
+/// The reason why a plan cannot have its workers.
 #[derive(Debug)]
 pub enum DealError {
-    /// There can be no such path.
+    /// The plan is impossible.
     Plan(PlanError),
-    /// The kernel does not give what wakes the workers.
+    /// The kernel does not give the descriptors that wake the workers.
     Inbox(InboxError),
 }
 
@@ -36,10 +37,10 @@ impl fmt::Display for DealError {
 
 impl std::error::Error for DealError {}
 
-/// The workers of a plan: each has some of these frames, and of the ports those that it owns and that are there.
+/// The workers of a plan: each has its entry of `frames`, and the ports that it owns and that are there.
 ///
 /// # Errors
-/// If there can be no such path, or the kernel does not give what wakes them.
+/// If the plan is impossible, or the kernel does not give the descriptors that wake the workers.
 pub fn workers<P: ReceiveQueues + TransmitRing>(
     (plan, owners): (&Plan, &Owners),
     ports: Vec<Option<P>>,
@@ -66,12 +67,12 @@ pub fn workers<P: ReceiveQueues + TransmitRing>(
         workers.push(Worker::new(portion, ports, frames, others, shares, now_ns).map_err(DealError::Plan)?);
     }
     join_sealers((plan, owners), &mut workers);
-    // Each knows the others' credit only now.
+    // Each worker knows the others' credit only now.
     workers.iter_mut().for_each(Worker::tune);
     Ok(workers)
 }
 
-/// Lets each ESP stage tell its sealers what is to be done.
+/// Gives each ESP stage and its sealers the rings by which it tells them their runs.
 fn join_sealers<P: ReceiveQueues + TransmitRing>(
     (plan, owners): (&Plan, &Owners),
     workers: &mut [Worker<P>],

@@ -11,16 +11,16 @@ use crate::frames::Frames;
 use crate::packet::PathPacket;
 use crate::port::{Completion, ReceiveQueues, Transmit, TransmitRing};
 
-/// A port.
+/// A port of the kernel, or one in memory.
 pub enum EitherPort<K, M> {
-    /// The kernel's, or what stands in for it.
+    /// A port of the kernel, or a model of one.
     Kernel(Box<K>),
-    /// One in memory.
+    /// A port in memory.
     Memory(Box<M>),
 }
 
 impl<K, M> EitherPort<K, M> {
-    /// The kernel's, if it is one.
+    /// The port of the kernel, if it is one.
     pub fn kernel(&self) -> Option<&K> {
         match self {
             EitherPort::Kernel(port) => Some(port),
@@ -28,7 +28,7 @@ impl<K, M> EitherPort<K, M> {
         }
     }
 
-    /// The same, to be changed.
+    /// The port of the kernel, to be changed.
     pub fn kernel_mut(&mut self) -> Option<&mut K> {
         match self {
             EitherPort::Kernel(port) => Some(port),
@@ -37,7 +37,7 @@ impl<K, M> EitherPort<K, M> {
     }
 }
 
-/// Does the same with either.
+/// Does the same with either port.
 macro_rules! either {
     ($port:expr, $inner:ident => $what:expr) => {
         match $port {

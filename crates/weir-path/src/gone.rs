@@ -1,23 +1,23 @@
 //! A port that goes while others carry on, and comes back.
 //!
 //! ```text
-//! there --take_port--> gone       what it had received is taken in; what is bound for it is dropped as `port-gone`, and is from now on
-//!   ^                    |        who was heard behind it is forgotten
+//! there --take_port--> gone       packets that it had received are taken in; packets bound for it are dropped as `port-gone`
+//!   ^                    |        stations that were heard behind it are forgotten
 //!   +-----give_port------+        its queue, limits and classes are as before, and empty
 //! ```
 //!
-//! Rule: nothing that is not bound for the port is lost, held or reordered. Conservation (invariant 1) holds at every instant: what was on
-//! its way out counts as dropped, as nobody tells what became of it.
+//! Rule: no packet that is not bound for the port is lost, held or reordered. Conservation (invariant 1) holds at every instant: packets on
+//! their way out count as dropped, because their completion is not told any more.
 //!
-//! Owner: one worker. Limits: it comes back with as many receive queues as the plan had room for, or fewer. Frames that are with its
-//! device stay on loan until whoever closes that takes them back.
+//! Owner: one worker. Limits: it comes back with as many receive queues as the plan had room for, or fewer. Frames that are with its device
+//! stay on loan until the code that closes the device takes them back.
 
 use crate::end::{End, Gone};
 use crate::port::{ReceiveQueues, TransmitRing};
 use crate::worker::Worker;
 
 impl<P: ReceiveQueues + TransmitRing> Worker<P> {
-    /// Takes a port out that is gone; none if it is not here.
+    /// Takes a port out that is gone; returns none if it is not here.
     pub fn take_port(&mut self, index: usize, now_ns: u64) -> Option<P> {
         let at = self.ends.binary_search_by_key(&index, |end| end.index).ok()?;
         self.complete();
@@ -31,14 +31,14 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
         Some(port)
     }
 
-    /// Drops what is bound for a port that is not here.
+    /// Drops the packets that are bound for a port that is not here.
     pub(crate) fn close(&mut self, index: usize, now_ns: u64) {
         if let Some(queue) = self.between.egress.of_port(index) {
             self.between.egress.close(queue, &mut self.between.frames, now_ns);
         }
     }
 
-    /// Takes a port in that was gone, or not there yet. How long packets are that come in is to be said anew.
+    /// Takes a port in that was gone, or not there yet. The longest packet that comes in by it is to be said anew.
     ///
     /// # Errors
     /// The port, if it is not gone, or has more receive queues than there is room for.

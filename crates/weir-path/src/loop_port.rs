@@ -1,12 +1,13 @@
-//! A port that leads back into the path: what leaves by it comes in by it, as soon as there is room for it there.
+//! A port that leads back into the path: a packet that leaves by it comes in by it again.
 //!
 //! ```text
 //! egress queue, where packets wait --put, if there is room--> ring --poll--> the stage that it is joined to
 //! ```
 //!
-//! Rule: a packet is with the port from its `put` to its poll, so that it is in one place at every instant. No place holds what is polled: it
-//! holds its receive queue, so that all flows share the places evenly (`worker.rs`), and no queue here waits for another. A packet has its frame, and stays one of the receive queue by which it first came in,
-//! so that the packets of a flow wait in one queue wherever they go, those that came by here and those that did not.
+//! Rule: a packet is with the port from its `put` to its poll, so that it is in one place at every instant. A full place does not hold a
+//! packet that is polled here: it holds the packet's receive queue, so that all flows share the places evenly (`worker.rs`), and no queue
+//! here waits for another. A packet has its frame, and stays a packet of the receive queue by which it first came in, so that the packets
+//! of a flow wait in one queue wherever they go, those that came by here and those that did not.
 //!
 //! Order: first in, first out; one receive queue.
 //!
@@ -22,7 +23,7 @@ use crate::frames::Frames;
 use crate::packet::PathPacket;
 use crate::port::{Completion, POLL_PACKETS_MAX, ReceiveQueues, Transmit, TransmitRing};
 
-/// What the ring takes: as much as two polls bring.
+/// The packets that the ring takes: as many as two polls bring.
 const RING_PACKETS: u32 = 2 * POLL_PACKETS_MAX;
 
 /// A port that leads back.
@@ -30,9 +31,9 @@ const RING_PACKETS: u32 = 2 * POLL_PACKETS_MAX;
 pub struct LoopPort {
     ring: Vec<PathPacket>,
     poll_budget: u32,
-    /// What was put and is not polled.
+    /// Packets that were put and are not yet told as delivered.
     inside: Count,
-    /// What was polled and is not told as delivered.
+    /// Packets that were polled and are not yet told as delivered.
     polled: Count,
 }
 
@@ -60,12 +61,12 @@ impl ReceiveQueues for LoopPort {
         !self.ring.is_empty()
     }
 
-    // What is inside is announced as long as it is.
+    // A packet on the ring is announced until it is polled.
     fn expect(&mut self, _: usize) {}
 
     fn set_announced(&mut self, _: usize) {}
 
-    // Its egress queue holds who sends.
+    // The egress queue of the port holds the senders.
     fn set_backlog(&mut self, _: usize, _: bool) {}
 
     fn poll(&mut self, _: usize, _: &mut Frames, received: &mut Vec<PathPacket>) -> usize {

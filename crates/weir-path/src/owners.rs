@@ -1,14 +1,15 @@
-//! Which worker owns which port and stage of a plan.
+//! The owners of the ports and stages of a plan: a worker for each.
 //!
 //! ```text
-//! a wire          with two workers each end has one, and packets cross between them (`departures.rs`)
+//! a wire          with two workers each end has a worker, and packets cross between them (`departures.rs`)
 //! anything else   falls into parts that no link joins; each part is one worker's as a whole, while there are enough
 //! ```
 //!
-//! Rule: the parts are dealt the largest first, each to the worker with the fewest ports, so none has more than the others by more than
-//! one part. Where there are more workers than parts, the parts with stages have several: each of these has as many of its ports, in the
-//! order of the plan, and a stage is with most of what it is joined to. A part with an ESP stage that seals at once has one. Where packets
-//! wait for that in a queue, up to half of the workers, the last, have nothing but such stages, in turn: the others receive meanwhile.
+//! Rule: the parts are dealt the largest first, each to the worker with the fewest ports, so none has more than the others by more than one
+//! part. Where there are more workers than parts, the parts with stages have several: each worker has as many of the part's ports, in the
+//! order of the plan, and a stage is with the worker of most ports and stages that it is joined to. A part with an ESP stage that seals at
+//! once has one worker. Where packets wait for sealing in a queue, the last workers, up to half of all or as many as the parts leave over,
+//! have nothing but such stages, in turn: the others receive meanwhile.
 //!
 //! Pure: the same plan is dealt the same way each time. Owner: the caller.
 
@@ -25,24 +26,24 @@ pub struct Owners {
     pub stages: Vec<usize>,
 }
 
-/// What one of the workers has of a plan.
+/// One worker's portion of a plan.
 #[derive(Clone, Copy, Debug)]
 pub struct Portion<'a> {
     /// The plan.
     pub plan: &'a Plan,
-    /// Who owns what of it.
+    /// The owners of its ports and stages.
     pub owners: &'a Owners,
     /// The worker.
     pub worker: usize,
 }
 
 impl Owners {
-    /// One worker owns everything.
+    /// The owners where one worker owns everything.
     pub fn alone(plan: &Plan) -> Owners {
         Owners { ports: vec![0; plan.ports.len()], stages: vec![0; plan.stages.len()] }
     }
 
-    /// A plan dealt to so many workers.
+    /// The owners of a plan that is dealt to so many workers.
     pub fn deal(plan: &Plan, workers: usize) -> Owners {
         let mut owners = Owners::alone(plan);
         if plan.is_wire() {
@@ -60,11 +61,11 @@ impl Owners {
         owners
     }
 
-    /// Deals parts to the first so many workers.
+    /// Deals parts to the first `workers` workers.
     fn deal_parts(&mut self, plan: &Plan, mut parts: Vec<Joined>, workers: usize) {
-        // Those as large as others stay in the order of the plan.
+        // Parts as large as others stay in the order of the plan.
         parts.sort_by_key(|part| std::cmp::Reverse(part.ports.len()));
-        // What has no ports moves little, and is the first worker's where there are more.
+        // A part without ports moves few packets, and is the first worker's where there are more workers than parts with ports.
         let with_ports = parts.partition_point(|part| !part.ports.is_empty());
         if with_ports < workers {
             return self.split(plan, &parts[..with_ports], workers);
@@ -82,7 +83,7 @@ impl Owners {
     fn split(&mut self, plan: &Plan, parts: &[Joined], workers: usize) {
         let mut shares = vec![1; parts.len()];
         for _ in parts.len()..workers {
-            // Who has the most ports for each of its workers gets one more.
+            // The part with the most ports for each of its workers gets one more.
             let most = (0..parts.len()).filter(|&part| parts[part].workers_max() > shares[part]);
             let most =
                 most.max_by_key(|&part| (parts[part].ports.len() / shares[part], std::cmp::Reverse(part)));
@@ -98,7 +99,7 @@ impl Owners {
         }
     }
 
-    /// Deals the stages of a part to its workers: each to that which has most of what it is joined to.
+    /// Deals the stages of a part to its workers: each to the worker that has most of the ports and stages that it is joined to.
     fn home(&mut self, plan: &Plan, part: &Joined, workers: std::ops::Range<usize>) {
         let mut homeless = part.stages.clone();
         while !homeless.is_empty() {
@@ -118,7 +119,7 @@ impl Owners {
                 let most = (0..votes.len()).max_by_key(|&worker| (votes[worker], std::cmp::Reverse(worker)));
                 most.filter(|&worker| votes[worker] > 0).map(|worker| (*stage, workers.start + worker))
             };
-            // Those joined to something that has a home get one in this round, the others after them.
+            // The stages that are joined to something with a home get one in this round, the others after them.
             let mut homes: Vec<_> = homeless.iter().filter_map(most).collect();
             if homes.is_empty() {
                 homes.push((homeless[0], workers.start));
@@ -133,7 +134,7 @@ impl Owners {
         self.stages[..stage].iter().filter(|&&owner| owner == self.stages[stage]).count()
     }
 
-    /// The owner of what an attachment is of.
+    /// The owner of the port or stage of an attachment.
     pub fn of(&self, at: Attachment) -> usize {
         match at {
             Attachment::Port(port) => self.ports[port],
@@ -143,13 +144,13 @@ impl Owners {
 }
 
 impl Plan {
-    /// Whether it is two ports and the link between them.
+    /// Whether the plan is two ports and the link between them.
     pub fn is_wire(&self) -> bool {
         self.ports.len() == 2 && self.stages.is_empty() && self.links.len() == 1
     }
 
-    /// How many workers may have something of it: two have a wire; of many ports that stages join, each may have a worker, and each ESP stage
-    /// whose packets wait for it, and each of its sealers.
+    /// The most workers that may own a part of the plan: a wire has two; where stages join ports, each port may have a worker, and so may
+    /// each ESP stage whose packets wait in a queue, and each of its sealers.
     pub fn workers_max(&self) -> usize {
         let deferred = self.stages.iter().filter(|stage| defers(stage)).count();
         let sealers: usize = self.stages.iter().map(|stage| stage.kind.sealers()).sum();
@@ -158,25 +159,25 @@ impl Plan {
     }
 }
 
-/// What links join.
+/// A part of a plan: ports and stages that links join.
 #[derive(Default)]
 struct Joined {
     ports: Vec<usize>,
     stages: Vec<usize>,
-    /// Whether one worker has all of it: nothing may be polled that comes to a stage in which packets wait for a number.
+    /// Whether one worker has the whole part: no packet may be polled that comes to a stage in which packets wait for a number.
     is_whole: bool,
 }
 
 impl Joined {
-    /// How many workers it can have.
+    /// The most workers that the part can have.
     fn workers_max(&self) -> usize {
         if self.stages.is_empty() || self.is_whole { 1 } else { self.ports.len() }
     }
 }
 
-/// The parts that no link joins, each with its ports and stages in the order of the plan.
+/// The parts of a plan, between which there is no link, each with its ports and stages in the order of the plan.
 fn parts(plan: &Plan) -> Vec<Joined> {
-    // Ports and then stages; each points at one that comes no later, and the first of a part at itself.
+    // The list has ports and then stages; each entry points at one that comes no later, and the first of a part at itself.
     let count = plan.ports.len() + plan.stages.len();
     let mut before: Vec<usize> = (0..count).collect();
     let number = |at| match at {
@@ -203,7 +204,7 @@ fn parts(plan: &Plan) -> Vec<Joined> {
     parts
 }
 
-/// Whether it is an ESP stage whose packets wait in a queue.
+/// Whether the stage is an ESP stage whose packets wait in a queue.
 fn defers(stage: &StagePlan) -> bool {
     matches!(&stage.kind, StageKind::Esp(plan) if plan.dispatch.mode != Mode::Direct)
 }

@@ -1,4 +1,4 @@
-//! What packets wait in that are to leave by a port: one class behind the limits of the command line, or the tree of a classes file
+//! The classes in which packets wait to leave by a port: one class behind the limits of the command line, or the tree of a classes file
 //! with a way past it.
 //!
 //! ```text
@@ -10,11 +10,11 @@
 //! A class is full at its limit in bytes, and also at an even share of the packets that a direction may hold, so that none
 //! can take the frames that others need.
 //!
-//! A change of the classes ([`Shaping::set_classes`]) is made between two packets. Classes that the new file names again, in
-//! the same place of the tree, stay: their buckets, books, delays and turns. Every waiting packet is then put where the new
-//! filters say, each flow's in the order in which they wait, and keeps its time of arrival. A flow's packets wait in one queue
-//! of one class before and after, so none overtakes another; nothing is dropped unless the rule of its new class is `drop`
-//! and that class is full. Books of classes that are gone live on in the direction's.
+//! A change of the classes ([`Shaping::set_classes`]) is made between two packets. Classes that the new file names again, in the same place
+//! of the tree, stay: their buckets, books, delays and turns. Every waiting packet is then put into the class that the new filters say,
+//! each flow's in the order in which they wait, and keeps its time of arrival. A flow's packets wait in one queue of one class before and
+//! after, so none overtakes another; nothing is dropped unless the rule of its new class is `drop` and that class is full. Books of classes
+//! that are gone live on in the direction's.
 //!
 //! Owner: one worker. Limits: a change to another kind of tree, or of a class's parent, begins with full buckets.
 
@@ -39,18 +39,18 @@ use crate::packet::PathPacket;
 use crate::port::POLL_PACKETS_MAX;
 pub use rows::{Holder, Holders, Row};
 
-/// Where packets go that pass all limits; beyond every class of a tree.
+/// The class of packets that pass all limits; its number is beyond every class of a tree.
 pub const FREE: usize = u16::MAX as usize;
 /// The longest that departures are gathered for, in nanoseconds: a wake-up for each packet would cost more.
 const GATHER_NS_MAX: u64 = 250_000;
 
-/// How many polls are brought in ahead by another worker where nothing limits a class.
+/// The polls that another worker brings in ahead where no limit is set for a class.
 const AHEAD_POLLS: u64 = 4;
 
 /// The most packets that leave in one pass.
 const BURST: usize = 64;
 
-/// What holds for all that a direction ever shapes by.
+/// The sizes that hold for all classes that a direction ever has.
 #[derive(Clone, Copy, Debug)]
 pub struct Size {
     /// The flows of each class: the receive queues that packets come from.
@@ -61,18 +61,18 @@ pub struct Size {
     pub quantum_bytes: u32,
 }
 
-/// What left.
+/// The packets that left in one release.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Release {
-    /// How many packets.
+    /// The number of packets.
     pub packets: usize,
-    /// When the next may leave, if it is time that it waits for.
+    /// The time at which the next packet may leave, if it waits for that.
     pub wake_ns: Option<u64>,
     /// Whether there was room for fewer than a burst, and more wait.
     pub is_short: bool,
 }
 
-/// What a direction counts where packets leave its classes, apart from the books of these.
+/// The counts of a direction where packets leave its classes, apart from the books of these.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReleaseCounts {
     /// Packets that left in the pass that brought them in.
@@ -88,18 +88,19 @@ pub struct Shaping {
     size: Size,
     shaper: Shaper<PathPacket>,
     limits: Option<TbfConfig>,
-    /// The longest packet that comes. Buckets of a tree admit while they are not in debt, so they are a packet less deep than the burst.
+    /// The longest packet that comes, in bytes. Buckets of a tree admit while they are not in debt, so they are a packet less deep than the
+    /// burst.
     packet_bytes_max: u64,
     tree: Option<Sharing>,
-    /// Books of classes that are no more, and of what was refused before any class.
+    /// Books of classes that are no more, and of packets that were refused before any class.
     retired: Account,
-    /// How many packets one class may hold.
+    /// The most packets that one class may hold.
     packets_share: u64,
     gather_ns: u64,
     released: ReleaseCounts,
 }
 
-/// What there is beside the shaper when it is a tree.
+/// The parts beside the shaper when it is a tree.
 struct Sharing {
     classes: Arc<Classes>,
     /// For each class of the file its number in the tree.
@@ -128,8 +129,7 @@ impl Shaping {
         Ok(shaping)
     }
 
-    /// Changes the limits: of the one class, or of the tree as a whole. Nothing that waits is touched. On an error nothing
-    /// has changed.
+    /// Changes the limits: of the one class, or of the tree as a whole. No packet that waits is touched. On an error nothing has changed.
     pub fn set_limits(&mut self, limits: Option<TbfConfig>, now_ns: u64) -> Result<(), TbfError> {
         if let Some(limits) = limits {
             limits.check()?;
@@ -176,7 +176,7 @@ impl Shaping {
         }
     }
 
-    /// The class of what no filter matches.
+    /// The class of packets that no filter matches.
     pub fn default_class(&self) -> usize {
         let tree = self.tree.as_ref();
         tree.map_or(0, |tree| tree.classes.default.map_or(FREE, |class| tree.numbers[class]))
@@ -210,8 +210,8 @@ impl Shaping {
         }
     }
 
-    /// Lets out what the classes admit behind others in `out`, `room` packets at the most. Departures are gathered, never for so long that a bucket would
-    /// overflow: a wake-up for each packet would cost more.
+    /// Lets out the packets that the classes admit behind others in `out`, `room` packets at the most. Departures are gathered, never for
+    /// so long that a bucket would overflow: a wake-up for each packet would cost more.
     pub fn release(
         &mut self,
         room: u32,
@@ -234,7 +234,8 @@ impl Shaping {
         Release { packets, wake_ns, is_short }
     }
 
-    /// Moves what may leave now behind others, until there are so many; when the next may, if it is time that it waits for.
+    /// Moves the packets that may leave now behind others in `out`, until there are `most`; returns the time at which the next may leave,
+    /// if it waits for that.
     fn dequeue_all(
         &mut self,
         most: usize,
@@ -279,9 +280,9 @@ impl Shaping {
             .is_some_and(|backlog| backlog.room_bytes() > 0 && backlog.held().packets < self.packets_share)
     }
 
-    /// How many packets of a quantum the intake of another worker may still bring in of a class, by [`Shaping::has_room`]; and of a flow with
-    /// nothing there, by that or by [`Shaping::has_door`]. Where nothing limits the class that is some polls ahead of the port, so that
-    /// packets do not wait and pass by the queues.
+    /// The number of packets of a quantum that the intake of another worker may still bring into a class, by [`Shaping::has_room`]; and for
+    /// a flow with no packets there, by that or by [`Shaping::has_door`]. Without a limit of the class that is `AHEAD_POLLS` polls ahead
+    /// of the port, so that packets do not wait and pass by the queues.
     pub fn room_packets(&self, class: usize) -> [u64; 2] {
         let Some(backlog) = self.backlog(class) else { return [0; 2] };
         let (held, quantum_bytes) = (backlog.held(), u64::from(self.size.quantum_bytes));
@@ -295,12 +296,12 @@ impl Shaping {
         [packets, packets.max(door_bytes.div_ceil(quantum_bytes))]
     }
 
-    /// How many packets one class may hold.
+    /// The most packets that one class may hold.
     pub fn packets_share(&self) -> u64 {
         self.packets_share
     }
 
-    /// Whether a flow with nothing in a class may bring some in past its room: as much again as the credit is for those.
+    /// Whether a flow with no packets in a class may bring some in past its room: as much again as the credit is for such flows.
     #[inline]
     pub fn has_door(&self, class: usize, flow: usize) -> bool {
         self.backlog(class).is_some_and(|backlog| {
@@ -308,13 +309,13 @@ impl Shaping {
         })
     }
 
-    /// Whether nothing of a flow waits in a class.
+    /// Whether no packet of a flow waits in a class.
     #[inline]
     pub fn has_none(&self, class: usize, flow: usize) -> bool {
         self.backlog(class).is_none_or(|backlog| backlog.held_of(flow).packets == 0)
     }
 
-    /// Above the number of any class but [`FREE`].
+    /// One more than the highest number of a class but [`FREE`].
     pub fn classes_max(&self) -> usize {
         self.tree.iter().flat_map(|tree| &tree.numbers).max().map_or(1, |last| last + 1)
     }
@@ -330,7 +331,7 @@ impl Shaping {
         shaped.unwrap_or(u64::MAX)
     }
 
-    /// The times at which a class's feeders were not polled because it was full; to be told.
+    /// The times at which a class's feeders were not polled because it was full, to be noted.
     pub fn blocked_mut(&mut self, class: usize) -> Option<&mut Blocked> {
         match &mut self.tree {
             Some(tree) if class == FREE => Some(tree.free.blocked_mut()),
@@ -338,12 +339,12 @@ impl Shaping {
         }
     }
 
-    /// What was counted where packets left.
+    /// The counts of packets where they left.
     pub fn released(&self) -> ReleaseCounts {
         self.released
     }
 
-    /// What waits in all classes.
+    /// Packets that wait in all classes.
     pub fn held(&self) -> Count {
         let mut held = self.shaper.held();
         if let Some(tree) = &self.tree {

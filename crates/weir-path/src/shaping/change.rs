@@ -1,10 +1,11 @@
-//! How a direction's classes are changed while packets wait in them.
+//! The change of a direction's classes while packets wait in them.
 //!
 //! In this order: packets are taken out of the old classes, each flow's in its order; the tree is changed, or made, or gives way to one
-//! class; books of classes that are gone are kept; packets are put where the new filters say. It takes some microseconds a class and
-//! less a packet, during which the worker does nothing else.
+//! class; books of classes that are gone are kept; packets are put into the classes that the new filters say. It takes some microseconds a
+//! class and less a packet, during which the worker does nothing else.
 //!
-//! [`Shaping::check`] says beforehand what could not be kept, so that a change of several ports is made whole or not at all.
+//! [`Shaping::check`] says beforehand which limit or class could not be kept, so that a change of several ports is made whole or not at
+//! all.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -65,7 +66,8 @@ fn htb(class: &ClassConfig, mtu_bytes: u64) -> HtbConfig {
     HtbConfig { rate, ceil, burst_bytes, cburst_bytes, mtu_bytes }
 }
 
-/// What an inner class forgets is lent out too early, so it forgets nothing.
+/// The configuration of a class for CBQ. The rate that an inner class forgets is lent out too early, so its average forgets as little as it
+/// can.
 fn cbq(class: &ClassConfig, mtu_bytes: u64) -> CbqConfig {
     let &ClassConfig { rate, burst_bytes, bounded, .. } = class;
     let ewma_log = if class.leaf.is_some() { EWMA_LOG } else { EWMA_LOG_MAX };
@@ -76,7 +78,7 @@ impl Shaping {
     /// Whether these limits and classes can be kept, where packets are as long as they are here.
     ///
     /// # Errors
-    /// What cannot be kept.
+    /// The limit or class that cannot be kept, and why.
     pub fn check(&self, limits: Option<&TbfConfig>, classes: Option<&Classes>) -> Result<(), String> {
         limits.map_or(Ok(()), TbfConfig::check).map_err(|error| error.to_string())?;
         let Some(Classes { kind, classes, .. }) = classes else { return Ok(()) };
@@ -91,8 +93,8 @@ impl Shaping {
         Ok(())
     }
 
-    /// Shapes by these classes from now on, or by the limits alone; nothing that waits is lost or reordered within its flow. Tells where
-    /// each packet came from, and its new class.
+    /// Shapes by these classes from now on, or by the limits alone; no packet that waits is reordered within its flow, and none is lost
+    /// unless the rule of its new class drops it. Tells `each` the origin of each packet, and its new class.
     pub fn set_classes(
         &mut self,
         classes: Option<Arc<Classes>>,
@@ -162,7 +164,7 @@ impl Shaping {
         self.tree = Some(Sharing { classes, numbers, free, free_is_next: false });
     }
 
-    /// What the leaf of a class is made with; none for an inner class.
+    /// The settings of the leaf of a class; none for an inner class.
     fn leaf_config(&self, class: &ClassConfig) -> Option<LeafConfig> {
         let rules = class.leaf?;
         let fastest = self.limits.map_or(class.ceil, |limits| limits.rate.min(class.ceil));
@@ -188,7 +190,7 @@ impl Shaping {
         }
     }
 
-    /// Limits the tree as a whole, and the credits of its leaves to what that lets pass.
+    /// Limits the tree as a whole, and sets the credits of its leaves by the limits.
     pub(super) fn set_link(&mut self, now_ns: u64) {
         let Some(sharing) = &self.tree else { return };
         let link = self.limits.map(|limits| (limits.rate, limits.burst_bytes));
@@ -214,7 +216,7 @@ impl Shaping {
         }
     }
 
-    /// Takes everything out that waits, with its queue.
+    /// Takes all packets out that wait, each with its flow.
     fn take_all(&mut self) -> Vec<(usize, PathPacket)> {
         let mut waiting = Vec::with_capacity(self.held().packets as usize);
         let leaves: Vec<_> = self.leaves().collect();
@@ -272,7 +274,7 @@ impl Shaping {
     }
 }
 
-/// Whether a class of a list can be where it stands.
+/// Checks whether a class of a list can stand at its place.
 fn check_place(classes: &[ClassConfig], place: usize) -> Result<(), TreeError> {
     let ClassConfig { parent, quantum_bytes, leaf, .. } = &classes[place];
     if *quantum_bytes == 0 {
@@ -283,7 +285,7 @@ fn check_place(classes: &[ClassConfig], place: usize) -> Result<(), TreeError> {
     }
     let (mut depth, mut next) = (0, *parent);
     while let Some(above) = next {
-        // Each stands behind its parent, so the row ends.
+        // Each class stands behind its parent, so the row of parents ends.
         let above = classes.get(above).filter(|_| above < place).ok_or(TreeError::NoSuchClass)?;
         if above.leaf.is_some() {
             return Err(TreeError::ParentIsLeaf);
@@ -297,7 +299,7 @@ fn check_place(classes: &[ClassConfig], place: usize) -> Result<(), TreeError> {
     Ok(())
 }
 
-/// The classes there were, by name.
+/// The classes before the change, by name.
 #[derive(Default)]
 struct Old {
     by_name: HashMap<String, OldClass>,
@@ -321,14 +323,14 @@ impl Old {
         Old { by_name: each.collect(), numbers: numbers.to_vec() }
     }
 
-    /// The number of a class that can stay where it is.
+    /// The number of a class that can stay at its place in the tree.
     fn same(&self, class: &ClassConfig, parent: Option<usize>) -> Option<usize> {
         let old = self.by_name.get(&class.name)?;
         (old.parent == parent && old.is_leaf == class.leaf.is_some()).then_some(old.number)
     }
 }
 
-/// Makes the tree, in which nothing waits, what `classes` say; their numbers, and the books of the classes that went.
+/// Makes the tree, in which no packet waits, that of `classes`; returns their numbers, and the books of the classes that went.
 fn change<M: FromFile>(
     tree: &mut Tree<PathPacket, M>,
     old: Old,
@@ -365,7 +367,7 @@ fn change<M: FromFile>(
     (numbers, gone)
 }
 
-/// What the roots have together, as the rate and the burst of a link.
+/// The rates and the bursts of the roots together, as those of a link.
 fn roots(classes: &[ClassConfig]) -> Option<(Rate, u64)> {
     let roots = || classes.iter().filter(|class| class.parent.is_none());
     let bits_per_s = roots().fold(0u64, |sum, root| sum.saturating_add(root.rate.bits_per_s()));

@@ -1,4 +1,4 @@
-//! The classes of a direction as they are shown, a row each.
+//! The rows in which the classes of a direction are shown, one for each class.
 
 use weir_core::account::Account;
 use weir_core::drops::Count;
@@ -13,45 +13,45 @@ use crate::classes;
 /// One class. An inner class has the books of the leaves below it.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// Its name.
+    /// The name of the class.
     pub name: String,
-    /// Its parent's.
+    /// The name of its parent.
     pub parent: Option<String>,
-    /// Its guarantee or share; none for what is free.
+    /// Its guarantee or share; none for the packets that pass free.
     pub rate: Option<Rate>,
-    /// The most it may reach.
+    /// The highest rate that it may reach.
     pub ceil: Option<Rate>,
-    /// How much may wait in it, in bytes; a leaf's alone.
+    /// The bytes that may wait in it; for a leaf alone.
     pub limit_bytes: Option<u64>,
     /// Its books.
     pub account: Account,
-    /// What waits.
+    /// Packets that wait.
     pub held: Count,
-    /// How many packets were marked as having met congestion.
+    /// Packets that were marked as having met congestion.
     pub marked: u64,
-    /// For how long its feeders were blocked; the sum of the leaves.
+    /// The time for which its feeders were blocked, in nanoseconds; the sum of the leaves.
     pub blocked_ns: u64,
-    /// How long packets stood.
+    /// The standing delays of packets.
     pub delay: DelayHistogram,
-    /// What holds what waits.
+    /// The holders of the packets that wait.
     pub holders: Holders,
 }
 
-/// What holds packets that wait in a place and below it: how many bytes each.
+/// The holders of the packets that wait in a class and below it, each with the bytes that it holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holders(Vec<(Holder, u64)>);
 
-/// What holds packets that wait.
+/// A holder of packets that wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Holder {
     /// The limit of the direction.
     Limit,
-    /// What a class is allowed, by the name of that.
+    /// The limit of a class, by the name of the class.
     Class(String),
 }
 
 impl Holders {
-    /// What holds most of it, of several the one that came first; none where nothing waits, or all of it may leave.
+    /// The holder of the most bytes, of several the one that came first; none where no packet waits, or all may leave.
     pub fn most(&self) -> Option<&Holder> {
         let most = self.0.iter().map(|(_, bytes)| *bytes).max()?;
         self.0.iter().find(|(_, bytes)| *bytes == most).map(|(holder, _)| holder)
@@ -76,7 +76,7 @@ impl Row {
 }
 
 impl Shaping {
-    /// A row for each class of the file, and for what passes free; none without a file.
+    /// A row for each class of the file, and for the packets that pass free; none without a file.
     pub fn rows(&self, now_ns: u64) -> Vec<Row> {
         let Some(tree) = &self.tree else { return Vec::new() };
         let classes = &tree.classes.classes;
@@ -121,7 +121,7 @@ impl Shaping {
         rows
     }
 
-    /// What holds what waits in all classes.
+    /// The holders of the packets that wait in all classes.
     pub fn holders(&self, now_ns: u64) -> Holders {
         let mut all = Holders::default();
         for class in self.leaves() {
@@ -131,7 +131,7 @@ impl Shaping {
         all
     }
 
-    /// What holds what waits in a class in which packets can wait.
+    /// The holder of the packets that wait in a class in which packets can wait.
     fn holder(&self, class: usize, now_ns: u64) -> Option<Holder> {
         if class == FREE || self.backlog(class)?.held().packets == 0 {
             return None;
@@ -147,13 +147,13 @@ impl Shaping {
         })
     }
 
-    /// For how long feeders were blocked: by the one class, or by the class that blocked them longest.
+    /// The time for which feeders were blocked, in nanoseconds: by the one class, or by the class that blocked them longest.
     pub fn blocked_ns(&self, now_ns: u64) -> u64 {
         let blocked = |class| self.backlog(class).map(|backlog| backlog.blocked().total_ns(now_ns));
         self.leaves().filter_map(blocked).max().unwrap_or(0)
     }
 
-    /// How long packets stood, in all classes.
+    /// The standing delays of packets, in all classes.
     pub fn delay(&self) -> DelayHistogram {
         let mut all = DelayHistogram::default();
         for class in self.leaves() {
@@ -164,7 +164,7 @@ impl Shaping {
         all
     }
 
-    /// How many bytes may be held: by the one class; none where a tree has credits of its own.
+    /// The bytes that the one class may hold, if there are limits; none where a tree has credits of its own.
     pub fn limit_bytes(&self) -> Option<u64> {
         match (&self.tree, self.limits) {
             (None, Some(_)) => self.backlog(0).map(Backlog::limit_bytes),
