@@ -1,4 +1,4 @@
-//! Dispatch: which worker handles a packet, and whether now or later, as netisr does it, protocol by protocol.
+//! Dispatch: the choice of the worker that handles a packet, and of now or later, as in netisr, protocol by protocol.
 //!
 //! ```text
 //! interface, worker 0 --entry--> dispatch of 0 --queue--> egress queue of ip, worker 0 --loop--> dispatch of 0: handled
@@ -7,26 +7,27 @@
 //! interface, worker 1 --entry--> dispatch of 1 --queue--> egress queue of ip, worker 1 --loop--> dispatch of 1: handled
 //! ```
 //!
-//! Each worker has a stage of its own. A protocol whose packets may wait has an egress queue with each worker, of a port that leads
-//! back ([`crate::loop_port`]): netisr's workstream. The handlers are those of a host that receives
-//! ([`weir_core::dispatch::handlers`]); what they deliver is checked ([`crate::traffic::sequence`]) and ends here. A wire that is dispatched
-//! ([`spread`]) has such a row of stages for each direction, and what is handled goes on, whatever it is, to the worker of its way out.
+//! Each worker has a stage of its own. A protocol whose packets may wait has an egress queue with each worker, of a port that leads back
+//! ([`crate::loop_port`]): netisr's workstream. The handlers are those of a host that receives ([`weir_core::dispatch::handlers`]); packets
+//! that they deliver are checked ([`crate::traffic::sequence`]) and end here. A wire that is dispatched ([`spread`]) has such a row of
+//! stages for each direction, and every packet that is handled goes on to the worker of its way out.
 //!
 //! | mode | a packet of a protocol is handled |
 //! |---|---|
 //! | `direct` | at once, by the worker that has it |
-//! | `hybrid` | at once by the worker that the policy names, if it has it and none waits there; otherwise from that one's queue |
+//! | `hybrid` | at once by the worker that the policy names, if it has it and none waits there; otherwise from the queue of that worker |
 //! | `deferred` | from the queue of the worker that the policy names |
 //!
-//! Order (invariant 2): the policy names the same worker for all packets of a flow, a receive queue is one worker's, rings and queues
-//! are first in, first out for a flow, and what comes over a ring is queued.
+//! Order (invariant 2): the policy names the same worker for all packets of a flow, a receive queue is one worker's, rings and queues are
+//! first in, first out for a flow, and a packet that comes over a ring is queued.
 //!
 //! Credit: a queue at its limit closes the gates of the receive queues whose packets wait there, at whatever worker (`board.rs`), and so
-//! does what they come to after that; the queue itself is never held. Under the rule `drop` it holds nobody, and what comes is dropped.
+//! does a full place that they come to after that; the queue itself is never held. Under the rule `drop` it holds no sender, and packets
+//! that come are dropped.
 //!
 //! Owner: one worker. Source: FreeBSD `sys/net/netisr.c` (`netisr_select_cpuid`, `netisr_dispatch_src`). Limits: one interface, so that
-//! `source` names the first worker; a queue is exceeded by one poll of each receive queue, by what is under way, and by what waits in
-//! the queues before it.
+//! `source` names the first worker; a queue is exceeded by one poll of each receive queue, by the packets under way, and by those that wait
+//! in the queues before it.
 
 mod plan;
 mod spread;
@@ -46,10 +47,10 @@ pub use plan::DispatchPlan;
 use plan::Joint;
 pub use spread::{Dispatched, dispatched, registry, spread};
 
-/// Set in the hash of a packet whose receive queue says whose flow it is: 0 would say that it has none.
+/// The bit that is set in the hash of a packet whose receive queue gives the worker of its flow: a hash of 0 would say that there is none.
 const DEALT: u32 = 1 << 31;
 
-/// What one worker decides by.
+/// The dispatch of one worker.
 pub struct Dispatch {
     plan: DispatchPlan,
     handlers: Handlers,
@@ -58,35 +59,35 @@ pub struct Dispatch {
     sequences: Sequences,
 }
 
-/// What is counted of one protocol with one worker, under the names of `netstat -Q`.
+/// The counts of one protocol with one worker, under the names of `netstat -Q`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DispatchCounts {
-    /// Packets queued: sent to its queue, and not back.
+    /// Packets in the queue: sent to it, and not back.
     pub len: u64,
-    /// The most that were ever.
+    /// The most packets that were ever in the queue.
     pub wmark: u64,
-    /// Handled at once under `direct`.
+    /// Packets handled at once under `direct`.
     pub dispatched: u64,
-    /// Handled at once under `hybrid`.
+    /// Packets handled at once under `hybrid`.
     pub hybrid_dispatched: u64,
-    /// Dropped because the queue was full and its rule is `drop`.
+    /// Packets dropped because the queue was full and its rule is `drop`.
     pub queue_drops: u64,
-    /// Queued.
+    /// Packets queued.
     pub queued: u64,
-    /// Handled, at once or from the queue.
+    /// Packets handled, at once or from the queue.
     pub handled: u64,
-    /// Marked as having met congestion.
+    /// Packets marked as having met congestion.
     pub marked: u64,
 }
 
-/// What becomes of a packet.
+/// The verdict of dispatch on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Handled {
-    /// It leaves by this port.
+    /// The packet leaves by this port.
     Sent(u16),
-    /// It ends as it should.
+    /// The packet ends here as delivered.
     Delivered,
-    /// It is dropped.
+    /// The packet is dropped.
     Dropped(DropReason),
 }
 
@@ -101,22 +102,22 @@ impl Dispatch {
         }
     }
 
-    /// What it is to be.
+    /// The plan of the dispatch.
     pub fn plan(&self) -> &DispatchPlan {
         &self.plan
     }
 
-    /// What is counted of a protocol.
+    /// The counts of a protocol.
     pub fn counts(&self, proto: ProtoId) -> &DispatchCounts {
         &self.counts[proto.index()]
     }
 
-    /// What generators sent that ended here.
+    /// The sequences of generators' packets that ended here.
     pub fn sequences(&self) -> &Sequences {
         &self.sequences
     }
 
-    /// What becomes of each packet of a burst that came in by `port`.
+    /// Writes the verdict on each packet of a burst that came in by `port`.
     pub(crate) fn handle(
         &mut self,
         port: u16,
@@ -159,7 +160,7 @@ impl Dispatch {
         }
     }
 
-    /// Handles a packet for a protocol, and for those it leads to, until it waits or ends.
+    /// Handles a packet for a protocol, and for those it leads to, until the packet leaves, waits or ends.
     fn dispatch(&mut self, mut proto: ProtoId, packet: &mut PathPacket, memory: &FrameMemory) -> Handled {
         loop {
             let mode = self.plan.registry.get(proto).mode;
@@ -187,12 +188,12 @@ impl Dispatch {
     /// Runs the handler of a protocol.
     ///
     /// # Errors
-    /// The protocol that it is to be dispatched to.
+    /// The protocol that the packet is to be dispatched to.
     fn run(&mut self, proto: ProtoId, packet: &PathPacket, memory: &FrameMemory) -> Result<Handled, ProtoId> {
         self.counts[proto.index()].handled += 1;
         let bytes = packet.bytes(memory);
         if let Some(on) = self.plan.on() {
-            // Whoever it is for looks at it; here is only whose it is.
+            // The recipient of the packet looks at the whole of it; here only the next protocol is read.
             return match self.handlers.next(proto, bytes) {
                 Some(next) => Err(next),
                 None => Ok(Handled::Sent(on)),
@@ -208,7 +209,7 @@ impl Dispatch {
         }
     }
 
-    /// Queues a packet for a protocol, here.
+    /// Queues a packet for a protocol with this worker.
     fn enqueue(&mut self, proto: ProtoId, packet: &mut PathPacket, memory: &FrameMemory) -> Handled {
         let registered = self.plan.registry.get(proto);
         let (counts, limit) = (&mut self.counts[proto.index()], registered.qlimit as u64);

@@ -1,4 +1,5 @@
-//! ESP as a stage: what comes in inside is sealed as policies say and leaves outside; what comes in outside is opened and leaves inside.
+//! ESP as a stage: packets that come in inside are sealed as policies say and leave outside; those that come in outside are opened and
+//! leave inside.
 //!
 //! ```text
 //! inside  --> own IKE, neighbours? --> policy --protect--> association: number, seal --> outside
@@ -9,23 +10,24 @@
 //!
 //! | passes as it is, both ways | |
 //! |---|---|
-//! | ARP | of what is no IP nothing else passes, VLANs included, because no policy sees what is in it |
+//! | ARP | no other frame without IP passes, VLANs included, because no policy can look into it |
 //! | neighbour discovery | ICMPv6 133 to 137 with hop limit 255, which never leaves a link (RFC 4861) |
 //! | IKE | UDP of an own address from or to port 500, or 4500 with no SPI (RFC 3948) |
-//! | what the gateway itself says and is told, unless a policy says otherwise | the host's |
+//! | packets from and to the gateway itself, unless a policy says otherwise | the host's |
 //!
-//! Rule: what no policy names is dropped, and nothing is sealed with a number that is not reserved. A packet that would be waits here in
-//! the order in which it came, and nothing more is polled that could come here ([`Esp::is_waiting`]), or taken from the queue inside if there
-//! is one (`esp/deferral.rs`); nothing is lost by a slow disk.
+//! Rule: a packet that no policy names is dropped, and no packet is sealed with a number that is not reserved. A packet without a reserved
+//! number waits here in the order in which it came, and no more are polled that could come here ([`Esp::is_waiting`]), or taken from the
+//! queue inside if there is one (`esp/deferral.rs`); no packet is lost by a slow disk.
 //!
-//! What is sealed is of one flow from here on (`set_sealed` in `egress.rs`), because a replay window is short: whatever shares the way out,
-//! numbers leave in their order. Within an association with packets of several classes they do not.
+//! Sealed packets are of one flow from here on (`set_sealed` in `egress.rs`), because a replay window is short: whatever packets share the
+//! way out, numbers leave in their order. Within an association with packets of several classes they do not.
 //!
-//! The next hop's link-layer address is that of the packet inside: whoever stands inside, a router or the host, sends what is for a tunnel
-//! by the gateway that leads to its other end.
+//! The next hop's link-layer address is that of the packet inside: the router or host inside sends packets for a tunnel by the gateway that
+//! leads to its other end.
 //!
-//! Owner: one worker. Source: RFC 4301 section 5, RFC 4303. Limits: what links join to an ESP without queues is one worker's; an ESP packet that
-//! comes in fragments is dropped; after a start a window is empty, so what was received before could be received once more.
+//! Owner: one worker. Source: RFC 4301 section 5, RFC 4303. Limits: the ports and stages that links join to an ESP without queues are one
+//! worker's; an ESP packet that comes in fragments is dropped; after a start a window is empty, so a packet that was received before could
+//! be received once more.
 
 pub(crate) mod deferral;
 mod frame;
@@ -72,24 +74,24 @@ const IKE_PORT: u16 = 500;
 const ERRORS_PER_SECOND: u32 = 1000;
 const ERRORS_BURST: u32 = 50;
 
-/// What becomes of a packet.
+/// The verdict of ESP on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EspVerdict {
-    /// It leaves by this port.
+    /// The packet leaves by this port.
     Pass(u16),
-    /// No number is reserved for it: it waits.
+    /// No number is reserved for the packet: it waits.
     Wait,
-    /// It was for the gateway itself.
+    /// The packet was for the gateway itself.
     Consume,
-    /// It is cut into packets of so many bytes first.
+    /// The packet is cut first, into packets of at most so many bytes.
     Cut(u16),
-    /// It is too long, and its sender is told that so many bytes are not.
+    /// The packet is too long, and its sender is told this length, in bytes, which is not.
     TooLong(u16),
-    /// It is dropped.
+    /// The packet is dropped.
     Drop(DropReason),
 }
 
-/// Of how many packets it is decided what becomes of them, and how many bytes those that pass grew and shrank by.
+/// The number of packets that have a verdict, and the bytes by which those that pass grew and shrank.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Decided {
     pub packets: usize,
@@ -106,24 +108,24 @@ impl Decided {
     }
 }
 
-/// What an ESP stage decides by.
+/// The ESP of a stage.
 pub struct Esp {
     addresses: Vec<IpAddr>,
     mtu_bytes: u16,
     associations: Vec<RunningAssociation>,
-    /// The inbound ones.
+    /// The inbound associations: the security parameter index of each, and its place in `associations`; sorted.
     by_spi: Vec<(u32, usize)>,
-    /// The ports that ESP in UDP comes to.
+    /// The port that ESP in UDP comes to.
     udp_port: u16,
     outbound: Policies,
-    /// Of each outbound policy that protects its associations, in order.
+    /// The associations of each policy that protects, by place, in order.
     bundles: Vec<Vec<usize>>,
     inbound: Policies,
     deferral: Deferral,
     sealing: Sealing,
-    /// How many associations began here, by which each is known.
+    /// The number of associations that began here, which is the serial number of the last.
     begun: u64,
-    /// Before this no keepalive is due.
+    /// The time before which no keepalive is due.
     keepalive_ns: Option<u64>,
     waiting: VecDeque<PathPacket>,
     held: Count,
@@ -131,7 +133,7 @@ pub struct Esp {
 }
 
 impl Esp {
-    /// One without associations and policies, which lets nothing through but what passes as it is.
+    /// An ESP without associations and policies, which lets only the packets through that pass as they are.
     pub(crate) fn new(plan: &EspPlan) -> Esp {
         Esp {
             addresses: plan.addresses.clone(),
@@ -152,10 +154,10 @@ impl Esp {
         }
     }
 
-    /// Becomes what a change says, in one step. Associations without a new key go on; the others end, or begin.
+    /// Carries out a change, in one step. Associations without a new key go on; the others end, or begin.
     ///
     /// # Panics
-    /// If one is to go on that does not run, or runs otherwise.
+    /// If an association is to go on that does not run, or runs by another plan.
     pub(crate) fn change(&mut self, change: EspChange, now_ns: u64) {
         let EspChange { plan, keys } = change;
         let mut before = std::mem::take(&mut self.associations);
@@ -199,7 +201,7 @@ impl Esp {
             let list = &mut lists[usize::from(policy.is_inbound)];
             list.push(SecurityPolicy { selector: policy.selector, action });
         }
-        // The gateway's own, which no policy names.
+        // The policies of the gateway's own packets come last.
         for &address in &self.addresses {
             let (any, own) = (prefix(address, 0), prefix(address, if address.is_ipv4() { 32 } else { 128 }));
             for (list, [source, destination]) in lists.iter_mut().zip([[own, any], [any, own]]) {
@@ -217,43 +219,43 @@ impl Esp {
         (self.outbound, self.inbound) = (Policies::new(outbound), Policies::new(inbound));
     }
 
-    /// Its associations.
+    /// The associations.
     pub fn associations(&self) -> &[RunningAssociation] {
         &self.associations
     }
 
-    /// When its packets are sealed and opened.
+    /// The dispatch of its packets: at once, or from a queue.
     pub fn dispatch(&self) -> &EspDispatch {
         self.deferral.dispatch()
     }
 
-    /// What is counted of those that came in inside, or outside.
+    /// The counts of the packets that came in inside, or outside.
     pub fn counts(&self, side: u16) -> &DispatchCounts {
         self.deferral.counts(side)
     }
 
-    /// Says for each side whether what leads there is with the same worker.
+    /// Says for each side whether the stage or port that is joined there is with the same worker.
     pub(crate) fn set_beside(&mut self, is_beside: [bool; 2]) {
         self.deferral.set_beside(is_beside);
     }
 
-    /// So many packets come by a port: the queue that they go to, if they wait first, and how many it takes.
+    /// Notes that so many packets come by a port; returns the queue that they go to, if they wait first, and how many it takes.
     pub(crate) fn defer(&mut self, port: u16, packets: usize) -> Option<(u16, usize)> {
         let is_stuck = self.is_waiting() || self.sealing.is_full();
         self.deferral.arrive(port, packets, is_stuck)
     }
 
-    /// Whether packets wait for a number, so that nothing more may come.
+    /// Whether packets wait for a number, so that no more may come.
     pub fn is_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Whether nothing may be taken from the queue that leads back to a port.
+    /// Whether no packets may be taken from the queue that leads back to a port.
     pub(crate) fn holds(&self, port: u16) -> bool {
         port == QUEUES[usize::from(INSIDE)] && self.is_waiting() || self.sealing.is_full()
     }
 
-    /// What waits, and what is back from a sealer before its turn.
+    /// Packets that wait, and packets that are back from a sealer before their turn.
     pub fn held(&self) -> Count {
         let mut held = self.held;
         held.merge(self.sealing.held());
@@ -266,7 +268,7 @@ impl Esp {
         self.waiting.push_back(packet);
     }
 
-    /// The packet that has waited longest, out of its keeping; whoever takes it and cannot send it gives it back by [`Esp::put_back`].
+    /// Takes out the packet that has waited longest; a caller that cannot send it gives it back by [`Esp::put_back`].
     pub(crate) fn take_waiting(&mut self) -> Option<PathPacket> {
         let packet = self.waiting.pop_front()?;
         self.held.sub(packet.len_bytes.into());
@@ -279,8 +281,8 @@ impl Esp {
         self.waiting.push_front(packet);
     }
 
-    /// What becomes of packets that came in by a port, of the first so many as are decided on: what comes after one that is cut has later
-    /// numbers than its fragments. A packet is changed only if it passes.
+    /// Decides on packets that came in by a port, and writes the verdicts. The first packets are decided on, up to one that is cut: later
+    /// packets get later numbers than its fragments. A packet is changed only if it passes.
     pub(crate) fn process(
         &mut self,
         port: u16,
@@ -313,7 +315,7 @@ impl Esp {
         decided
     }
 
-    /// The same of a packet that has waited.
+    /// Decides on a packet that has waited, as [`Esp::process`] does.
     pub(crate) fn process_again(
         &mut self,
         packet: &mut PathPacket,
@@ -414,7 +416,7 @@ impl Esp {
         let len_bytes = packet.len_bytes;
         if self.sealing.is_there() {
             let ip_len = usize::from(len_bytes) - LINK_LEN;
-            // A frame is no longer than 16 bits say.
+            // The length of a frame fits into 16 bits.
             let work = SealerWork::Open {
                 esp_at: located.esp_at() as u16,
                 behind: ip_len.saturating_sub(located.end()) as u16,
@@ -439,7 +441,7 @@ impl Esp {
         opened.map(|()| EspVerdict::Pass(INSIDE))
     }
 
-    /// Whether it is a message of IKE from or to this gateway. Of fragments nobody knows.
+    /// Whether a packet is a message of IKE from or to this gateway. A fragment does not tell, and counts as none.
     fn is_own_ike(&self, ip: &[u8], headers: &IpHeaders, is_outbound: bool) -> bool {
         if headers.next() != number::UDP || headers.is_fragment() {
             return false;
@@ -452,7 +454,7 @@ impl Esp {
         matches!(port, IKE_PORT | UDP_PORT) && self.is_own(own(ip, headers.family()))
     }
 
-    /// Whether an address, as it stands in a packet, is of this gateway.
+    /// Whether an address, as it stands in a packet, is one of this gateway's.
     #[inline]
     fn is_own(&self, address: &[u8]) -> bool {
         self.addresses.iter().any(|own| match own {
@@ -461,7 +463,8 @@ impl Esp {
         })
     }
 
-    /// Writes what the sender of a packet that is too long is told, into the front of `room`; its length, or none if nobody is told.
+    /// Writes the ICMP message to the sender of a packet that is too long into the front of `room`; returns its length, or none if the
+    /// sender is not told.
     pub(crate) fn tell_too_long(
         &mut self,
         frame: &[u8],

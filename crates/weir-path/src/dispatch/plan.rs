@@ -1,9 +1,9 @@
-//! One worker's dispatch, as it is to be: its ports, and by which of them packets leave that come in by another.
+//! The plan of one worker's dispatch: its ports, and the exits of packets that come in by each.
 //!
 //! ```text
-//! a group for the worker itself    for each protocol the port to its queue, and back; then, if packets go on, the way out
-//! a group for each worker          for each protocol the port to the queue there, and from there; then to the way out there
-//! entries                          by which packets come in
+//! a group for the worker itself    for each protocol the port to its queue and back; then, if packets go on, the way out
+//! a group for each worker          for each protocol the port to the queue there and from there; then to the way out there
+//! entries                          the ports by which packets come in
 //! ```
 //!
 //! Pure. Limits: ports to a worker itself, and those that its modes and policies never take, are joined to nothing.
@@ -15,35 +15,35 @@ use std::sync::Arc;
 use weir_core::dispatch::handlers::Handlers;
 use weir_core::dispatch::protocol::{Mode, Policy, ProtoId, Registry, WhenFull};
 
-/// One worker's dispatch, as it is to be.
+/// The plan of one worker's dispatch.
 #[derive(Clone)]
 pub struct DispatchPlan {
     /// The worker.
     pub worker: u16,
-    /// How many ports its packets come in by.
+    /// The number of ports by which packets come in.
     pub entries: u16,
-    /// Whether packets are dealt to workers here; otherwise whoever put them into receive queues has.
+    /// Whether packets are dealt to workers here; otherwise the receive queue of a packet gives its worker.
     pub steers: bool,
-    /// Flows of generators that are followed.
+    /// The number of generators' flows that are followed.
     pub flows: u32,
-    /// The worker by which packets go on that are handled; otherwise they end.
+    /// The worker by whose way out handled packets go on; if none, they end.
     pub exit: Option<usize>,
     /// The protocols, and the flows of workers.
     pub registry: Arc<Registry>,
 }
 
-/// What a port of the stage is.
+/// The kind of a port of the stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Joint {
-    /// It leads to the queue of a protocol, and back from it.
+    /// The port leads to the queue of a protocol, and back from it.
     Queue(ProtoId),
-    /// It leads to the queue of a protocol at another worker, and from there to that here.
+    /// The port leads to the queue of a protocol at another worker, and from there to the queue here.
     Over(ProtoId),
-    /// Packets come in by it.
+    /// Packets come in by the port.
     Entry,
-    /// Packets go on by it.
+    /// Packets go on by the port.
     Exit,
-    /// It leads to the way out at another worker, and from there to that here.
+    /// The port leads to the way out at another worker, and from there to the way out here.
     OverExit,
 }
 
@@ -56,7 +56,7 @@ impl DispatchPlan {
         self.registry.ids().count() as u16
     }
 
-    /// How many ports a group has.
+    /// The number of ports of a group.
     fn group(&self) -> u16 {
         self.protocols() + u16::from(self.exit.is_some())
     }
@@ -74,7 +74,7 @@ impl DispatchPlan {
         self.group() * (1 + worker as u16) + proto.index() as u16
     }
 
-    /// The way out of the path, if that is here.
+    /// The port to the way out of the path, if that is here.
     pub(super) fn exit(&self) -> u16 {
         self.protocols()
     }
@@ -103,12 +103,12 @@ impl DispatchPlan {
         }
     }
 
-    /// How many ports it has: for each protocol its queue, and those of each worker; and its entries.
+    /// The number of ports of the stage: a group for itself, one for each worker, and its entries.
     pub fn ports(&self) -> u16 {
         self.entry(self.entries)
     }
 
-    /// The ports that packets may leave by which come in by `entry`.
+    /// The ports by which packets that come in by `entry` may leave.
     pub fn exits(&self, entry: u16) -> Vec<u16> {
         let mut exits = Vec::new();
         match self.joint(entry) {
@@ -123,12 +123,12 @@ impl DispatchPlan {
         exits
     }
 
-    /// How many packets the queue holds that a port leads to and back from, if it is such a port.
+    /// The packets that fit into the queue that a port leads to and back from; none if the port leads to no queue.
     pub(crate) fn queue_packets(&self, port: u16) -> Option<u64> {
         self.queued_by(port).map(|proto| self.registry.get(proto).qlimit as u64)
     }
 
-    /// The protocol whose queue a port leads to and back from.
+    /// The protocol of the queue that a port leads to and back from.
     fn queued_by(&self, port: u16) -> Option<ProtoId> {
         match self.joint(port) {
             Joint::Queue(proto) => Some(proto),
@@ -136,7 +136,7 @@ impl DispatchPlan {
         }
     }
 
-    /// The most packets that wait for a port before no more are taken in for it, if the port says that.
+    /// The most packets that wait behind a port before no more are taken in for it, if the port leads to a queue.
     pub fn held_packets_max(&self, port: u16) -> Option<u64> {
         let proto = self.queued_by(port)?;
         match self.registry.get(proto).protocol.when_full {
@@ -145,7 +145,7 @@ impl DispatchPlan {
         }
     }
 
-    /// The ports that a packet may leave by which is dispatched to a protocol.
+    /// Adds the ports by which a packet that is dispatched to a protocol may leave.
     fn reached(&self, proto: ProtoId, exits: &mut Vec<u16>) {
         let mode = self.registry.get(proto).mode;
         if mode != Mode::Deferred {
@@ -198,7 +198,7 @@ fn ether(registry: &Registry) -> ProtoId {
     Handlers::new(registry).ether()
 }
 
-/// Whether packets of a protocol may wait: alone, hybrid always finds that none does.
+/// Whether packets of a protocol may wait: with one worker, hybrid always finds that none does.
 pub(super) fn waits(registry: &Registry, proto: ProtoId) -> bool {
     match registry.get(proto).mode {
         Mode::Direct => false,

@@ -1,5 +1,5 @@
-//! A plan with dispatch in it: a stage for each worker, the links between these, and a port that leads back for each queue, those of ESP too,
-//! which has its sealers then.
+//! A plan with dispatch in it: a stage for each worker, the links between these, and a port that leads back for each queue, those of ESP
+//! too; and the sealers of ESP.
 //!
 //! ```text
 //! port a --entry--> dispatch of worker 0 --> port b          each direction of a wire has such a row of stages
@@ -22,30 +22,31 @@ use crate::esp::deferral;
 use crate::owners::Owners;
 use crate::plan::{Attachment, Plan, PortPlan, StageKind, StagePlan, WireDispatch};
 
-/// A plan of dispatch, and who owns what of it.
+/// A plan with dispatch, and the owners of its ports and stages.
 pub struct Dispatched {
     /// The plan.
     pub plan: Plan,
-    /// Who owns what.
+    /// The owners of its ports and stages.
     pub owners: Owners,
     /// The stage that each port leads back to, and the port there, in order; these are the last ports.
     pub loops: Vec<(usize, u16)>,
 }
 
-/// Where packets of a row of stages come in, go on, and how they are followed.
+/// The ends of a row of stages: the ports by which its packets come in and go on.
 struct RowEnds<'a> {
-    /// The ports by which they come in.
+    /// The ports by which packets come in.
     entries: &'a [usize],
-    /// The ports by which they go on: by that of the worker that handles them, if it has one, otherwise by the first. Without any they end.
+    /// The ports by which packets go on: by that of the worker that handles them, if it has one, otherwise by the first. Without any they
+    /// end.
     exits: &'a [usize],
     steers: bool,
     flows: u32,
-    /// What its stages and ports are called.
+    /// The names of the row's stages and ports.
     name: &'a dyn Fn(&str, usize) -> String,
 }
 
 impl Dispatched {
-    /// How many packets may wait in the queues of protocols, and of ESP, before who feeds them is held.
+    /// The packets that may wait in the queues of protocols, and of ESP, before the feeders of these are held.
     pub fn queued_max(&self) -> u64 {
         self.loops.iter().filter_map(|&(stage, port)| self.plan.stages[stage].kind.queue_packets(port)).sum()
     }
@@ -59,7 +60,7 @@ impl Dispatched {
         loops.push((stage, port));
     }
 
-    /// Adds the sealers of an ESP stage: with workers that have nothing else, and then with all in turn, its own last.
+    /// Adds the sealers of an ESP stage: with workers that have no port and no stage first, and then with the others in turn, its own last.
     fn add_sealers(&mut self, stage: usize, workers: usize) {
         let Dispatched { plan, owners, .. } = self;
         let StageKind::Esp(esp) = &plan.stages[stage].kind else { return };
@@ -129,8 +130,9 @@ impl Dispatched {
     }
 }
 
-/// A plan by which packets of `entries`, each with its worker, are dispatched and end; `steers` if that is not done before, and `flows` of
-/// generators are followed. If there are `exits`, each with its worker, what a worker has handled leaves by its own, or by the first.
+/// A plan by which packets of `entries`, each with its worker, are dispatched and end. `steers` says that they are dealt to workers here;
+/// `flows` is the number of generators' flows that are followed. If there are `exits`, each with its worker, packets that a worker has
+/// handled leave by its own, or by the first.
 pub fn dispatched(
     registry: &Arc<Registry>,
     entries: Vec<(PortPlan, usize)>,
@@ -159,7 +161,7 @@ pub fn dispatched(
 /// The plan that has the stages by which its wires are dispatched to so many workers, and the queues of its ESP stages.
 ///
 /// # Errors
-/// If the settings of a wire do not fit together, or not so many workers: the sentence names the wire.
+/// If the settings of a wire do not fit together, or do not fit so many workers: the sentence names the wire.
 pub fn spread(plan: &Plan, owners: &Owners, workers: usize) -> Result<Dispatched, String> {
     let mut spread = Dispatched { plan: plan.clone(), owners: owners.clone(), loops: Vec::new() };
     for (number, stage) in plan.stages.iter().enumerate() {
@@ -187,7 +189,7 @@ pub fn spread(plan: &Plan, owners: &Owners, workers: usize) -> Result<Dispatched
             spread.add(&registry, &ends);
         }
     }
-    // A port leads to where it is an entry, so what leads to a port comes after that.
+    // The far end of a port is that of the first link with it, which is where it is an entry, so links that lead to a port come after that.
     for (first, _, to) in rows {
         let stage = first + spread.owners.ports[to];
         let StageKind::Dispatch(kind) = &spread.plan.stages[stage].kind else { continue };
@@ -200,7 +202,7 @@ pub fn spread(plan: &Plan, owners: &Owners, workers: usize) -> Result<Dispatched
 /// The protocols of these settings on so many workers.
 ///
 /// # Errors
-/// What is wrong with them, in a sentence.
+/// The fault of the settings, in a sentence.
 pub fn registry(settings: &[(String, String)], workers: usize) -> Result<Arc<Registry>, String> {
     let mut read = Settings::new(protocols());
     for (key, text) in settings {

@@ -1,4 +1,5 @@
-//! The rule of order, and what a full queue does, a packet at a time. Random schedules of whole paths are in `weir-sim`.
+//! The rule of order, and the treatment of packets when a queue is full, a packet at a time. Random schedules of whole paths are in
+//! `weir-sim`.
 
 use weir_core::dispatch::protocol::Registry;
 use weir_ring::pool::Pool;
@@ -59,7 +60,7 @@ impl Bench {
         PathPacket::new(frame, 0, 60)
     }
 
-    /// What becomes of a packet that comes in by a port.
+    /// The verdict on a packet that comes in by a port.
     fn handle(&mut self, port: u16, packet: &mut PathPacket) -> Handled {
         let mut handled = [Handled::Delivered; BURST_MAX];
         let memory = self.pool.memory().clone();
@@ -67,7 +68,7 @@ impl Bench {
         handled[0]
     }
 
-    /// What becomes of the next packet, which comes in by a port.
+    /// The verdict on the next packet, which comes in by a port.
     fn next(&mut self, port: u16) -> Handled {
         let mut packet = self.packet();
         self.handle(port, &mut packet)
@@ -103,7 +104,7 @@ fn nothing_is_handled_ahead_of_what_waits() {
     let (entry, queue) = (bench.entry(), bench.queue());
     let over = bench.dispatch.plan.over(1, bench.ip());
     let waits = Handled::Sent(queue);
-    // Handed over by the other worker, and then one that came in here.
+    // The first packet is handed over by the other worker, and the next one came in here.
     let [mut first, mut second] = [bench.packet(), bench.packet()];
     assert_eq!([bench.handle(over, &mut first), bench.handle(entry, &mut second)], [waits; 2]);
     assert_eq!(bench.handle(queue, &mut first), Handled::Delivered);

@@ -1,4 +1,4 @@
-//! Whether a packet that comes to an ESP stage is sealed or opened at once, or waits for that in a queue, as netisr dispatches it.
+//! The deferral of packets that come to an ESP stage: each is sealed or opened at once, or waits for that in a queue, as in netisr.
 //!
 //! ```text
 //! inside  --> ESP --> queue of inside, a port that leads back --> ESP: sealed --> outside
@@ -8,17 +8,17 @@
 //! | mode | a packet is sealed or opened |
 //! |---|---|
 //! | `direct` | at once, by the worker that has the stage |
-//! | `hybrid` | at once if it came from something of the same worker and none waits there; otherwise from the queue |
+//! | `hybrid` | at once if it came from a port or stage of the same worker and none waits there; otherwise from the queue |
 //! | `deferred` | from the queue |
 //!
-//! The queues are egress queues with the worker that has the stage ([`crate::loop_port`]), one for each side, so that what comes in does not
-//! wait for what goes out. One that is full closes the gates of the receive queues whose packets wait there, at whatever worker, and so
-//! does what they come to after that. While no number is reserved, nothing is taken from the queue inside.
+//! The queues are egress queues with the worker that has the stage ([`crate::loop_port`]), one for each side, so that packets that come in
+//! do not wait for those that go out. A full queue closes the gates of the receive queues whose packets wait there, at whatever worker, and
+//! so does a full place that they come to after that. While no number is reserved, no packet is taken from the queue inside.
 //!
-//! Order: a queue is first in, first out for a receive queue, and nothing passes those that wait.
+//! Order: a queue is first in, first out for a receive queue, and no packet passes those that wait.
 //!
-//! Owner: the stage. Source: FreeBSD `sys/net/netisr.c` (`netisr_dispatch_src`). Limits: hybrid goes by that rule alone, not by what a packet
-//! costs; a queue is exceeded by one poll of each receive queue, and by what is under way to its worker.
+//! Owner: the stage. Source: FreeBSD `sys/net/netisr.c` (`netisr_dispatch_src`). Limits: hybrid goes by that rule alone, not by the cost of
+//! a packet; a queue is exceeded by one poll of each receive queue, and by the packets under way to its worker.
 
 use weir_core::dispatch::protocol::Mode;
 
@@ -26,20 +26,20 @@ use super::plan::EspDispatch;
 use super::{INSIDE, OUTSIDE};
 use crate::dispatch::DispatchCounts;
 
-/// The ports to the queues of what comes in inside, and outside, and back from them.
+/// The ports to the queues of packets that come in inside, and outside, and back from these.
 pub const QUEUES: [u16; 2] = [2, 3];
 
-/// The port to the first sealer and back; those to others follow.
+/// The port to the first sealer and back; the ports to others follow.
 pub(crate) const SEALERS: u16 = QUEUES[1] + 1;
 
-/// How many ports the stage has.
+/// The number of ports of the stage.
 pub(crate) fn ports(dispatch: &EspDispatch) -> u16 {
     if dispatch.mode == Mode::Direct { QUEUES[0] } else { SEALERS + dispatch.sealers() }
 }
 
-/// The ports that packets may leave by which come in by `entry`.
+/// The ports by which packets that come in by `entry` may leave.
 pub(crate) fn exits(dispatch: &EspDispatch, entry: u16) -> Vec<u16> {
-    // What is too long is told where it came in.
+    // The sender of a packet that is too long is told by the port that it came in by.
     let mut exits = vec![INSIDE, OUTSIDE];
     if entry < SEALERS {
         exits.extend((0..dispatch.sealers()).map(|sealer| SEALERS + sealer));
@@ -59,16 +59,16 @@ fn queue_of(side: u16) -> Option<u16> {
     QUEUES.get(usize::from(side)).copied()
 }
 
-/// The side that packets came in by which come by a port: by itself, or by its queue.
+/// The side by which packets that come by a port came in: the port itself, or the side of its queue.
 pub(super) fn side_of(port: u16) -> u16 {
     QUEUES.iter().position(|&queue| queue == port).map_or(port, |side| side as u16)
 }
 
-/// When the packets of a stage are sealed and opened, and what is counted of each side.
+/// The dispatch of a stage's packets, and the counts of each side.
 #[derive(Debug)]
 pub(super) struct Deferral {
     dispatch: EspDispatch,
-    /// For each side whether what leads there is with the worker of the stage.
+    /// For each side whether the stage or port that is joined there is with the worker of this stage.
     is_beside: [bool; 2],
     counts: [DispatchCounts; 2],
 }
@@ -90,8 +90,8 @@ impl Deferral {
         self.is_beside = is_beside;
     }
 
-    /// So many packets come by a port, while nothing may be sealed or opened, for want of a number or of sealers, or it may: the queue that they go to, if they
-    /// do, and how many the first of them are that it takes; the others are dropped.
+    /// Notes that so many packets come by a port. `is_waiting` says that none may be sealed or opened now, for want of a number or of
+    /// sealers. Returns the queue that they go to, if they wait first, and how many of the first it takes; the others are dropped.
     pub(super) fn arrive(&mut self, port: u16, packets: usize, is_waiting: bool) -> Option<(u16, usize)> {
         let EspDispatch { mode, queue_packets, drops_when_full, .. } = self.dispatch;
         if port >= SEALERS {

@@ -1,6 +1,6 @@
-//! What an ESP stage reads of frames, and a change of the packet in one.
+//! The fields of frames that an ESP stage reads, and a change of the packet in a frame.
 //!
-//! Rule: what is read of a frame is in it; headers have been read before their addresses are.
+//! Rule: a field that is read lies within its frame; headers have been read before their addresses are.
 //!
 //! Pure.
 
@@ -14,20 +14,20 @@ use weir_ring::memory::FrameMemory;
 use super::EspVerdict;
 use crate::packet::PathPacket;
 
-/// A link header.
+/// The length of a link header, in bytes.
 pub(super) const LINK_LEN: usize = 14;
-/// The part of it that says who sends to whom.
+/// The length of its two addresses, in bytes.
 const STATIONS_LEN: usize = 12;
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
 const ETHERTYPE_ARP: u16 = 0x0806;
 const ICMPV6: u8 = 58;
 
-/// What a frame carries, by its type.
+/// The payload of a frame, by its EtherType.
 pub(super) enum Link {
     Ip,
     Arp,
-    /// What no policy can look into.
+    /// A payload that no policy can look into.
     Hidden,
 }
 
@@ -39,7 +39,7 @@ pub(super) fn ip_of(frame: &[u8]) -> Link {
     }
 }
 
-/// Where a packet comes from. Its headers have been read.
+/// The source address of a packet whose headers have been read.
 pub(super) fn source_of(ip: &[u8], family: IpFamily) -> &[u8] {
     match family {
         IpFamily::V4 => &ip[12..16],
@@ -47,7 +47,7 @@ pub(super) fn source_of(ip: &[u8], family: IpFamily) -> &[u8] {
     }
 }
 
-/// Where it goes to.
+/// The destination address of a packet whose headers have been read.
 pub(super) fn destination_of(ip: &[u8], family: IpFamily) -> &[u8] {
     match family {
         IpFamily::V4 => &ip[16..20],
@@ -60,7 +60,7 @@ pub(super) fn address(bytes: &[u8]) -> Option<IpAddr> {
     v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
 }
 
-/// Whether it is a message of neighbour discovery.
+/// Whether a packet is a message of neighbour discovery.
 pub(super) fn is_neighbourly(ip: &[u8], headers: &IpHeaders) -> bool {
     headers.family() == IpFamily::V6
         && headers.next() == ICMPV6
@@ -68,7 +68,7 @@ pub(super) fn is_neighbourly(ip: &[u8], headers: &IpHeaders) -> bool {
         && matches!(ip.get(headers.end()), Some(133..=137))
 }
 
-/// What becomes of a packet that would be too long when it is sealed.
+/// The verdict on a packet that would be too long when it is sealed.
 pub(super) fn too_long(ip: &[u8], headers: &IpHeaders, longest: u16, is_tunnel: bool) -> EspVerdict {
     let may_be_cut = headers.family() == IpFamily::V4 && ip[6] & 0x40 == 0 && is_tunnel;
     if may_be_cut { EspVerdict::Cut(longest) } else { EspVerdict::TooLong(longest) }
@@ -89,7 +89,7 @@ pub(super) fn in_place<T, E>(
     let (start, len) = (usize::from(packet.offset_bytes), usize::from(packet.len_bytes));
     let frame = memory.bytes_mut(&mut packet.frame);
     let stations: [u8; STATIONS_LEN] = *frame[start..].first_chunk().expect("a frame has a link header");
-    // Without the first bytes, so that there is room for the link header wherever it ends up.
+    // The room is without the first bytes, so that the link header has room wherever the packet ends up.
     let mut room = Room::new(&mut frame[LINK_LEN..], start, len - LINK_LEN).expect("it lies in its frame");
     let changed = change(&mut room)?;
     let (start, len) = (room.start(), room.len());
@@ -100,7 +100,7 @@ pub(super) fn in_place<T, E>(
     };
     frame[start..start + STATIONS_LEN].copy_from_slice(&stations);
     frame[start + STATIONS_LEN..start + LINK_LEN].copy_from_slice(&kind.to_be_bytes());
-    // A frame is no longer than 16 bits say.
+    // The length of a frame fits into 16 bits.
     (packet.offset_bytes, packet.len_bytes) = (start as u16, (len + LINK_LEN) as u16);
     Ok(changed)
 }

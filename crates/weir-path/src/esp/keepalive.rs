@@ -1,7 +1,7 @@
 //! Keepalives of the associations of an ESP stage that are in UDP.
 //!
-//! Rule: one is sent by an association that seals, lives, and has sent nothing for as long as its plan says. It goes where the last packet
-//! went, whose link-layer next hop is remembered; so none goes before the first packet.
+//! Rule: a keepalive is sent by an association that seals, lives, and has sent no packet for as long as its plan says. The keepalive goes
+//! where the last packet went, whose link-layer next hop is remembered; so none goes before the first packet.
 //!
 //! Owner: the stage. Limits: each association keeps the way alive by itself, so of two to one peer, as while keys change, both send; the
 //! next hop is that of the last packet, also if the router inside has another since.
@@ -25,37 +25,37 @@ pub(super) struct Keepalive {
 }
 
 impl Keepalive {
-    /// Of an association that sends them.
+    /// The keepalives of an association; none if it sends none.
     pub(super) fn new(plan: &AssociationPlan) -> Option<Keepalive> {
         let every_ns = plan.keepalive_ns.filter(|_| !plan.is_inbound && plan.udp_ports.is_some())?;
         Some(Keepalive { timer: KeepaliveTimer::new(every_ns), link: [0; LINK_LEN], sent: Count::default() })
     }
 
-    /// What was sent.
+    /// Keepalives that were sent.
     pub(super) fn sent(&self) -> Count {
         self.sent
     }
 }
 
 impl Esp {
-    /// An association has sealed a packet, which leaves in this frame.
+    /// Notes that an association has sealed a packet, which leaves in this frame.
     pub(super) fn note_sent(&mut self, association: usize, frame: &[u8], now_ns: u64) {
         let Some(keepalive) = &mut self.associations[association].keepalive else { return };
         let is_first = keepalive.timer.due_ns().is_none();
         keepalive.timer.sent(now_ns);
         keepalive.link.copy_from_slice(&frame[..LINK_LEN]);
-        // Of all others it is not due before it was.
+        // A later packet only puts a keepalive off, so the time of the next look stays.
         if is_first {
             self.keepalive_ns = sooner(self.keepalive_ns, keepalive.timer.due_ns());
         }
     }
 
-    /// When to look whether a keepalive is due.
+    /// The time at which to look whether a keepalive is due.
     pub(crate) fn next_keepalive_ns(&self) -> Option<u64> {
         self.keepalive_ns
     }
 
-    /// Writes a keepalive that is due into the front of `room`; its length. Where none is, the time of the next is known afterwards.
+    /// Writes a keepalive that is due into the front of `room`; returns its length. If none is due, sets the time of the next look.
     pub(crate) fn write_keepalive(&mut self, room: &mut [u8], now_ns: u64) -> Option<u16> {
         for running in &mut self.associations {
             let lives = running.age(now_ns) != Age::Expired;

@@ -1,4 +1,4 @@
-//! What an ESP stage is to be: its addresses, its associations without their keys, its policies; and a change of these.
+//! The plan of an ESP stage: its addresses, its associations without their keys, its policies; and a change of these.
 //!
 //! Rule: nothing here is secret. A plan is copied, compared, written into files and shown; keys come by an [`EspChange`] alone, once, to
 //! the worker that has the stage.
@@ -16,41 +16,42 @@ use weir_ipsec::tunnel::{OuterDontFragment, Tunnel};
 
 use super::marks::SequenceMark;
 
-/// An ESP stage.
+/// The plan of an ESP stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EspPlan {
-    /// What the gateway is called outside: ESP to these is opened.
+    /// The addresses of the gateway outside: ESP to these is opened.
     pub addresses: Vec<IpAddr>,
-    /// The longest IP packet that leaves outside.
+    /// The longest IP packet that leaves outside, in bytes.
     pub mtu_bytes: u16,
     /// Its associations.
     pub associations: Vec<AssociationPlan>,
     /// Its policies, the first that matches first.
     pub policies: Vec<PolicyPlan>,
-    /// When its packets are sealed and opened.
+    /// The dispatch of its packets: at once, or from a queue.
     pub dispatch: EspDispatch,
 }
 
-/// When packets are sealed and opened: at once, or from a queue, by the worker that has the stage.
+/// The dispatch of an ESP stage's packets: sealed and opened at once, or from a queue, by the worker that has the stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EspDispatch {
-    /// As of netisr's protocols.
+    /// The mode, as that of netisr's protocols.
     pub mode: Mode,
-    /// The most packets that wait inside, and the most that wait outside, before who feeds them is held.
+    /// The most packets that wait inside, and the most that wait outside, before their feeders are held.
     pub queue_packets: u32,
-    /// Whether what comes to a full queue is dropped, as netisr does it, and nobody is held: what the lab compares with.
+    /// Whether packets that come to a full queue are dropped, as in netisr, and no feeder is held: the lab compares with that.
     pub drops_when_full: bool,
-    /// How many sealers share the work of its associations, if packets wait in a queue; without any the worker of the stage does it alone.
+    /// The number of sealers that share the work of its associations, if packets wait in a queue; without any the worker of the stage does
+    /// it alone.
     pub sealers: u16,
 }
 
 impl EspDispatch {
-    /// The queue where none is said: netisr's.
+    /// The default of `queue_packets`: netisr's.
     pub const QUEUE_PACKETS_DEFAULT: u32 = 256;
     /// The most sealers.
     pub const SEALERS_MAX: u16 = 16;
 
-    /// How many sealers there are: without queues nobody could be held for them.
+    /// The number of sealers that there are: without queues no feeder could be held for them.
     pub fn sealers(&self) -> u16 {
         if self.mode == Mode::Direct { 0 } else { self.sealers }
     }
@@ -67,18 +68,18 @@ impl Default for EspDispatch {
     }
 }
 
-/// An association, without its key.
+/// The plan of an association, without its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AssociationPlan {
     /// Its name.
     pub name: String,
-    /// Whether packets are opened by it, and not sealed.
+    /// Whether packets are opened by the association, and not sealed.
     pub is_inbound: bool,
     /// The security parameter index.
     pub spi: u32,
-    /// Where its packets come from.
+    /// The address that its packets come from.
     pub source: IpAddr,
-    /// Where they go to.
+    /// The address that its packets go to.
     pub destination: IpAddr,
     /// Tunnel mode, or transport mode.
     pub is_tunnel: bool,
@@ -88,11 +89,11 @@ pub struct AssociationPlan {
     pub key_file: Option<String>,
     /// Whether sequence numbers have 64 bits.
     pub is_extended: bool,
-    /// The replay window, if it is inbound.
+    /// The replay window, if the association is inbound.
     pub window: u32,
-    /// The ports of its UDP, from and to, if it is in UDP.
+    /// The ports of its UDP, from and to, if the association is in UDP.
     pub udp_ports: Option<[u16; 2]>,
-    /// After how long without a packet an outbound one in UDP sends a keepalive; none where it sends none.
+    /// The time without a packet after which an outbound association in UDP sends a keepalive, in nanoseconds; none where it sends none.
     pub keepalive_ns: Option<u64>,
     /// DF of the outer header.
     pub dont_fragment: OuterDontFragment,
@@ -100,59 +101,59 @@ pub struct AssociationPlan {
     pub lifetime: Lifetime,
 }
 
-/// What a policy wants.
+/// The verb of a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PolicyVerb {
-    /// An association protects it.
+    /// An association protects the packet.
     Protect,
-    /// It passes in the clear.
+    /// The packet passes in the clear.
     Bypass,
-    /// It does not pass.
+    /// The packet does not pass.
     Discard,
 }
 
 impl PolicyVerb {
-    /// All of them, with their words.
+    /// All verbs, with their words.
     pub const ALL: [(&str, PolicyVerb); 3] =
         [("protect", PolicyVerb::Protect), ("bypass", PolicyVerb::Bypass), ("discard", PolicyVerb::Discard)];
 }
 
-/// A policy.
+/// The plan of a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyPlan {
-    /// Of what comes in, or of what goes out.
+    /// Whether the policy is for packets that come in, and not for those that go out.
     pub is_inbound: bool,
-    /// Which packets.
+    /// The packets that the policy names.
     pub selector: Selector,
-    /// What becomes of them.
+    /// The treatment of these packets.
     pub verb: PolicyVerb,
     /// The associations that protect, by name: going out the first that lives, coming in any.
     pub associations: Vec<String>,
 }
 
-/// What an ESP stage is to become.
+/// A change of an ESP stage.
 #[derive(Debug)]
 pub struct EspChange {
     /// The plan.
     pub plan: EspPlan,
-    /// For each association of the plan its key; none where the one that runs under this name goes on.
+    /// For each association of the plan its key; none where the association that runs by this plan goes on.
     pub keys: Vec<Option<AssociationKey>>,
 }
 
-/// A key ready to be used, and where to begin.
+/// A key ready to be used, and the numbers to begin with.
 #[derive(Debug)]
 pub struct AssociationKey {
     /// The algorithm with its key.
     pub transform: Transform,
-    /// Of an outbound one its numbers, and who writes their mark.
+    /// The numbers of an outbound association, and the writer of their mark.
     pub numbers: Option<(SequenceNumbers, Box<dyn SequenceMark>)>,
 }
 
 impl AssociationPlan {
-    /// What the association is made of.
+    /// The settings of the association.
     ///
     /// # Panics
-    /// If the ends of a tunnel are of two families, which whoever makes a plan sees to.
+    /// If the ends of a tunnel are of two families; the maker of a plan sees to that.
     pub fn settings(&self, transform: Transform) -> AssociationSettings {
         let AssociationPlan { spi, is_extended, lifetime, .. } = *self;
         AssociationSettings {
@@ -164,10 +165,10 @@ impl AssociationPlan {
         }
     }
 
-    /// How its packets are wrapped.
+    /// The wrapping of its packets.
     ///
     /// # Panics
-    /// As of [`AssociationPlan::settings`].
+    /// Those of [`AssociationPlan::settings`].
     pub fn encapsulation(&self) -> Encapsulation {
         let mode = match self.is_tunnel {
             false => EspMode::Transport,

@@ -1,15 +1,16 @@
-//! A sealer: a stage that seals and opens what the home of an association gives it, so that one association is several workers' work.
+//! A sealer: a stage that seals and opens packets that the home of an association gives it, so that one association is several workers'
+//! work.
 //!
 //! ```text
 //! home: policy, number, wrapping --run, packets--> sealer: seal      --packets--> home: in turn, on
 //! home: association, window      --run, packets--> sealer: verify    --packets--> home: in turn, window, unwrapping, policy
 //! ```
 //!
-//! Rule: what is to be done with packets comes before them, by a ring of its own ([`SealerRun`], of packets in a row), and they leave in the
+//! Rule: the work on packets is told before they come, by a ring of its own ([`SealerRun`], of packets in a row), and they leave in the
 //! order in which they came. A packet that is not proven is marked and goes back too: its home waits for it and counts it.
 //!
-//! Owner: one worker. Source: DPDK `lib/ring` (SORING: objects keep their places while stages work on runs of them). Limits: it knows no window
-//! and no policy, and a run is of one association.
+//! Owner: one worker. Source: DPDK `lib/ring` (SORING: objects keep their places while stages work on runs of them). Limits: a sealer has
+//! no window and no policy, and a run is of one association.
 
 use std::sync::Arc;
 
@@ -21,16 +22,16 @@ use weir_ring::spsc::Consumer;
 use super::frame::LINK_LEN;
 use crate::packet::PathPacket;
 
-/// What is to be done with a packet.
+/// The work on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SealerWork {
-    /// It is wrapped, and to be encrypted and proven.
+    /// The packet is wrapped, and to be encrypted and given its proof.
     Seal(Wrapped),
-    /// It is to be verified and decrypted: ESP begins so many bytes into the IP packet, and so many are behind it.
+    /// The packet is to be verified and decrypted.
     Open {
-        /// Where it begins.
+        /// The place of the ESP header in the IP packet, in bytes.
         esp_at: u16,
-        /// What is not the packet's.
+        /// The bytes behind the packet, which are not its own.
         behind: u16,
     },
 }
@@ -44,21 +45,21 @@ impl SealerWork {
     }
 }
 
-/// Packets in a row with which the same is to be done.
+/// A run: packets in a row with the same work.
 #[derive(Debug)]
 pub(crate) struct SealerRun {
-    /// With which key.
+    /// The algorithm with its key.
     pub transform: Arc<Transform>,
-    /// Of one of them; the lower halves of their numbers are in them, and the upper half is that of all.
+    /// The associated data of one packet; the lower half of each packet's number is in the packet, and the upper half here is that of all.
     pub associated: Associated,
-    /// What.
+    /// The work.
     pub work: SealerWork,
-    /// How many they are.
+    /// The number of packets.
     pub packets: u16,
 }
 
 impl SealerRun {
-    /// Does it with the next packet; whether it is proven now.
+    /// Does the work on the next packet; returns whether the packet is proven now.
     fn work_on(&self, packet: &mut [u8]) -> bool {
         let Some(ip) = packet.get_mut(LINK_LEN..) else { return false };
         let low = ip.get(self.work.esp_at() + 4..).and_then(<[u8]>::first_chunk);
@@ -76,18 +77,18 @@ impl SealerRun {
     }
 }
 
-/// What a sealer does next.
+/// A sealer, with the run that it works on.
 #[derive(Debug, Default)]
 pub struct Sealer {
-    /// From the home; none before the workers are joined.
+    /// The ring of runs from the home; none before the workers are joined.
     runs: Option<Consumer<SealerRun>>,
     run: Option<SealerRun>,
-    /// How many of the run were worked on.
+    /// The number of packets of the run that were worked on.
     done: u16,
 }
 
 impl Sealer {
-    /// Learns where its home tells what is to be done.
+    /// Takes the ring by which its home tells the runs.
     pub(crate) fn join(&mut self, runs: Consumer<SealerRun>) {
         self.runs = Some(runs);
     }
@@ -95,7 +96,7 @@ impl Sealer {
     /// Works on packets of its home.
     ///
     /// # Panics
-    /// If it was not told what is to be done with them, which the home does before.
+    /// If a packet comes before its run was told.
     pub(crate) fn process(&mut self, packets: &mut [PathPacket], memory: &FrameMemory) {
         for packet in packets {
             if self.run.as_ref().is_none_or(|run| run.packets == self.done) {
@@ -106,7 +107,7 @@ impl Sealer {
             self.done += 1;
             packet.is_unproven = !run.work_on(packet.bytes_mut(memory));
         }
-        // A key that is not used any more goes.
+        // A run that is done goes, so that its key is kept no longer than it is used.
         if self.run.as_ref().is_some_and(|run| run.packets == self.done) {
             (self.run, self.done) = (None, 0);
         }

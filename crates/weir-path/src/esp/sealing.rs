@@ -1,4 +1,4 @@
-//! What an ESP stage has given to its sealers, and the turn in which it comes back.
+//! The packets that an ESP stage has given to its sealers, and the turn in which they come back.
 //!
 //! ```text
 //! packets, numbered  --run of 32--> sealer 0 --+
@@ -6,12 +6,12 @@
 //!                    --run of 32--> sealer 2 --+
 //! ```
 //!
-//! Rule: runs are given to the sealers in turn and merged in that turn, so packets leave in the order of their numbers and nothing is searched.
-//! What comes back early is kept here. While as many are given as [`GIVEN_MAX`] says for each sealer, nothing is taken from the queues that
-//! lead to the stage (`deferral.rs`), which hold who feeds them; so a sealer that does not come holds, and loses nothing.
+//! Rule: runs are given to the sealers in turn and merged in that turn, so packets leave in the order of their numbers and nothing is
+//! searched. A packet that comes back early is kept here. While [`GIVEN_MAX`] packets are given for each sealer, none is taken from the
+//! queues that lead to the stage (`deferral.rs`), which hold their feeders; so a sealer that does not come holds packets, and loses none.
 //!
-//! An association that ends while packets are given is in their runs until they are done: what it sealed goes on, what it was to open is
-//! dropped when it comes back, as all is that comes without an association.
+//! The key of an association that ends while packets are given is in their runs until they are done: packets that it sealed go on, packets
+//! that it was to open are dropped when they come back, as all are that come without an association.
 //!
 //! Owner: the stage. Limits: a run ends with the burst that filled it, so that none waits for more; a sealer that is slow holds the others
 //! after [`GIVEN_MAX`] of each.
@@ -33,9 +33,9 @@ use super::{Decided, Esp, EspVerdict, INSIDE, OUTSIDE};
 use crate::egress::set_sealed;
 use crate::packet::PathPacket;
 
-/// How many packets a run has at the most.
+/// The most packets of a run.
 const RUN_PACKETS: u16 = 32;
-/// How many packets each sealer may be given before the home takes no more in: while one run is worked on, others are under way.
+/// The packets that each sealer may be given before the home takes no more in: while one run is worked on, others are under way.
 pub(crate) const GIVEN_MAX: u64 = 128;
 
 /// The sealers of an ESP stage, as its home sees them.
@@ -50,14 +50,14 @@ pub(super) struct Sealing {
     next: usize,
     given: u64,
     merged: u64,
-    /// What is back before its turn.
+    /// Packets that are back before their turn.
     held: Count,
 }
 
 /// The way to a sealer and back.
 #[derive(Debug, Default)]
 struct SealerLane {
-    /// None before the workers are joined.
+    /// The ring by which the sealer is told its runs; none before the workers are joined.
     runs: Option<Producer<SealerRun>>,
     back: VecDeque<PathPacket>,
 }
@@ -67,11 +67,11 @@ struct SealerLane {
 pub(super) struct Turn {
     sealer: usize,
     packets: u16,
-    /// The association, by what it is known by also when there are others.
+    /// The serial number of the association, which stays the same when others begin and end.
     pub serial: u64,
     /// Whether its packets are opened, and not sealed.
     pub opens: bool,
-    /// The upper half of their numbers.
+    /// The upper half of the packets' numbers.
     pub upper: u64,
 }
 
@@ -80,34 +80,34 @@ impl Sealing {
         Sealing { sealers: (0..sealers).map(|_| SealerLane::default()).collect(), ..Sealing::default() }
     }
 
-    /// Whether there is any sealer; otherwise the stage does it itself.
+    /// Whether there is any sealer; otherwise the stage seals and opens by itself.
     #[inline]
     pub(super) fn is_there(&self) -> bool {
         !self.sealers.is_empty()
     }
 
-    /// Learns where a sealer is told what is to be done.
+    /// Takes the ring by which a sealer is told its runs.
     pub(super) fn join(&mut self, sealer: usize, runs: Producer<SealerRun>) {
         self.sealers[sealer].runs = Some(runs);
     }
 
-    /// Whether no more may be given.
+    /// Whether no more packets may be given.
     #[inline]
     pub(super) fn is_full(&self) -> bool {
         self.is_there() && self.given - self.merged >= GIVEN_MAX * self.sealers.len() as u64
     }
 
-    /// Packets that were given, and of these packets that are merged.
+    /// Packets that were given, and of these the packets that are merged.
     pub(super) fn counts(&self) -> [u64; 2] {
         [self.given, self.merged]
     }
 
-    /// What is back before its turn.
+    /// Packets that are back before their turn.
     pub(super) fn held(&self) -> Count {
         self.held
     }
 
-    /// Gives a packet of an association; the port by which it leaves.
+    /// Gives a packet of an association to a sealer; returns the port by which the packet leaves.
     pub(super) fn give(
         &mut self,
         serial: u64,
@@ -147,14 +147,14 @@ impl Sealing {
         self.next = (self.next + 1) % self.sealers.len();
     }
 
-    /// Keeps what is back from a sealer until it is its turn.
+    /// Keeps packets that are back from a sealer until it is their turn.
     pub(super) fn take_back(&mut self, sealer: usize, packets: &mut Vec<PathPacket>) {
         let bytes = packets.iter().map(|packet| u64::from(packet.len_bytes)).sum();
         self.held.merge(Count { packets: packets.len() as u64, bytes });
         self.sealers[sealer].back.extend(packets.drain(..));
     }
 
-    /// Moves packets of one run whose turn it is behind others, `most` at the most; what run that is.
+    /// Moves packets of the run whose turn it is behind others, `most` at the most; returns that run.
     pub(super) fn merge(&mut self, most: usize, merged: &mut Vec<PathPacket>) -> Option<Turn> {
         let turn = self.turns.front_mut()?;
         let back = &mut self.sealers[turn.sealer].back;
@@ -182,7 +182,7 @@ impl Esp {
         self.sealing.is_there().then(|| self.sealing.counts())
     }
 
-    /// Learns where a sealer is told what is to be done.
+    /// Takes the ring by which a sealer is told its runs.
     pub(crate) fn join(&mut self, sealer: usize, runs: Producer<SealerRun>) {
         self.sealing.join(sealer, runs);
     }
@@ -192,12 +192,13 @@ impl Esp {
         port.checked_sub(SEALERS).map(usize::from)
     }
 
-    /// Keeps what is back from a sealer until it is its turn.
+    /// Keeps packets that are back from a sealer until it is their turn.
     pub(crate) fn take_back(&mut self, sealer: usize, packets: &mut Vec<PathPacket>) {
         self.sealing.take_back(sealer, packets);
     }
 
-    /// Moves what is back and whose turn it is behind others, a burst at the most, and decides what becomes of it; none if nothing is.
+    /// Moves the packets that are back and whose turn it is behind others, a burst at the most, and decides on them; returns none if there
+    /// is no such packet.
     pub(crate) fn merge(
         &mut self,
         merged: &mut Vec<PathPacket>,

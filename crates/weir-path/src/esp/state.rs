@@ -22,13 +22,13 @@ use super::plan::{AssociationKey, AssociationPlan};
 #[derive(Debug)]
 pub struct RunningAssociation {
     pub(super) plan: AssociationPlan,
-    /// By which it is known, also when others end and begin.
+    /// The number by which the association is known, also when others end and begin.
     pub(super) serial: u64,
     state: State,
     pub(super) dropped: DropCounts,
-    /// Of an inbound one the policies' lists that it is in.
+    /// The policies' lists that an inbound association is in.
     pub(super) bundles: Vec<BundleId>,
-    /// Of an outbound one in UDP.
+    /// The keepalives of an outbound association in UDP.
     pub(super) keepalive: Option<Keepalive>,
 }
 
@@ -38,7 +38,7 @@ enum State {
     Out(Box<Outbound>, Marking),
 }
 
-/// The mark that is asked for.
+/// The mark of the numbers, and the one that was asked for last.
 #[derive(Debug)]
 struct Marking {
     mark: Box<dyn SequenceMark>,
@@ -46,10 +46,10 @@ struct Marking {
 }
 
 impl RunningAssociation {
-    /// One that begins.
+    /// An association that begins.
     ///
     /// # Panics
-    /// If an outbound one has no numbers.
+    /// If an outbound association has no numbers.
     pub(super) fn new(
         plan: AssociationPlan,
         key: AssociationKey,
@@ -75,22 +75,22 @@ impl RunningAssociation {
         }
     }
 
-    /// What it is.
+    /// The plan of the association.
     pub fn plan(&self) -> &AssociationPlan {
         &self.plan
     }
 
-    /// What it dropped.
+    /// Packets that the association dropped.
     pub fn dropped(&self) -> &DropCounts {
         &self.dropped
     }
 
-    /// The keepalives that it sent, which are in no other count of it.
+    /// The keepalives that the association sent, which are in no other count of it.
     pub fn keepalives(&self) -> Count {
         self.keepalive.as_ref().map_or_else(Count::default, Keepalive::sent)
     }
 
-    /// What passed.
+    /// The packets and bytes that passed.
     pub fn usage(&self) -> Usage {
         match &self.state {
             State::In(inbound) => inbound.usage(),
@@ -98,7 +98,7 @@ impl RunningAssociation {
         }
     }
 
-    /// Where it is in its life.
+    /// The age of the association, by its limits.
     pub fn age(&self, now_ns: u64) -> Age {
         match &self.state {
             State::In(inbound) => inbound.age(now_ns),
@@ -106,7 +106,7 @@ impl RunningAssociation {
         }
     }
 
-    /// Whether it may be used no more.
+    /// Whether the association may be used no more.
     #[inline]
     pub(super) fn is_over(&self, now_ns: u64) -> bool {
         match &self.state {
@@ -162,7 +162,7 @@ impl RunningAssociation {
         self.outbound()?.wrap(room, headers, now_ns)
     }
 
-    /// The outbound one with as many numbers as are safe, if it is one.
+    /// The outbound association with as many numbers as are safe, if it is one.
     #[inline]
     fn outbound(&mut self) -> Result<&mut Outbound, Unsealed> {
         let State::Out(outbound, marking) = &mut self.state else {
@@ -191,7 +191,7 @@ impl RunningAssociation {
         }
     }
 
-    /// What a packet is to prove, if its number may be received now.
+    /// The associated data that a packet is to prove, if its number may be received now.
     pub(super) fn admit(&self, located: &Located, now_ns: u64) -> Result<Associated, DropReason> {
         match &self.state {
             State::In(inbound) => inbound.admit(located, now_ns),
@@ -199,7 +199,7 @@ impl RunningAssociation {
         }
     }
 
-    /// Takes in a packet that has proven this number; the headers of what is left.
+    /// Takes in a packet that has proven this number; returns the headers of the packet inside.
     pub(super) fn accept(
         &mut self,
         room: &mut Room,
@@ -208,7 +208,7 @@ impl RunningAssociation {
         now_ns: u64,
     ) -> Result<IpHeaders, DropReason> {
         match &mut self.state {
-            // What passed since it was given may have been the last that may.
+            // The association may have expired since the packet was given, by time or by the packets that passed.
             State::In(inbound) if inbound.is_over(now_ns) => Err(DropReason::EspExpired),
             State::In(inbound) => {
                 let verified = located.verified(inbound.algorithm())?;
@@ -218,7 +218,7 @@ impl RunningAssociation {
         }
     }
 
-    /// Its algorithm with its key, for whoever seals or opens elsewhere.
+    /// The algorithm with its key, for sealers that seal or open elsewhere.
     pub(super) fn transform(&self) -> &Arc<Transform> {
         match &self.state {
             State::In(inbound) => inbound.transform(),
@@ -228,7 +228,7 @@ impl RunningAssociation {
 }
 
 impl Drop for RunningAssociation {
-    /// What was reserved and not used is given back.
+    /// Gives back the numbers that were reserved and not used.
     fn drop(&mut self) {
         if let State::Out(outbound, marking) = &mut self.state {
             marking.mark.end(outbound.numbers().next());
@@ -237,7 +237,7 @@ impl Drop for RunningAssociation {
 }
 
 impl Marking {
-    /// One mark at a time is under way.
+    /// Whether no mark is under way: one at a time is.
     fn safe_or_unasked(&self) -> bool {
         self.mark.safe() >= self.wanted
     }

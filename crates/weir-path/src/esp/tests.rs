@@ -1,4 +1,4 @@
-//! What an ESP stage decides: between two gateways, in virtual time, with keys and marks made here.
+//! The verdicts of an ESP stage between two gateways, in virtual time, with keys and marks made here.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -131,7 +131,7 @@ impl Gateway {
         packet
     }
 
-    /// What becomes of a frame that comes in by a port, and what it is then.
+    /// The verdict on a frame that comes in by a port, and the frame after it.
     fn process(&mut self, port: u16, bytes: &[u8], now_ns: u64) -> (EspVerdict, Vec<u8>) {
         let mut packet = self.packet(bytes);
         let memory = Arc::clone(self.pool.memory());
@@ -198,10 +198,10 @@ fn what_no_policy_names_passes_neither_way() {
     let discard = EspVerdict::Drop(DropReason::PolicyDiscard);
     let elsewhere = frame(HOSTS[0], [10, 3, 0, 1], [1, 2], 10);
     assert_eq!(one.process(INSIDE, &elsewhere, 0).0, discard);
-    // What should have come by the tunnel and came in the clear.
+    // This packet should have come by the tunnel and came in the clear.
     let clear = frame(HOSTS[0], HOSTS[1], [1, 2], 10);
     assert_eq!(two.process(OUTSIDE, &clear, 0).0, EspVerdict::Drop(DropReason::PolicyMismatch));
-    // ESP of a key that the other does not have, and of no association.
+    // The first ESP packet is not for the gateway that gets it; the second is of no association.
     let mut sealed = one.process(INSIDE, &clear, 0).1;
     assert_eq!(one.process(OUTSIDE, &sealed, 0).0, discard, "it is not for this gateway");
     sealed[LINK_LEN + 23] = 0x77;
@@ -230,7 +230,7 @@ fn neighbours_and_ike_pass_as_they_are() {
     assert_eq!(one.process(OUTSIDE, &keepalive, 0).0, EspVerdict::Consume);
 }
 
-/// The disk is slow: what comes waits, in order, and so does what needs no number but came after.
+/// While the disk is slow packets wait, in order, and so do those that need no number but came after.
 #[test]
 fn no_number_is_used_that_is_not_safe() {
     let mut one = Gateway::new(0, Lifetime::default());
@@ -283,7 +283,7 @@ fn an_association_ends_and_its_successor_goes_on() {
     let clear = frame(HOSTS[0], HOSTS[1], [1, 2], 10);
     let verdicts: Vec<_> = (0..3).map(|_| one.process(INSIDE, &clear, 0).0).collect();
     assert_eq!(verdicts, [INSIDE_OUT, INSIDE_OUT, EspVerdict::Drop(DropReason::EspExpired)]);
-    // A second one in the same policy; the first stays as it is.
+    // A second association is added to the same policy; the first stays as it is.
     let mut plan = plan(0, lifetime);
     let next = AssociationPlan { name: "next".into(), spi: 0x2000, ..plan.associations[0].clone() };
     plan.associations.push(next);
