@@ -6,8 +6,7 @@
 //! packet:       Ethernet 14 | IPv4 20 | UDP 8 | mark "weir" 4 | flow 4 | sequence 8 | zeros up to size_bytes
 //! ```
 //!
-//! Packets take the flows in turn. Flow and sequence number are what a sink knows loss, duplicates and reordering by
-//! ([`super::sequence`]).
+//! Packets take the flows in turn. By flow and sequence number a sink knows loss, duplicates and reordering ([`super::sequence`]).
 //!
 //! Owner: the generator. Source: netmap `apps/pkt-gen/pkt-gen.c` (`-s`, `-d`, `-S`, `-D`, `-l`); RFC 791, RFC 768.
 //! Limits: IPv4 alone. The UDP checksum is left out (0, as RFC 768 allows over IPv4).
@@ -21,20 +20,21 @@ use weir_core::steer::key::Key;
 use weir_core::steer::parse::HashKind;
 use weir_core::steer::rss::Rss;
 
-/// The least packet: a shortest Ethernet frame without its check sequence, which has room for the sequence number.
+/// The least length of a packet, in bytes: that of a shortest Ethernet frame without its check sequence, which has room for the sequence
+/// number.
 pub const SIZE_BYTES_MIN: u16 = 60;
 
-/// Flows at most, so that a typing error does not ask for all memory.
+/// The most flows, so that a typing error does not ask for all memory.
 pub const FLOWS_MAX: u32 = 1 << 20;
 
 /// The port where none is given, as in `pkt-gen`.
 const PORT_DEFAULT: u16 = 1234;
 
-/// Where the mark stands in a packet.
+/// The place of the mark in a packet, in bytes.
 pub(super) const MARK_AT: usize = 14 + 20 + 8;
 /// The mark.
 pub(super) const MARK: [u8; 4] = *b"weir";
-/// Where the sequence number ends.
+/// The place where the sequence number ends, in bytes.
 pub(super) const SEQUENCE_END: usize = MARK_AT + 16;
 
 /// A range of addresses and one of ports, both with their ends: `198.18.0.1:2000-198.18.0.9:2999`.
@@ -46,37 +46,37 @@ pub struct Endpoints {
     pub ports: (u16, u16),
 }
 
-/// What a generator makes.
+/// The packets that a generator makes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Traffic {
     /// Length of a packet, without Ethernet's check sequence.
     pub size_bytes: u16,
-    /// Where packets come from.
+    /// The ranges that packets come from.
     pub src: Endpoints,
-    /// Where they go.
+    /// The ranges that packets go to.
     pub dst: Endpoints,
     /// Ethernet source.
     pub src_mac: EthernetAddress,
     /// Ethernet destination.
     pub dst_mac: EthernetAddress,
-    /// How many of the flows between the ranges are used.
+    /// The number of flows between the ranges that are used.
     pub flows: u32,
     /// The first of them, so that several generators can share the ranges.
     pub first_flow: u32,
 }
 
-/// Why there can be no such traffic.
+/// The reason why there can be no such traffic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TrafficError {
-    /// Packets of no possible length.
+    /// Packets cannot have this length, in bytes.
     Size(u16),
-    /// Not from 1 to [`FLOWS_MAX`] flows, all told.
+    /// The flows, with those before the first, are not from 1 to [`FLOWS_MAX`].
     Flows(u32),
-    /// More flows than the ranges have.
+    /// The flows are more than the ranges have.
     TooFew {
-        /// How many were asked for.
+        /// The flows that were asked for.
         flows: u32,
-        /// How many there are.
+        /// The flows that there are.
         there_are: u64,
     },
 }
@@ -102,12 +102,12 @@ impl std::error::Error for TrafficError {}
 pub const SIZE_BYTES_MAX: u16 = 1514;
 
 impl Traffic {
-    /// How many flows the ranges make; more than can be counted are as many as can.
+    /// The number of flows that the ranges make, at most `u64::MAX`.
     pub fn combinations(&self) -> u64 {
         self.src.len().saturating_mul(self.dst.len())
     }
 
-    /// Checks what it asks for.
+    /// Checks the traffic.
     ///
     /// # Errors
     /// If there can be no such traffic.
@@ -127,7 +127,7 @@ impl Traffic {
 }
 
 impl Endpoints {
-    /// How many pairs of address and port there are.
+    /// The number of pairs of address and port.
     fn len(&self) -> u64 {
         self.addresses_len() * (u64::from(self.ports.1 - self.ports.0) + 1)
     }
@@ -172,17 +172,18 @@ impl FromStr for Endpoints {
 
 const LINE_BYTES: usize = 64;
 
-/// All of a packet that is not zero, but for its sequence number.
+/// The first line of a packet, without its sequence number: all behind it is zero.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 struct Head([u8; LINE_BYTES]);
 
 const _: () = assert!(SEQUENCE_END <= SIZE_BYTES_MIN as usize && SIZE_BYTES_MIN as usize <= LINE_BYTES);
 
-/// What of a flow is not in its packets' head.
+/// The state of a flow that is not in its packets' head.
 #[derive(Clone, Copy, Debug)]
 struct Flow {
-    /// The sequence number of its next packet. Apart from the head, which is copied by loads that would wait for its store.
+    /// The sequence number of its next packet. The number is apart from the head, which is copied by loads that would wait for the number's
+    /// store.
     next: u64,
     hash: u32,
 }
@@ -205,7 +206,7 @@ impl Flows {
         Flows::hashed(traffic, &Key::MICROSOFT)
     }
 
-    /// The same, with hashes under this key.
+    /// Prepares `traffic`, with hashes under this key.
     ///
     /// # Errors
     /// If there can be no such traffic.
@@ -235,7 +236,7 @@ impl Flows {
         Ok(Flows { heads: heads.into(), flows: flows.into(), turn: 0, size_bytes })
     }
 
-    /// The same flows dealt to so many queues by their hash, as a device deals what it receives. A queue may have none.
+    /// The flows dealt to so many queues by their hash, as a device deals the packets that it receives. A queue may have none.
     pub fn deal(self, queues: usize) -> Vec<Flows> {
         let of_queue = |queue: usize| {
             let here = self.heads.iter().zip(&self.flows);
@@ -246,12 +247,12 @@ impl Flows {
         (0..queues).map(of_queue).collect()
     }
 
-    /// How many there are.
+    /// The number of flows.
     pub fn len(&self) -> usize {
         self.flows.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no flows.
     pub fn is_empty(&self) -> bool {
         self.flows.is_empty()
     }

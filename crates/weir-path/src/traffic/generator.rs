@@ -1,39 +1,39 @@
-//! When a generator's packets are due: at a rate, or as fast as there is credit.
+//! The times at which a generator's packets are due: at a rate, or as fast as there is credit.
 //!
 //! ```text
-//! due at t = rate (t - start) - sent         at most BACKLOG_NS worth of it; what was due before is not made up for
+//! due at t = rate (t - start) - sent         at most BACKLOG_NS worth of it; packets due before are not made up for
 //! ```
 //!
-//! A generator without credit waits: it is the sender that the path holds back. One behind a device's ring cannot be held, as what comes from
-//! a wire cannot: what is due waits in the ring, and what finds that full is missed.
+//! A generator without credit waits: it is the sender that the path holds back. A generator behind a device's ring cannot be held, as the
+//! sender on a wire cannot: packets that are due wait in the ring, and those that find it full are missed.
 //!
-//! Owner: whoever has the generator, such as a [`super::port`]. Times are the path's clock.
+//! Owner: the holder of the generator, such as a [`super::port`]. Times are the path's clock.
 
 use super::flows::Traffic;
 
-/// When a generator is done.
+/// The end of a generator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Until {
-    /// When it is told.
+    /// The generator is done when it is told.
     Stopped,
-    /// When it has sent so many packets.
+    /// The generator is done when it has sent so many packets.
     Packets(u64),
-    /// After so many nanoseconds.
+    /// The generator is done after so many nanoseconds.
     Elapsed(u64),
 }
 
-/// What a generator does.
+/// The task of a generator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GenSpec {
     /// Its packets.
     pub traffic: Traffic,
-    /// How many a second; `None` for as many as will go.
+    /// The packets a second; `None` for as many as will go.
     pub packets_per_s: Option<u64>,
-    /// For how long.
+    /// The end of the generator.
     pub until: Until,
 }
 
-/// A generator that was kept from sending makes up for this much.
+/// The most time of lost sending that a generator makes up for, in nanoseconds.
 const BACKLOG_NS: u64 = 100_000_000;
 
 const NS_PER_S: u128 = 1_000_000_000;
@@ -43,19 +43,19 @@ const NS_PER_S: u128 = 1_000_000_000;
 pub struct Gen {
     packets_per_s: Option<u64>,
     until: Until,
-    /// When it was first asked.
+    /// The time at which the generator was first asked, in nanoseconds.
     start_ns: Option<u64>,
-    /// Packets since `start_ns`, skipped ones included: what pacing goes by.
+    /// Packets since `start_ns`, skipped ones included, by which the generator is paced.
     paced: u64,
     sent: u64,
     done: bool,
-    /// How many packets that are due wait, if nobody can hold who sends them.
+    /// The packets that may wait when they are due, if their sender cannot be held.
     ring_packets: Option<u64>,
     missed: u64,
 }
 
 impl Gen {
-    /// A generator that starts when it is first asked what is due.
+    /// A generator that starts when it is first asked for due packets.
     pub fn new(packets_per_s: Option<u64>, until: Until) -> Gen {
         Gen {
             packets_per_s,
@@ -69,12 +69,12 @@ impl Gen {
         }
     }
 
-    /// The same behind a ring of so many packets.
+    /// The generator behind a ring of so many packets.
     pub fn with_ring(self, packets: u64) -> Gen {
         Gen { ring_packets: Some(packets), ..self }
     }
 
-    /// How many packets are due, at most `max`.
+    /// The number of packets that are due, at most `max`.
     pub fn due(&mut self, now_ns: u64, max: usize) -> usize {
         let elapsed_ns = now_ns.saturating_sub(*self.start_ns.get_or_insert(now_ns));
         let left = match self.until {
@@ -101,7 +101,7 @@ impl Gen {
         due.min(left).min(max as u64) as usize
     }
 
-    /// When the next packet is due; `None` when that is at once, or never.
+    /// The time at which the next packet is due, or the generator ends; `None` when that is at once, or never.
     pub fn next_ns(&self) -> Option<u64> {
         let rate = self.packets_per_s.filter(|_| !self.done)?;
         let start_ns = self.start_ns?;
@@ -113,28 +113,28 @@ impl Gen {
         })
     }
 
-    /// Notes that it has sent packets.
+    /// Notes that the generator has sent packets.
     pub fn note_sent(&mut self, packets: usize) {
         self.sent += packets as u64;
         self.paced += packets as u64;
     }
 
-    /// How many packets it has sent.
+    /// The number of packets that the generator has sent.
     pub fn sent(&self) -> u64 {
         self.sent
     }
 
-    /// How many packets were due that found the ring full.
+    /// The number of packets that were due and found the ring full.
     pub fn missed(&self) -> u64 {
         self.missed
     }
 
-    /// Makes it send no more.
+    /// Makes the generator send no more.
     pub fn stop(&mut self) {
         self.done = true;
     }
 
-    /// Whether it sends no more.
+    /// Whether the generator sends no more.
     pub fn is_done(&self) -> bool {
         self.done
     }

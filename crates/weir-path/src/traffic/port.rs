@@ -1,17 +1,18 @@
-//! A port in memory: a generator makes a packet when the port is polled, and a sink checks what is transmitted by it and ends it.
+//! A port in memory: a generator makes a packet when the port is polled, and a sink checks the packets that are transmitted by it and ends
+//! them.
 //!
 //! ```text
 //! due (generator.rs) --announced--> poll --> packet       packet --put--> complete: checked (sequence.rs), delivered, frame back
 //! ```
 //!
-//! Rule: a generator is a sender like any other: what is not polled is not made. So it is held by what its packets would wait for, and
-//! nothing it makes is dropped for want of room, unless it stands behind a ring ([`MemoryPort::with_ring`]). What comes to a port without a
-//! sink, such as what a bridge floods to a generator, is delivered unread.
+//! Rule: a generator is a sender like any other: a packet that is not polled is not made. So the generator is held by the places that its
+//! packets would wait for, and none is dropped for want of room, unless it stands behind a ring ([`MemoryPort::with_ring`]). Packets that
+//! come to a port without a sink, such as those that a bridge floods to a generator, are delivered unread.
 //!
 //! Flows are dealt to the receive queues by their hash. Queues take turns: while less is due than a poll of each would bring, only those
 //! next in turn are announced.
 //!
-//! Owner: one worker. Time is told by whoever drives it ([`MemoryPort::look`]), before each pass.
+//! Owner: one worker. The driver of the worker tells the time ([`MemoryPort::look`]), before each pass.
 
 use std::fmt;
 use std::io;
@@ -28,13 +29,14 @@ use crate::frames::Frames;
 use crate::packet::PathPacket;
 use crate::port::{Completion, POLL_PACKETS_MAX, ReceiveQueues, Transmit, TransmitRing};
 
-/// How many packets are put before they are completed: what leaves in a few passes.
+/// The most packets that are put before they are completed: those that leave in a few passes.
 const TRANSMIT_PACKETS_MAX: u32 = 256;
 
-/// What is free before a packet, as in what a device receives (`XDP_PACKET_HEADROOM`), so that headers can be put before it where it lies.
+/// The free bytes before a packet, as before one that a device receives (`XDP_PACKET_HEADROOM`), so that headers can be put before it where
+/// it lies.
 const HEADROOM_BYTES: u16 = 256;
 
-/// Whoever the packets are for that come to a sink: works on each, in their order.
+/// The recipient of the packets that come to a sink: it works on each, in their order.
 pub trait Recipient: fmt::Debug + Send {
     /// Works on a packet.
     fn receive(&mut self, meta: &Meta, bytes: &[u8]);
@@ -46,7 +48,7 @@ pub struct MemoryPort {
     source: Option<Source>,
     sink: Option<Sequences>,
     recipient: Option<Box<dyn Recipient>>,
-    /// What was put and is not completed.
+    /// Packets that were put and are not completed.
     put: Vec<PathPacket>,
     put_bytes: u64,
 }
@@ -55,9 +57,9 @@ pub struct MemoryPort {
 #[derive(Debug)]
 struct Source {
     generator: Gen,
-    /// Of each receive queue.
+    /// The flows of each receive queue.
     flows: Vec<Flows>,
-    /// How many packets are due and not made.
+    /// The number of packets that are due and not made.
     due: usize,
     /// The queue whose turn it is.
     turn: usize,
@@ -67,7 +69,7 @@ struct Source {
 }
 
 impl Source {
-    /// With a receive queue for each of these that has flows.
+    /// A source with a receive queue for each entry of `flows` that has flows.
     fn new(spec: &GenSpec, mut flows: Vec<Flows>) -> Source {
         flows.retain(|flows| !flows.is_empty());
         Source {
@@ -93,7 +95,7 @@ impl MemoryPort {
     }
 
     /// Ports with a generator and a sink each, one for each of so many workers: flows are dealt to these by their hash under `key`, as a
-    /// device deals what it receives to their queues.
+    /// device deals the packets that it receives to their queues.
     ///
     /// # Errors
     /// If there can be no such traffic.
@@ -113,7 +115,7 @@ impl MemoryPort {
         MemoryPort { sink: Some(sequences), ..MemoryPort::default() }
     }
 
-    /// The same with a generator behind a device's ring of so many packets: nobody can hold it.
+    /// The port with its generator behind a device's ring of so many packets, which cannot be held.
     #[must_use]
     pub fn with_ring(mut self, packets: u64) -> MemoryPort {
         if let Some(source) = self.source.take() {
@@ -122,12 +124,12 @@ impl MemoryPort {
         self
     }
 
-    /// Gives what comes here to a recipient too.
+    /// Gives the packets that come here to a recipient too.
     pub fn set_recipient(&mut self, recipient: Box<dyn Recipient>) {
         self.recipient = Some(recipient);
     }
 
-    /// Learns what time it is; when the next packet is due, if none is now.
+    /// Learns the time; returns when the next packet is due, if none is now.
     pub fn look(&mut self, now_ns: u64) -> Option<u64> {
         let source = self.source.as_mut()?;
         let most = if source.is_open { source.flows.len() * source.poll_budget as usize } else { 0 };
@@ -145,22 +147,22 @@ impl MemoryPort {
         self.source.iter_mut().for_each(|source| source.generator.stop());
     }
 
-    /// Whether nothing more will be made here.
+    /// Whether no more packets will be made here.
     pub fn is_done(&self) -> bool {
         self.source.as_ref().is_none_or(|source| source.generator.is_done())
     }
 
-    /// What was made here.
+    /// Packets that were made here.
     pub fn made(&self) -> Count {
         self.source.as_ref().map_or(Count::default(), |source| source.made)
     }
 
-    /// How many packets found the ring full.
+    /// The number of packets that found the ring full.
     pub fn missed(&self) -> u64 {
         self.source.as_ref().map_or(0, |source| source.generator.missed())
     }
 
-    /// What came here, if this is a sink.
+    /// The sequences of packets that came here, if this is a sink.
     pub fn sequences(&self) -> Option<&Sequences> {
         self.sink.as_ref()
     }
@@ -178,7 +180,7 @@ impl ReceiveQueues for MemoryPort {
         })
     }
 
-    // What is due is announced as long as it is.
+    // A packet that is due is announced as long as it is.
     fn expect(&mut self, _: usize) {}
 
     fn set_announced(&mut self, _: usize) {}

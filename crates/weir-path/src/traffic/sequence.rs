@@ -6,11 +6,11 @@
 //! number < next       seen before: duplicated; otherwise it was overtaken: reordered, and missing no longer
 //! ```
 //!
-//! What came of the last 64 of a flow is a bit each, so an older one counts as reordered and stays missing: it cannot be known
-//! which it was.
+//! Each of the last 64 numbers of a flow has a bit that tells whether it came. An older number counts as reordered and stays missing:
+//! whether it came before is not known.
 //!
-//! What a sink itself drops for a rule has come, and is in the books under the rule's name: it is not missing. It is noted apart,
-//! since what waits before it in a queue is noted after it, and taken off at the end ([`Sequences::settled`]):
+//! A packet that a sink itself drops for a rule has come, and is in the books under the rule's name: it is not missing. The drop is noted
+//! apart, since packets that wait before it in a queue are noted after it, and is taken off at the end ([`Sequences::settled`]):
 //!
 //! ```text
 //! of a flow:   came from `first` to `next`, dropped from `least` to `most`
@@ -27,12 +27,12 @@ use super::flows::{FLOWS_MAX, MARK, MARK_AT, SEQUENCE_END};
 
 const WINDOW: u64 = 64;
 
-/// What a sink has seen.
+/// The counts of a sink.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SequenceCounts {
     /// Packets of a generator.
     pub numbered: u64,
-    /// Others.
+    /// Other packets.
     pub unnumbered: u64,
     /// Numbers that were passed over and have not come.
     pub missing: u64,
@@ -45,7 +45,7 @@ pub struct SequenceCounts {
 }
 
 impl SequenceCounts {
-    /// Adds what another sink has seen.
+    /// Adds the counts of another sink.
     pub fn merge(&mut self, other: &SequenceCounts) {
         self.numbered += other.numbered;
         self.unnumbered += other.unnumbered;
@@ -64,12 +64,12 @@ struct Flow {
     seen: u64,
 }
 
-/// What was dropped of one flow.
+/// The dropped packets of one flow.
 #[derive(Clone, Copy, Debug)]
 struct Dropped {
     packets: u64,
     least: u64,
-    /// One more than the most.
+    /// One more than the highest number dropped.
     end: u64,
 }
 
@@ -77,19 +77,19 @@ struct Dropped {
 #[derive(Debug)]
 pub struct Sequences {
     flows: Box<[Flow]>,
-    /// The first number that came of each, for those who join late: read at the end alone.
+    /// The first number that came of each flow, for sinks that join late: read at the end alone.
     firsts: Box<[u64]>,
     dropped: BTreeMap<usize, Dropped>,
-    /// The first number of a flow that is seen is its first, whatever it is.
+    /// Whether the number of a flow that is seen first counts as its first, whatever it is.
     joins: bool,
     counts: SequenceCounts,
 }
 
 impl Sequences {
-    /// For flows numbered below `flows`, each from its beginning.
+    /// The sequences of flows numbered below `flows`, each from its beginning.
     ///
     /// # Panics
-    /// If that is more than [`FLOWS_MAX`].
+    /// If `flows` is more than [`FLOWS_MAX`].
     pub fn new(flows: u32) -> Sequences {
         assert!(flows <= FLOWS_MAX, "at most {FLOWS_MAX} flows");
         let firsts = vec![0; flows as usize].into();
@@ -102,18 +102,17 @@ impl Sequences {
         Sequences { joins: true, ..Sequences::new(flows) }
     }
 
-    /// What has been seen.
+    /// The counts of the packets that have been seen.
     pub fn counts(&self) -> &SequenceCounts {
         &self.counts
     }
 
-    /// How many flows have been seen.
+    /// The number of flows that have been seen.
     pub fn flows(&self) -> u64 {
         self.flows.iter().filter(|flow| flow.seen != 0).count() as u64
     }
 
-    /// Adds what another sink has seen of the same generators. Returns how many flows came to both: nobody can vouch for their
-    /// order.
+    /// Adds the sequences that another sink has seen of the same generators. Returns how many flows came to both: their order is not known.
     pub fn merge(&mut self, other: &Sequences) -> u64 {
         self.counts.merge(&other.counts);
         let mut split = 0;
@@ -150,7 +149,7 @@ impl Sequences {
         dropped.end = dropped.end.max(number.saturating_add(1));
     }
 
-    /// What has been seen, and missing is only what did not come; to be asked when nothing waits any more.
+    /// The counts, with only those numbers as missing that did not come; to be asked when no packet waits any more.
     pub fn settled(&self) -> SequenceCounts {
         let (mut further, mut dropped) = (0, 0);
         for (&flow, of_flow) in &self.dropped {
@@ -159,7 +158,7 @@ impl Sequences {
                 (0, true) => of_flow.least,
                 _ => self.firsts[flow],
             };
-            // None came: what was dropped is all there is.
+            // If no packet came, the dropped ones are all there are.
             let next = if seen == 0 { first } else { next };
             further += of_flow.end.max(next) - next + (first - of_flow.least.min(first));
             dropped += of_flow.packets;
@@ -182,7 +181,7 @@ impl Sequences {
         for frame in frames {
             match number_of(frame).and_then(|(at, number)| Some((at, flows.get_mut(at)?, number))) {
                 Some((_, flow, number)) if number == flow.next => {
-                    // The last number of all has no next; what comes from a wire may have it.
+                    // The last number of all has no next; a packet from a wire may have it.
                     flow.next = number.saturating_add(1);
                     flow.seen = flow.seen << 1 | 1;
                     numbered += 1;
@@ -225,7 +224,7 @@ fn out_of_order(flow: &mut Flow, number: u64, joins: bool, counts: &mut Sequence
     }
 }
 
-/// Flow and sequence number of a generator's packet.
+/// The flow and the sequence number of a generator's packet.
 #[inline]
 fn number_of(frame: &[u8]) -> Option<(usize, u64)> {
     let head = frame.first_chunk::<SEQUENCE_END>()?;
@@ -293,7 +292,7 @@ mod tests {
         assert_eq!((counts.missing, counts.numbered), (1, 3));
     }
 
-    /// What came and what was dropped, in the order in which a sink notes them.
+    /// The missing and dropped counts of a sink after it noted drops, and then packets that came.
     fn settled(joins: bool, came: &[u64], dropped: &[u64]) -> (u64, u64) {
         let mut sequences = if joins { Sequences::joining(4) } else { Sequences::new(4) };
         let mut bytes = frame_of_flow_3();
