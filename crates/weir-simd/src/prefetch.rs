@@ -1,9 +1,9 @@
-//! Asking for memory before it is read, so that what is done meanwhile hides the wait.
+//! Prefetch: asks for memory before it is read, so that the work done meanwhile hides the wait.
 //!
-//! A read for the same purpose would hold the processor up as soon as its window of instructions is full; this does not, and
-//! changes nothing but what the caches hold.
+//! A read for the same purpose would hold the processor up as soon as its window of instructions is full; a prefetch does not, and changes
+//! only the contents of the caches.
 //!
-//! Limits: nothing but x86-64 has a kernel; elsewhere it does nothing.
+//! Limits: only x86-64 has a kernel; elsewhere a prefetch does nothing.
 
 /// Asks for the cache line in which a value begins.
 #[inline(always)]
@@ -18,7 +18,8 @@ pub fn prefetch<T: ?Sized>(value: &T) {
     let _ = value;
 }
 
-/// The same for a line that will be written: where another core has it, the write then need not fetch it from there a second time.
+/// Asks for the cache line in which a value begins, to write it: where another core has the line, the write then need not fetch it from
+/// there a second time.
 #[inline(always)]
 pub fn prefetch_write<T: ?Sized>(value: &T) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]

@@ -19,9 +19,9 @@
 //! v r + w s = (v + s) (w + r) + v w + r s
 //! ```
 //!
-//! taken for the lower parts of the key and for the upper ones, for which `v w` is the same; `r s` is the key's alone. An IPv6 tuple
-//! so costs seven products, an IPv4 tuple three. The input is kept as they want it, 64 bits of each tuple together, and nothing has
-//! to be taken apart before.
+//! taken for the lower parts of the key and for the upper ones, for which `v w` is the same; `r s` is the key's alone. An IPv6 tuple so
+//! costs seven products, an IPv4 tuple three. The input is kept as the products want it, 64 bits of each tuple together, so no word has to
+//! be taken apart before.
 //!
 //! Source: Microsoft, "RSS Hashing Functions"; Intel SDM vol. 2, PCLMULQDQ; S. Winograd, "A New Algorithm for Inner Product", 1968.
 //! Owner and limits: see [`super`].
@@ -30,7 +30,7 @@ use std::arch::x86_64::*;
 
 use super::{BATCH_TUPLES, Batch, KEY_LEN_BYTES, WORDS_MAX};
 
-/// A Toeplitz key made ready for the multiplication; can only be had on a processor that has it.
+/// A Toeplitz key made ready for the multiplication; a value exists only on a processor that has the instructions.
 #[derive(Clone)]
 pub(super) struct Clmul {
     /// `r` of the header in two parts, the lower one first, for each word of the addresses, then for the ports.
@@ -58,7 +58,7 @@ impl Clmul {
         Some(Clmul { reversed, of_key: std::array::from_fn(of_key) })
     }
 
-    /// See [`super::Kernel::hash`].
+    /// Hashes a batch; see [`super::Kernel::hash`].
     pub(super) fn hash<const WORDS: usize>(
         &self,
         batch: &Batch<WORDS>,
@@ -107,7 +107,7 @@ fn hash_four<const WORDS: usize>(
         _mm256_shuffle_epi8(unsafe { _mm256_loadu_si256(words.as_ptr().cast()) }, swap_bytes)
     };
     let part = |word: usize, part: usize| _mm256_set1_epi64x(key.reversed[word][part] as i64);
-    // Of the even tuples and the odd ones.
+    // The products of the even tuples and of the odd ones.
     let products = |v, w| [_mm256_clmulepi64_epi128::<0x00>(v, w), _mm256_clmulepi64_epi128::<0x11>(v, w)];
     let add = |sums: &mut [__m256i; 2], products: [__m256i; 2]| {
         sums.iter_mut().zip(products).for_each(|(sum, product)| *sum = _mm256_xor_si256(*sum, product));
@@ -117,7 +117,7 @@ fn hash_four<const WORDS: usize>(
     let of_key = key.of_key[..pairs.len()].iter().fold(0, |sum, share| sum ^ share);
     // SAFETY: as above, 16 bytes.
     let ports = _mm256_cvtepu32_epi64(unsafe { _mm_loadu_si128(ports.as_ptr().cast()) });
-    // What has the hash in its upper half, and what has it in the lower one.
+    // The sums that have the hash in their upper halves, and those that have it in the lower ones.
     let mut upper = products(_mm256_shuffle_epi8(ports, swap_bytes), part(WORDS, 0));
     let mut lower = [_mm256_set1_epi64x(of_key as i64); 2];
     for (pair, [v, w]) in pairs.iter().enumerate() {

@@ -24,7 +24,7 @@ use std::arch::x86_64::*;
 
 use super::{BATCH_TUPLES, Batch, KEY_LEN_BYTES, WORDS_MAX};
 
-/// A Toeplitz key made ready for the matrix instructions; can only be had on a processor that has them.
+/// A Toeplitz key made ready for the matrix instructions; a value exists only on a processor that has them.
 #[derive(Clone)]
 pub(super) struct Gfni {
     /// `matrices[k][o]`: in lane `i`, twice, the matrix from byte `i` of the input's 32 bits number `k` to hash byte `o`.
@@ -52,7 +52,7 @@ impl Gfni {
         Some(Gfni { matrices: Box::new(matrices) })
     }
 
-    /// See [`super::Kernel::hash`].
+    /// Hashes a batch; see [`super::Kernel::hash`].
     pub(super) fn hash<const WORDS: usize>(
         &self,
         batch: &Batch<WORDS>,
@@ -84,7 +84,7 @@ fn matrix(key: &[u8; KEY_LEN_BYTES], s: usize) -> u64 {
     matrix
 }
 
-/// For each byte of the lane-by-byte layout, where it lies in a tuple after tuple of `stride` bytes, the `first` of which counts.
+/// For each byte of the lane-by-byte layout, its place among tuples of `stride` bytes each; lane 0 begins with byte `first` of each tuple.
 const fn to_lanes(stride: usize, first: usize) -> [u8; 64] {
     let mut from = [0; 64];
     let mut i = 0;
@@ -96,11 +96,10 @@ const fn to_lanes(stride: usize, first: usize) -> [u8; 64] {
     from
 }
 
-/// The first halves of the addresses' words, their second halves, and the ports.
+/// The layouts for the first halves of the addresses' words, for their second halves, and for the ports.
 const TO_LANES: [[u8; 64]; 3] = [to_lanes(8, 0), to_lanes(8, 4), to_lanes(4, 0)];
 
-/// For each byte of the sixteen little-endian hashes, where it lies when lane `o` holds hash byte `o` of all
-/// of them.
+/// For each byte of the sixteen little-endian hashes, its place when lane `o` holds hash byte `o` of all of them.
 const FROM_LANES: [u8; 64] = {
     let mut from = [0; 64];
     let mut i = 0;

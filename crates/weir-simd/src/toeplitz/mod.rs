@@ -9,34 +9,34 @@
 //! | `gfni`: products of bit matrices | GFNI, AVX-512 VBMI | Ice Lake servers, Zen 4 and later |
 //! | `clmul`: products of polynomials | VPCLMULQDQ, AVX2 | Zen 3, Alder Lake and later |
 //!
-//! Ownership: immutable after construction; any number of workers may share one.
-//! Limits: tuples of two addresses and two ports. Nothing but x86-64 has a kernel.
+//! Ownership: immutable after construction; any number of workers may share one. Limits: tuples of two addresses and two ports. Only x86-64
+//! has kernels.
 
 #[cfg(target_arch = "x86_64")]
 mod clmul;
 #[cfg(target_arch = "x86_64")]
 mod gfni;
 
-/// Length of a Toeplitz key in bytes: what the longest tuple (36 bytes) and a 32-bit hash need.
+/// Length of a Toeplitz key in bytes: as many as the longest tuple (36 bytes) and a 32-bit hash need.
 pub const KEY_LEN_BYTES: usize = 40;
 
-/// A pair of IPv4 addresses in 64-bit words.
+/// The length of a pair of IPv4 addresses, in 64-bit words.
 pub const V4_WORDS: usize = 1;
 
-/// A pair of IPv6 addresses in 64-bit words, the longest there is.
+/// The length of a pair of IPv6 addresses, the longest pair, in 64-bit words.
 pub const V6_WORDS: usize = 4;
 
 const WORDS_MAX: usize = V6_WORDS;
 
-/// Tuples of a [`Batch`].
+/// The number of tuples of a [`Batch`].
 pub const BATCH_TUPLES: usize = 64;
 
 /// A flow's tuple, all bytes in the order of the wire: `WORDS` is [`V4_WORDS`] or [`V6_WORDS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow<const WORDS: usize> {
-    /// Source, then destination.
+    /// The source address, then the destination.
     pub addresses: [[u8; 8]; WORDS],
-    /// Source, then destination; zeros hash as if they were not there.
+    /// The source port, then the destination; zeros hash as if they were not there.
     pub ports: [u8; 4],
 }
 
@@ -94,7 +94,7 @@ impl Kernel {
         Kernel::all(key).next()
     }
 
-    /// Every way that this processor has, the best first: for tests and benchmarks.
+    /// The kernels that this processor has instructions for, the best first: for tests and benchmarks.
     #[cfg(target_arch = "x86_64")]
     pub fn all(key: &[u8; KEY_LEN_BYTES]) -> impl Iterator<Item = Kernel> {
         let gfni = gfni::Gfni::new(key).map(Which::Gfni);
@@ -102,13 +102,13 @@ impl Kernel {
         gfni.into_iter().chain(clmul).map(Kernel)
     }
 
-    /// Every way that this processor has: none.
+    /// The kernels that this processor has instructions for: none.
     #[cfg(not(target_arch = "x86_64"))]
     pub fn all(_key: &[u8; KEY_LEN_BYTES]) -> impl Iterator<Item = Kernel> {
         std::iter::empty()
     }
 
-    /// Its instructions, for statistics.
+    /// The name of the kernel's instructions, for statistics.
     pub fn name(&self) -> &'static str {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
@@ -121,7 +121,7 @@ impl Kernel {
     /// Hashes the first `len` tuples of `batch`: `hashes[t]` becomes the hash of tuple `t`. Hashes behind them are changed too.
     ///
     /// # Panics
-    /// If `len` is more than there are. `WORDS` above [`V6_WORDS`] does not compile.
+    /// If `len` is more than [`BATCH_TUPLES`]. `WORDS` above [`V6_WORDS`] does not compile.
     pub fn hash<const WORDS: usize>(
         &self,
         batch: &Batch<WORDS>,
@@ -177,7 +177,7 @@ mod tests {
         batches
     }
 
-    /// All that this processor can do.
+    /// The kernels that this processor has instructions for.
     fn kernels(key: &[u8; KEY_LEN_BYTES]) -> Vec<Kernel> {
         let kernels: Vec<Kernel> = Kernel::all(key).collect();
         if kernels.is_empty() {
@@ -226,7 +226,7 @@ mod tests {
         }
     }
 
-    /// A frame without a flow relies on it, and a kernel that adds something of the key's alone must take it away again.
+    /// A frame without a flow relies on a hash of 0, and a kernel that adds a part of the key alone must take it away again.
     #[test]
     fn zeros_hash_to_zero() {
         agrees::<V4_WORDS>(&KEY, &vec![vec![0; 12]; BATCH_TUPLES]);
