@@ -31,11 +31,11 @@ use crate::stage::{Around, Stage, StageOutput};
 /// The way on of packets from a port, or from a port of a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// Into an egress queue, by its place in the worker.
+    /// The way into an egress queue, by its place in the worker.
     Egress(usize),
-    /// To a stage, by its place in the worker, at this port of it.
+    /// The way to a stage, by its place in the worker, and the port of it.
     Stage(usize, u16),
-    /// To another worker, and the number of the attachment there.
+    /// The way to another worker, and the number of the attachment there.
     Over(usize, u32),
 }
 

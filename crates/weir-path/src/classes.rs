@@ -60,9 +60,9 @@ impl Classes {
 /// The kinds of trees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TreeKind {
-    /// Guarantees and ceilings.
+    /// HTB: guarantees and ceilings.
     Htb,
-    /// Shares.
+    /// CBQ: shares.
     Cbq,
 }
 

@@ -1,6 +1,6 @@
 //! A port of a worker with its intake and its exit; and the books of a port that is gone.
 //!
-//! Ownership: all of it is one worker's, that of the [`crate::worker::Worker`] it is in.
+//! Ownership: an end is one worker's, that of the [`crate::worker::Worker`] that has it.
 
 use crate::exit::Exit;
 use crate::intake::Intake;

@@ -27,7 +27,7 @@ pub struct TransmitCounts {
     pub enter: u64,
     /// Batches that were offered to the device.
     pub tried: u64,
-    /// Of those, batches of which it took fewer packets than were offered.
+    /// Batches of which the device took fewer packets than were offered.
     pub tryfail: u64,
     /// Times that the owner went to sleep with packets still to send there.
     pub sleep: u64,

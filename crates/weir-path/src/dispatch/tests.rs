@@ -9,7 +9,7 @@ use crate::traffic::flows::{Flows, Traffic};
 
 const QLIMIT: u64 = 4;
 
-/// One of two workers.
+/// The dispatch of one of two workers.
 struct Bench {
     dispatch: Dispatch,
     pool: Pool,

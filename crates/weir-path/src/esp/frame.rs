@@ -78,8 +78,8 @@ pub(super) fn prefix(address: IpAddr, len: u8) -> AddressPrefix {
     AddressPrefix::new(address, len).expect("no longer than an address")
 }
 
-/// Changes the IP packet in a frame, and puts its link header before it again. On an error the packet means nothing any more, but is as long as
-/// it was.
+/// Changes the IP packet in a frame, and puts its link header before it again. On an error the packet's bytes are meaningless, and its
+/// length is as before.
 #[inline]
 pub(super) fn in_place<T, E>(
     packet: &mut PathPacket,

@@ -131,7 +131,7 @@ impl RunningAssociation {
         Ok(encapsulation.packet_len_max(self.plan.algorithm, mtu_bytes.into(), header_len))
     }
 
-    /// Whether all numbers of its key are used, so that nothing more can be sealed by it.
+    /// Whether all numbers of its key are used, so that no more packets can be sealed by it.
     pub fn is_exhausted(&self) -> bool {
         match &self.state {
             State::In(_) => false,

@@ -252,7 +252,7 @@ fn no_number_is_used_that_is_not_safe() {
         one.pool.give(packet.frame);
     }
     assert_eq!((order, one.esp.held()), (vec![1, 2, 3], Count::default()));
-    // From here on marks are asked for ahead, so that a disk that answers in time makes nobody wait.
+    // From here on marks are asked for ahead, so that a disk that answers in time makes no packet wait.
     for packet in 0..100 {
         assert_eq!(one.process(INSIDE, &clear, packet).0, INSIDE_OUT, "{packet}");
         one.disk.write();

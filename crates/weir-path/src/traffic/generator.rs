@@ -25,7 +25,7 @@ pub enum Until {
 /// The task of a generator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GenSpec {
-    /// Its packets.
+    /// The packets of the generator.
     pub traffic: Traffic,
     /// The packets a second; `None` for as many as will go.
     pub packets_per_s: Option<u64>,

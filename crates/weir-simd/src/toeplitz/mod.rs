@@ -9,8 +9,8 @@
 //! | `gfni`: products of bit matrices | GFNI, AVX-512 VBMI | Ice Lake servers, Zen 4 and later |
 //! | `clmul`: products of polynomials | VPCLMULQDQ, AVX2 | Zen 3, Alder Lake and later |
 //!
-//! Ownership: immutable after construction; any number of workers may share one. Limits: tuples of two addresses and two ports. Only x86-64
-//! has kernels.
+//! Ownership: immutable after construction; any number of workers may share one.
+//! Limits: tuples of two addresses and two ports. Only x86-64 has kernels.
 
 #[cfg(target_arch = "x86_64")]
 mod clmul;
