@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use weir_memcache::server::{Memcache, MemcacheSettings};
 use weir_memcache::store::{ITEM_BYTES, KEY_BYTES_MAX};
+use weir_run::own_address::parse_address;
 use weir_socket::Stack;
 
 /// A key-value server that speaks memcached's text protocol over TCP and UDP, on a Weir stack.
@@ -76,10 +77,7 @@ fn main() -> ExitCode {
 
 fn run(arguments: &Arguments) -> io::Result<()> {
     let invalid = |message: String| io::Error::new(io::ErrorKind::InvalidInput, message);
-    let host = arguments.address.split('/').next().unwrap_or_default();
-    let host = host.parse().map_err(|_| {
-        invalid(format!("{} is no address with a prefix, such as 192.0.2.2/24", arguments.address))
-    })?;
+    let host = parse_address(&arguments.address).map_err(invalid)?.address().into();
     let processors = std::thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX as usize);
     let bucket_bits = arguments.threads.unwrap_or(processors as u32).ilog2();
     let builder = Stack::builder().address(&arguments.address).bucket_bits(bucket_bits);

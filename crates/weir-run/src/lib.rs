@@ -23,6 +23,7 @@ pub mod limits;
 mod look_over;
 pub mod memory;
 pub mod nearest;
+pub mod own_address;
 pub mod part;
 mod progress;
 pub mod report;

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use smoltcp::wire::{EthernetAddress, IpCidr};
-use weir_core::net::route::{Interface, Route, RouteTable};
+use weir_core::net::route::{Interface, Route, RouteTable, network};
 use weir_core::net::router::{RouterSettings, StaticNeighbour};
 use weir_core::net::sockets::HostSettings;
 use weir_core::rate::Rate;
@@ -30,6 +30,8 @@ use weir_port::undo::Keeper;
 use weir_ring::memory::FrameMemory;
 use weir_ring::pool::Pool;
 use weir_run::guardian::Guardian;
+use weir_run::nearest::and;
+use weir_run::own_address::{check_host_in, check_station, parse_address};
 use weir_run::sum::Sight;
 use weir_run::watcher::Glance;
 
@@ -340,7 +342,13 @@ impl StackBuilder {
             let cidr = cidr.map_err(|()| {
                 invalid(format_args!("`{text}` is no address with its prefix, such as 192.0.2.2/24"))
             })?;
+        let parse = |text: &String| parse_address(text).map_err(invalid);
             match cidr.address().is_unicast() {
+        for (count, own) in addresses.iter().enumerate() {
+            if addresses[..count].iter().any(|other| other.address() == own.address()) {
+                return Err(invalid(format_args!("{} is given twice: give it once", own.address())));
+            }
+        }
                 true => Ok(cidr),
                 false => Err(invalid(format_args!("`{text}` is no address of a station"))),
             }
@@ -364,6 +372,13 @@ impl StackBuilder {
         }
         if !(TCP_BUFFER_BYTES.contains(&self.tcp_buffer_bytes)) {
             let bytes = self.tcp_buffer_bytes;
+            check_gateway(gateway, &addresses).map_err(invalid)?;
+            if routes
+                .iter()
+                .any(|other: &Route| other.gateway.map(|other| other.is_ipv4()) == Some(gateway.is_ipv4()))
+            {
+                return Err(invalid(format_args!("{gateway} is a second gateway of its family: give one")));
+            }
             return Err(invalid(format_args!("a TCP buffer of {bytes} bytes: give 4 KiB to 16 MiB")));
         }
         if !self.cores.is_empty() && self.cores.len() < workers {
@@ -434,6 +449,25 @@ pub(crate) struct WorkerParts {
     /// Those of its hosts, one each; without any its two hosts are joined.
     pub(crate) interfaces: Vec<StackPort>,
     pub(crate) frames: Frames,
+/// Whether the router at an address can be the way out of a stack with these.
+fn check_gateway(gateway: IpAddr, own: &[IpCidr]) -> Result<(), String> {
+    check_station(gateway)?;
+    if own.iter().any(|own| IpAddr::from(own.address()) == gateway) {
+        return Err(format!("{gateway} is the stack's own address: give the router's as its gateway"));
+    }
+    let around: Vec<&IpCidr> = own.iter().filter(|own| own.contains_addr(&gateway.into())).collect();
+    let is_link_local = matches!(gateway, IpAddr::V6(gateway) if gateway.is_unicast_link_local());
+    if around.is_empty() && !is_link_local {
+        let networks: Vec<String> = own.iter().map(|own| network(own).to_string()).collect();
+        let networks: Vec<&str> = networks.iter().map(String::as_str).collect();
+        return Err(format!(
+            "the gateway {gateway} is in no network of the stack, which has {}: give a gateway in one, or an address in the gateway's",
+            and(&networks)
+        ));
+    }
+    around.into_iter().try_for_each(|own| check_host_in(own, gateway))
+}
+
     pub(crate) kernel: Option<KernelSide>,
 }
 
@@ -461,13 +495,22 @@ mod tests {
         let with = || StackBuilder::default().address("192.0.2.1/24");
         let many = (1..=ADDRESSES_MAX)
             .fold(StackBuilder::default(), |builder, host| builder.address(format!("192.0.2.{host}/24")));
-        let no_root_needed: [(StackBuilder, &str); 10] = [
+        let of = |address: &str| StackBuilder::default().address(address);
+        let no_root_needed: [(StackBuilder, &str); 18] = [
             (many, "63 or fewer"),
             (StackBuilder::default(), "give it one"),
-            (StackBuilder::default().address("192.0.2.1"), "such as 192.0.2.2/24"),
-            (StackBuilder::default().address("224.0.0.1/24"), "no address of a station"),
+            (of("192.0.2.1"), "write for example 192.0.2.1/24"),
+            (of("224.0.0.1/24"), "the address of a group, and no station's"),
+            (of("192.0.2.0/24"), "192.0.2.0 is the network 192.0.2.0/24 itself: write an address in it"),
+            (of("192.0.2.255/24"), "192.0.2.255 is the broadcast address of 192.0.2.0/24: write another"),
+            (with().address("192.0.2.1/25"), "192.0.2.1 is given twice: give it once"),
             (with().gateway("somewhere"), "no address"),
-            (with().gateway("198.51.100.1"), "give that one an address there"),
+            (with().gateway("198.51.100.1"), "which has 192.0.2.0/24: give a gateway in one"),
+            (with().gateway("2001:db8::1"), "no network of the stack"),
+            (with().gateway("192.0.2.1"), "is the stack's own address"),
+            (with().gateway("192.0.2.255"), "the broadcast address of 192.0.2.0/24"),
+            (with().gateway("127.0.0.1"), "the loopback address"),
+            (with().gateway("192.0.2.3").gateway("192.0.2.4"), "192.0.2.4 is a second gateway"),
             (with().neighbour("nobody", [2; 6]), "no address"),
             (with().sockets(0), "1 or more"),
             (with().bucket_bits(8), "7 bits or fewer"),

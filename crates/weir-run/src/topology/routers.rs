@@ -6,7 +6,7 @@
 //! Source: RFC 1812 section 4.2.2.11 and RFC 3021 (host parts), RFC 4291 section 2.6.1 (a host part of 0).
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::ops::Range;
 
 use smoltcp::wire::IpCidr;
@@ -19,6 +19,7 @@ use super::check::TopologyReader;
 use super::file::TABLES_MAX;
 use super::mac::{self, Identity};
 use super::tables::{InterfaceTable, RouterTable};
+use crate::own_address::parse_address;
 
 /// The MTU of an interface where none is given.
 pub const MTU_DEFAULT: u16 = 1500;
@@ -167,85 +168,26 @@ impl TopologyReader<'_> {
     }
 }
 
-/// An interface's address and the length of its network's prefix.
+/// A router's address and the length of its network's prefix.
 ///
 /// # Errors
-/// If it can be no station's there; the message says what to write.
+/// It can be no router's there, and what to write.
 pub(super) fn own_address(text: &str) -> Result<IpCidr, String> {
-    const EXAMPLE: &str = "write for example 10.0.0.1/24 or fd00::1/64";
-    let Some((address, len)) = text.split_once('/') else {
-        return Err(match text.parse::<IpAddr>() {
-            Ok(address) => {
-                let len = if address.is_ipv4() { 24 } else { 64 };
-                format!(
-                    "{address} is without the length of its network's prefix: write for example {address}/{len}"
-                )
-            }
-            Err(_) => format!("\"{text}\" is no address with the length of its network's prefix; {EXAMPLE}"),
-        });
-    };
-    let address: IpAddr = address.parse().map_err(|_| format!("\"{address}\" is no address; {EXAMPLE}"))?;
-    let len = prefix_len(address, len, 1)?;
-    check_station(address)?;
-    let cidr = IpCidr::new(address.into(), len);
-    match host_part(&cidr) {
-        HostPart::Network => {
-            Err(format!("{address} is the network {} itself: write an address in it", network(&cidr)))
-        }
-        HostPart::Broadcast => {
-            Err(format!("{address} is the broadcast address of {}: write another", network(&cidr)))
-        }
-        HostPart::Station => Ok(cidr),
+    let cidr = parse_address(text)?;
+    check_forwarded(cidr.address().into())?;
+    Ok(cidr)
+}
+
+/// Refuses a station's address that a router does not forward to.
+pub(super) fn check_forwarded(address: IpAddr) -> Result<(), String> {
+    if matches!(address, IpAddr::V6(address) if address.is_unicast_link_local()) {
+        return Err(format!("{address} is link-local: a router's are made from its MACs, so leave it out"));
     }
-}
-
-/// Reads the length of an address's prefix, `least` or more.
-pub(super) fn prefix_len(address: IpAddr, text: &str, least: u8) -> Result<u8, String> {
-    let (family, most) = if address.is_ipv4() { ("IPv4", 32) } else { ("IPv6", 128) };
-    let len = text.parse::<u8>().ok().filter(|len| (least..=most).contains(len));
-    len.ok_or_else(|| {
-        format!("\"/{text}\" is no length of a prefix: those of {family} are /{least} to /{most}")
-    })
-}
-
-/// Refuses an address that can be no station's.
-pub(super) fn check_station(address: IpAddr) -> Result<(), String> {
-    let is = match address {
-        _ if address.is_multicast() => "the address of a group",
-        _ if address.is_loopback() => "the loopback address",
-        _ if address.is_unspecified() => "no address",
-        IpAddr::V4(Ipv4Addr::BROADCAST) => "the broadcast address",
-        IpAddr::V6(address) if address.is_unicast_link_local() => {
-            return Err(format!(
-                "{address} is link-local: a router's are made from its MACs, so leave it out"
-            ));
-        }
-        _ if is_never_forwarded(&IpCidr::new(address.into(), if address.is_ipv4() { 32 } else { 128 })) => {
-            "in a network that is never forwarded to"
-        }
-        _ => return Ok(()),
-    };
-    Err(format!("{address} is {is}, and no station's: write another"))
-}
-
-/// The part that an address has in its network.
-pub(super) enum HostPart {
-    Station,
-    Network,
-    Broadcast,
-}
-
-/// The part of an address in its network, by the bits behind the prefix.
-pub(super) fn host_part(cidr: &IpCidr) -> HostPart {
-    let bits = if matches!(cidr, IpCidr::Ipv4(_)) { 32 } else { 128 };
-    if cidr.prefix_len() + 1 >= bits {
-        return HostPart::Station;
-    }
-    let is_last = matches!(cidr, IpCidr::Ipv4(cidr) if cidr.broadcast() == Some(cidr.address()));
-    match network(cidr).address() == cidr.address() {
-        true => HostPart::Network,
-        false if is_last => HostPart::Broadcast,
-        false => HostPart::Station,
+    match is_never_forwarded(&IpCidr::new(address.into(), if address.is_ipv4() { 32 } else { 128 })) {
+        true => Err(format!(
+            "{address} is in a network that is never forwarded to, and no station's: write another"
+        )),
+        false => Ok(()),
     }
 }
 

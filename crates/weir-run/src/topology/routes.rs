@@ -16,9 +16,10 @@ use weir_core::net::router::{RouterSettings, StaticNeighbour};
 
 use super::check::TopologyReader;
 use super::mac;
-use super::routers::{HostPart, at_port, check_station, host_part, prefix_len};
+use super::routers::{at_port, check_forwarded};
 use super::tables::{NeighbourTable, RouterTable, StaticRouteTable};
 use crate::nearest::{and, did_you_mean};
+use crate::own_address::{check_host_in, check_station, parse_prefix_len};
 
 const DEFAULT: &str = "default";
 
@@ -155,6 +156,7 @@ impl TopologyReader<'_> {
                 };
             }
             check_station(address)?;
+            check_forwarded(address)?;
             let mut own = interfaces.iter().flat_map(|interface| &interface.addresses);
             if own.any(|own| IpAddr::from(own.address()) == address) {
                 return Err(format!("{address} is this router's own address: write that of another"));
@@ -178,21 +180,7 @@ impl TopologyReader<'_> {
                 .iter()
                 .filter(|own| own.contains_addr(&address.into()));
             for own in own {
-                match host_part(&IpCidr::new(address.into(), own.prefix_len())) {
-                    HostPart::Station => {}
-                    HostPart::Network => {
-                        return Err(format!(
-                            "{address} is the network {} itself: write a station in it",
-                            network(own)
-                        ));
-                    }
-                    HostPart::Broadcast => {
-                        return Err(format!(
-                            "{address} is the broadcast address of {}: write a station in it",
-                            network(own)
-                        ));
-                    }
-                }
+                check_host_in(own, address)?;
             }
             Ok(address)
         };
@@ -238,7 +226,7 @@ pub(super) fn network_or_address(text: &str, advice: impl Fn() -> String) -> Res
     let (address, len) = text.split_once('/').map_or((text, None), |(address, len)| (address, Some(len)));
     let address: IpAddr = address.parse().map_err(|_| format!("\"{text}\" is no network; {}", advice()))?;
     let whole = if address.is_ipv4() { 32 } else { 128 };
-    let len = len.map_or(Ok(whole), |len| prefix_len(address, len, 0))?;
+    let len = len.map_or(Ok(whole), |len| parse_prefix_len(address, len, 0))?;
     let cidr = IpCidr::new(address.into(), len);
     if network(&cidr) != cidr {
         return Err(format!(
