@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use weir_core::rate::Rate;
 use weir_lab::clock::wait_until;
-use weir_lab::process::run;
+use weir_lab::process::{Process, Signal, run};
 use weir_memcache::server::{Memcache, MemcacheSettings};
 use weir_socket::{Stack, StackBuilder};
 use weir_tests::pair::{Pair, json_of};
@@ -32,6 +32,7 @@ fn main() -> ExitCode {
         privileged!(a_key_set_by_one_flow_is_read_by_flows_of_every_bucket),
         privileged!(multi_gets_behind_a_limit_lose_no_reply),
         privileged!(two_workers_lose_nothing_and_keep_order),
+        privileged!(the_program_says_what_is_wrong_and_which_port_it_has),
     ])
 }
 
@@ -53,8 +54,12 @@ fn with_workers(
     let stack = pair.right.enter(|| builder.open("veth1"))??;
     // Packets that wait for an address are the kernel's to drop.
     run(pair.left.command("ping").args(["-n", "-c", "1", "-W", "5", "10.99.0.2"]), PATIENCE)?.success()?;
-    let settings =
-        MemcacheSettings { address: SERVER.parse()?, limit_bytes: 64 << 20, value_bytes_max: 1 << 20 };
+    let settings = MemcacheSettings {
+        address: SERVER.parse()?,
+        limit_bytes: 64 << 20,
+        value_bytes_max: 1 << 20,
+        connections: 32,
+    };
     let server = Memcache::bind(&stack, settings)?;
     thread::scope(|scope| {
         let server = scope.spawn(|| server.serve());
@@ -262,4 +267,52 @@ fn two_workers_lose_nothing_and_keep_order() -> Result<()> {
         ensure!(books.balances && lost.is_empty(), "{books:?}");
         Ok(())
     })
+}
+
+/// Each wrong argument is one sentence, of what is wrong and what to write; a port that it chooses is printed, and one client too many is told so.
+fn the_program_says_what_is_wrong_and_which_port_it_has() -> Result<()> {
+    let pair = Pair::new(1)?;
+    pair.left.ip("address add 10.99.0.1/24 dev veth0")?;
+    let weir = weir_binary()?;
+    let program = weir.with_file_name("weir-memcache");
+    let start = |arguments: &str| -> Command {
+        let mut command = pair.right.command("env");
+        command.arg("--default-signal").arg(&program).arg("veth1").args(arguments.split(' '));
+        command.arg("--weir").arg(&weir);
+        command
+    };
+    for (arguments, told) in [
+        ("10.99.0.0/24", "10.99.0.0 is the network 10.99.0.0/24 itself: write an address in it"),
+        ("10.99.0.255/24", "10.99.0.255 is the broadcast address of 10.99.0.0/24: write another"),
+        ("10.99.0.2", "10.99.0.2 is without the length of its network's prefix"),
+        (
+            "10.99.0.2/24 --gateway 10.98.0.1",
+            "the gateway 10.98.0.1 is in no network of the stack, which has 10.99.0.0/24",
+        ),
+        ("10.99.0.2/24 --gateway 10.99.0.2", "10.99.0.2 is the stack's own address"),
+    ] {
+        let done = run(&mut start(arguments), PATIENCE)?;
+        let is_one = done.stderr.lines().count() == 1 && done.stderr.contains(told);
+        ensure!(done.status.code() == Some(1) && is_one, "{arguments}: {}", done.stderr);
+    }
+    let mut server = Process::spawn(&mut start("10.99.0.2/24 -p 0 -t 1 -c 1"))?;
+    server.wait_for_output("with receive queues", PATIENCE)?;
+    let text = server.stdout();
+    let address = text.split(' ').next().context("an address")?.to_string();
+    ensure!(address.starts_with("10.99.0.2:") && !address.ends_with(":0"), "{text}");
+    let connect = || -> Result<TcpStream> {
+        let stream = pair.left.enter(|| TcpStream::connect(&address))??;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        Ok(stream)
+    };
+    let mut first = connect()?;
+    let mut reply = [0; 5];
+    first.write_all(b"get key\r\n")?;
+    first.read_exact(&mut reply)?;
+    ensure!(&reply == b"END\r\n", "{reply:?}");
+    let mut told = String::new();
+    connect()?.read_to_string(&mut told)?;
+    ensure!(told == "ERROR Too many open connections\r\n", "{told:?}");
+    server.signal(Signal::INT)?;
+    server.wait(PATIENCE).map(drop)
 }

@@ -56,6 +56,11 @@ impl<S> Connection<S> {
         }
     }
 
+    /// Of which nothing is taken: it is told something and closed.
+    pub fn told(stream: S, text: &[u8]) -> Connection<S> {
+        Connection { output: text.to_vec(), has_ended: true, ..Connection::new(stream) }
+    }
+
     /// Its socket.
     pub fn stream(&self) -> &S {
         &self.stream
@@ -262,6 +267,17 @@ mod tests {
         serve(&mut client);
         assert_eq!(String::from_utf8_lossy(&client.stream.output), "0 1 ERROR\r\n3 ");
         assert!(client.is_done());
+    }
+
+    #[test]
+    fn who_is_told_something_is_not_read() {
+        let mut client = Connection::told(connection(&[b"get a\r\n"]).stream, b"ERROR full\r\n");
+        client.stream.room = 4;
+        assert!(!client.wants_input() && !client.is_done());
+        assert!(client.flush().unwrap() && !client.is_done());
+        client.stream.room = 100;
+        assert!(client.flush().unwrap() && client.is_done());
+        assert_eq!(client.stream.output, b"ERROR full\r\n");
     }
 
     #[test]

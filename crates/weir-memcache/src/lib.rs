@@ -11,6 +11,7 @@
 //! | [`stats`] | the reply to `stats` |
 //! | [`frame`], [`pipeline`] | datagrams, and the order of their replies |
 //! | [`connection`] | a client's TCP connection |
+//! | [`seats`] | how many clients there may be over TCP, and what becomes of further ones |
 //! | [`server`] | all of it on the sockets of a stack |
 //!
 //! The author of the published echo server named this as the next step. Source: seed `rss-udp-scaling`; memcached `doc/protocol.txt`.
@@ -21,6 +22,7 @@ pub mod exchange;
 pub mod execute;
 pub mod frame;
 pub mod pipeline;
+pub mod seats;
 pub mod server;
 pub mod stats;
 pub mod store;

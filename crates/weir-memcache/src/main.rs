@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use weir_memcache::server::{Memcache, MemcacheSettings};
+use weir_memcache::server::{Memcache, MemcacheSettings, SPARE_CONNECTIONS};
 use weir_memcache::store::{ITEM_BYTES, KEY_BYTES_MAX};
 use weir_run::own_address::parse_address;
 use weir_socket::Stack;
@@ -24,7 +24,7 @@ struct Arguments {
     /// Its address there, with the network's prefix: the kernel's or one of its own
     #[arg(value_name = "ADDRESS/PREFIX")]
     address: String,
-    /// The port
+    /// The port; 0 for one that is free, which is printed
     #[arg(short = 'p', long, default_value_t = 11211)]
     port: u16,
     /// What all items together may take, in MiB; the least recently used are evicted
@@ -37,7 +37,7 @@ struct Arguments {
     /// receive queues of its own, if the interface has as many; otherwise as many threads as it has serve the others
     #[arg(short = 't', long, value_name = "N", value_parser = power_of_two)]
     threads: Option<u32>,
-    /// The most TCP connections at once
+    /// The most TCP connections at once. Whoever comes then is told so and closed, and counted: `rejected_connections` of `stats`
     #[arg(short = 'c', long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u16).range(1..))]
     connections: u16,
     /// The program weir, whose guardian puts the interface back if this process is killed; the one in PATH if not given
@@ -83,7 +83,9 @@ fn run(arguments: &Arguments) -> io::Result<()> {
     let builder = Stack::builder().address(&arguments.address).bucket_bits(bucket_bits);
     let queues_bits = Stack::workers_max(&arguments.interface)?.ilog2().min(bucket_bits);
     let builder = builder.workers(1 << queues_bits);
-    let mut builder = builder.connections(arguments.connections).sockets(1 << bucket_bits);
+    let mut builder = builder
+        .connections(arguments.connections.saturating_add(SPARE_CONNECTIONS))
+        .sockets(1 << bucket_bits);
     if let Some(weir) = &arguments.weir {
         builder = builder.guardian(weir);
     }
@@ -102,9 +104,12 @@ fn run(arguments: &Arguments) -> io::Result<()> {
     }
     let stack = builder.open(&arguments.interface)?;
     let address = SocketAddr::new(host, arguments.port);
-    let server = Memcache::bind(&stack, MemcacheSettings { address, limit_bytes, value_bytes_max })?;
+    let connections = arguments.connections;
+    let settings = MemcacheSettings { address, limit_bytes, value_bytes_max, connections };
+    let server = Memcache::bind(&stack, settings)?;
     println!(
-        "{address} on {}: {} workers, {} with receive queues, {} MiB",
+        "{} on {}: {} workers, {} with receive queues, {} MiB",
+        server.address(),
         arguments.interface,
         stack.buckets(),
         stack.workers(),

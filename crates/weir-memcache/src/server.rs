@@ -14,6 +14,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
@@ -24,6 +25,7 @@ use weir_run::clock::unix_seconds;
 use weir_socket::{Stack, TcpListener, TcpStream, UdpSocket};
 
 use crate::exchange::{Exchange, Message};
+use crate::seats::{Seat, Seats};
 use crate::stats::Server;
 use crate::store::{ITEM_BYTES, KEY_BYTES_MAX, Store};
 use worker::{TICKETS, Worker};
@@ -39,7 +41,14 @@ pub struct MemcacheSettings {
     pub limit_bytes: usize,
     /// The longest value, in bytes.
     pub value_bytes_max: usize,
+    /// The most clients at once over TCP. The stack is built for [`SPARE_CONNECTIONS`] more, in which others are told that they are too many.
+    pub connections: u16,
 }
+
+/// Connections of the stack beside those of its clients.
+pub const SPARE_CONNECTIONS: u16 = 16;
+/// How often a port is looked for that is free for UDP as well as for TCP.
+const PORTS_TRIED: usize = 1000;
 
 /// A server whose sockets are bound.
 pub struct Memcache {
@@ -50,26 +59,49 @@ pub struct Memcache {
 }
 
 impl Memcache {
-    /// Binds a socket for each bucket of the stack, and one that listens.
+    /// Binds a socket for each bucket of the stack, and one that listens. Port 0 is one that nobody has of either.
     ///
     /// # Errors
     /// As [`UdpSocket::bind_bucket`] and [`TcpListener::bind`].
     pub fn bind(stack: &Stack, settings: MemcacheSettings) -> io::Result<Memcache> {
+        let mut tried = 1;
+        loop {
+            match Memcache::bind_once(stack, settings) {
+                Err(error)
+                    if error.kind() == io::ErrorKind::AddrInUse
+                        && settings.address.port() == 0
+                        && tried < PORTS_TRIED =>
+                {
+                    tried += 1;
+                }
+                bound => return bound,
+            }
+        }
+    }
+
+    /// The same, where a port that is chosen for TCP may be in use for UDP.
+    fn bind_once(stack: &Stack, mut settings: MemcacheSettings) -> io::Result<Memcache> {
+        let listener = TcpListener::bind(stack, settings.address)?;
+        settings.address.set_port(listener.local_addr().port());
         let bind = |bucket| UdpSocket::bind_bucket(stack, settings.address, bucket);
         let sockets = (0..stack.buckets()).map(bind).collect::<io::Result<Vec<_>>>()?;
         sockets.iter().for_each(|socket| socket.set_nonblocking(true));
-        let listener = TcpListener::bind(stack, settings.address)?;
         Ok(Memcache { stack: stack.clone(), sockets, listener, settings })
     }
 
-    /// Answers requests, with a worker for each socket, until the stack ends.
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.settings.address
+    }
+
+    /// Answers what comes, with a worker for each socket, until the stack ends.
     ///
     /// # Errors
     /// Those of waiting on a socket.
     pub fn serve(self) -> io::Result<()> {
         let Memcache { stack, sockets, listener, settings } = self;
-        let MemcacheSettings { limit_bytes, value_bytes_max, address } = settings;
-        let workers = sockets.len();
+        let MemcacheSettings { limit_bytes, value_bytes_max, connections, .. } = settings;
+        let (workers, seats) = (sockets.len(), Seats::new(connections));
         let server = Server {
             now_s: unix_seconds(),
             started_s: unix_seconds(),
@@ -77,6 +109,7 @@ impl Memcache {
             version: concat!("1.6-weir-", env!("CARGO_PKG_VERSION")),
             limit_bytes,
             workers,
+            connections: seats.counts(),
         };
         let hasher = DefaultHashBuilder::default();
         let ringers = ringers(&stack, &sockets);
@@ -87,11 +120,11 @@ impl Memcache {
                 ((to_worker, ringer.clone()), accepted)
             })
             .unzip();
-        let make = |((me, (inward, outward)), accepted): (_, Receiver<TcpStream>)| {
+        let make = |((me, (inward, outward)), accepted): (_, Receiver<Client>)| {
             let store = Store::new(limit_bytes / workers, value_bytes_max + ITEM_BYTES + KEY_BYTES_MAX);
             let exchange = Exchange::new(me, workers, TICKETS, hasher.clone(), store, value_bytes_max);
             Worker::new(
-                (&stack, &sockets[me]),
+                (&stack, &sockets[me], &seats),
                 exchange,
                 (inward, outward),
                 accepted,
@@ -108,7 +141,7 @@ impl Memcache {
             };
             // The list first: all run at once.
             let threads: Vec<_> = all.into_iter().map(|worker| scope.spawn(move || run(worker))).collect();
-            let accepts = scope.spawn(|| accept(&stack, &listener, address, &to_workers));
+            let accepts = scope.spawn(|| accept(&stack, &listener, &seats, &to_workers));
             let threads = threads.into_iter().chain([accepts]);
             threads
                 .map(|thread| thread.join().unwrap_or_else(|_| Err(io::Error::other("a worker panicked"))))
@@ -129,29 +162,32 @@ impl Drop for EndsWithAPanic<'_> {
     }
 }
 
+/// A connection, and its seat if there was one.
+type Client = (TcpStream, Option<Seat>);
+
 /// Gives each connection to the worker of its bucket, whose socket's bell it rings, until the stack ends.
 fn accept(
     stack: &Stack,
     listener: &TcpListener,
-    address: SocketAddr,
-    to_workers: &[(Sender<TcpStream>, Ringer)],
+    seats: &Arc<Seats>,
+    to_workers: &[(Sender<Client>, Ringer)],
 ) -> io::Result<()> {
     loop {
         let mut bucket = 0;
         let accepted = listener.accept_for(|peer| {
-            bucket = stack.bucket_of(peer, address);
+            bucket = stack.bucket_of(peer, listener.local_addr());
             to_workers[bucket].1.clone()
         });
         match accepted {
             Ok((stream, _)) => {
                 // A worker that has ended tells why when all have.
                 let (to_worker, ringer) = &to_workers[bucket];
-                let _ = to_worker.send(stream);
+                let _ = to_worker.send((stream, seats.take()));
                 ringer.published();
             }
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
             // That connection is not to be had; it was told so, and the next may be.
-            Err(_) => {}
+            Err(_) => seats.reject(),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use crate::seats::ConnectionCounts;
 use crate::store::{Store, StoreCounts};
 
 /// The values that are the same of the whole server, and the time.
@@ -19,6 +20,8 @@ pub struct Server {
     pub limit_bytes: usize,
     /// How many workers have keys of their own.
     pub workers: usize,
+    /// Its clients over TCP.
+    pub connections: ConnectionCounts,
 }
 
 /// The counters of some workers.
@@ -49,13 +52,19 @@ impl Stats {
 
     /// The text that a client reads.
     pub fn text(&self, server: &Server) -> Vec<u8> {
-        let counts = &self.counts;
+        let (counts, connections) = (&self.counts, &server.connections);
         let mut text = String::new();
         for (name, value) in [
             ("pid", u64::from(server.pid)),
             ("uptime", u64::from(server.now_s.saturating_sub(server.started_s))),
             ("time", u64::from(server.now_s)),
             ("pointer_size", u64::from(usize::BITS)),
+            ("max_connections", connections.max),
+            ("curr_connections", connections.current),
+            ("total_connections", connections.total),
+            ("rejected_connections", connections.rejected),
+            // Whoever is too many is told so, and the listener goes on.
+            ("listen_disabled_num", 0),
             ("cmd_get", counts.get_hits + counts.get_misses),
             ("cmd_set", counts.sets),
             ("get_hits", counts.get_hits),

@@ -6,25 +6,31 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
-use weir_memcache::server::{Memcache, MemcacheSettings};
-use weir_socket::{Stack, TcpStream};
+use weir_memcache::server::{Memcache, MemcacheSettings, SPARE_CONNECTIONS};
+use weir_run::clock::now_ns;
+use weir_socket::{Stack, TcpStream, UdpSocket};
 
 const SERVER: &str = "192.0.2.2:11211";
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn with_server(ask: impl FnOnce(&Stack)) {
+    with_settings(SERVER, 64, |stack, _| ask(stack));
+}
+
+fn with_settings(address: &str, connections: u16, ask: impl FnOnce(&Stack, SocketAddr)) {
     let builder = Stack::builder().sockets(8).bucket_bits(2).connections(64);
     let left = builder.clone().address("192.0.2.1/24");
     let (left, right) = Stack::pair_of(left, builder.address("192.0.2.2/24")).unwrap();
-    let address: SocketAddr = SERVER.parse().unwrap();
-    let settings = MemcacheSettings { address, limit_bytes: 64 << 20, value_bytes_max: 1 << 20 };
+    let address = address.parse().unwrap();
+    let settings = MemcacheSettings { address, limit_bytes: 64 << 20, value_bytes_max: 1 << 20, connections };
     let server = Memcache::bind(&right, settings).unwrap();
+    let address = server.address();
     drop(right);
     thread::scope(|scope| {
         let server = scope.spawn(|| server.serve());
         // The server ends with the stack, also when the test fails.
         let stop = Stop(&left);
-        ask(&left);
+        ask(&left, address);
         drop(stop);
         server.join().unwrap().unwrap();
     });
@@ -65,6 +71,61 @@ fn a_key_set_by_one_connection_is_read_by_all() {
         for other in &others {
             assert_eq!(ask(other, &gets, wanted.len()), wanted, "in the order of the commands");
         }
+    });
+}
+
+/// What `stats` tells.
+fn stats(mut stream: &TcpStream) -> String {
+    stream.write_all(b"stats\r\n").unwrap();
+    let mut text = Vec::new();
+    while !text.ends_with(b"END\r\n") {
+        let mut part = [0; 1500];
+        let len = stream.read(&mut part).unwrap();
+        assert!(len > 0, "{text:?}");
+        text.extend_from_slice(&part[..len]);
+    }
+    String::from_utf8(text).unwrap()
+}
+
+#[test]
+fn whoever_is_too_many_is_told_so_and_counted() {
+    with_settings(SERVER, 2, |stack, _| {
+        let (first, second) = (client(stack), client(stack));
+        for one in [&first, &second] {
+            assert_eq!(ask(one, "get key\r\n", 5), "END\r\n");
+        }
+        // As often as there are spare connections, and once more: they are free again.
+        for rejected in 1..=SPARE_CONNECTIONS + 1 {
+            let mut told = String::new();
+            client(stack).read_to_string(&mut told).unwrap();
+            assert_eq!(told, "ERROR Too many open connections\r\n");
+            let told = stats(&first);
+            for (name, count) in [("max", 2), ("curr", 2), ("total", 2), ("rejected", rejected)] {
+                assert!(told.contains(&format!("STAT {name}_connections {count}\r\n")), "{told}");
+            }
+        }
+        drop(second);
+        let end_ns = now_ns() + PATIENCE.as_nanos() as u64;
+        while stats(&first).contains("STAT curr_connections 2\r\n") {
+            assert!(now_ns() < end_ns, "its seat is never free");
+        }
+        assert_eq!(ask(&client(stack), "get key\r\n", 5), "END\r\n");
+    });
+}
+
+#[test]
+fn a_port_that_is_chosen_is_one_for_udp_and_tcp_and_told() {
+    with_settings("192.0.2.2:0", 64, |stack, address| {
+        assert_ne!(address.port(), 0);
+        let stream = TcpStream::connect(stack, address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        assert_eq!(ask(&stream, "set key 0 0 1\r\n1\r\n", 8), "STORED\r\n");
+        let socket = UdpSocket::bind(stack, "192.0.2.1:0").unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.send_to(b"\0\x01\0\0\0\x01\0\0get key\r\n", address).unwrap();
+        let mut reply = [0; 64];
+        let (len, _) = socket.recv_from(&mut reply).unwrap();
+        assert_eq!(&reply[8..len], b"VALUE key 0 1\r\n1\r\nEND\r\n");
     });
 }
 

@@ -18,7 +18,8 @@ fn with_server(builder: StackBuilder, ask: impl FnOnce(&Stack)) {
     let left = builder.clone().address("192.0.2.1/24");
     let (left, right) = Stack::pair_of(left, builder.address("192.0.2.2/24")).unwrap();
     let address: SocketAddr = SERVER.parse().unwrap();
-    let settings = MemcacheSettings { address, limit_bytes: 64 << 20, value_bytes_max: 1 << 20 };
+    let settings =
+        MemcacheSettings { address, limit_bytes: 64 << 20, value_bytes_max: 1 << 20, connections: 64 };
     let server = Memcache::bind(&right, settings).unwrap();
     thread::scope(|scope| {
         let server = scope.spawn(|| server.serve());

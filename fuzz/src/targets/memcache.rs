@@ -12,7 +12,15 @@ const LIMIT_BYTES: usize = 4096;
 const VALUE_BYTES_MAX: usize = 2048;
 
 fn server() -> Server {
-    Server { now_s: 1000, started_s: 900, pid: 1, version: "1", limit_bytes: LIMIT_BYTES, workers: 1 }
+    Server {
+        now_s: 1000,
+        started_s: 900,
+        pid: 1,
+        version: "1",
+        limit_bytes: LIMIT_BYTES,
+        workers: 1,
+        connections: Default::default(),
+    }
 }
 
 fn exchange() -> Exchange<()> {

@@ -9,7 +9,15 @@ use super::*;
 const TICKETS: usize = 8;
 
 fn server(workers: usize) -> Server {
-    Server { now_s: 1000, started_s: 900, pid: 7, version: "1", limit_bytes: 1 << 20, workers }
+    Server {
+        now_s: 1000,
+        started_s: 900,
+        pid: 7,
+        version: "1",
+        limit_bytes: 1 << 20,
+        workers,
+        connections: Default::default(),
+    }
 }
 
 /// Workers, and the messages on their way between them.

@@ -17,12 +17,13 @@ use weir_ring::spsc::Consumer;
 use weir_run::clock::unix_seconds;
 use weir_socket::{Datagrams, Driver, Stack, TcpStream, UdpSocket};
 
-use super::{Outward, WaysOfWorker};
+use super::{Client, Outward, WaysOfWorker};
 use crate::command::{Front, answer_line, quiet_delete, read};
 use crate::connection::Connection;
 use crate::exchange::{Exchange, Message};
 use crate::frame::{HEADER_BYTES, SEVERAL, cut, read as read_frame};
 use crate::pipeline::{Pipelines, ReplyPlace};
+use crate::seats::{Seat, Seats, TOO_MANY as TOO_MANY_CLIENTS};
 use crate::stats::Server;
 
 /// Datagrams that are received at once.
@@ -48,18 +49,25 @@ pub(super) enum Asker {
 }
 
 /// The client of a datagram's replies.
-struct Client {
+struct Peer {
     address: SocketAddr,
     id: u16,
+}
+
+/// A connection, and its seat: one that has none is told so and closed.
+struct Seated {
+    connection: Connection<TcpStream>,
+    _seat: Option<Seat>,
 }
 
 pub(super) struct Worker<'s> {
     stack: &'s Stack,
     socket: &'s UdpSocket,
+    seats: &'s Seats,
     exchange: Exchange<Asker>,
-    lines: Pipelines<Client>,
-    accepted: Receiver<TcpStream>,
-    connections: HashMap<u64, Connection<TcpStream>>,
+    lines: Pipelines<Peer>,
+    accepted: Receiver<Client>,
+    connections: HashMap<u64, Seated>,
     /// The number of the next connection.
     next: u64,
     inward: Vec<Consumer<(usize, Message)>>,
@@ -70,16 +78,17 @@ pub(super) struct Worker<'s> {
 
 impl<'s> Worker<'s> {
     pub(super) fn new(
-        (stack, socket): (&'s Stack, &'s UdpSocket),
+        (stack, socket, seats): (&'s Stack, &'s UdpSocket, &'s Seats),
         exchange: Exchange<Asker>,
         (inward, outward): WaysOfWorker,
-        accepted: Receiver<TcpStream>,
+        accepted: Receiver<Client>,
         server: Server,
         value_bytes_max: usize,
     ) -> Worker<'s> {
         Worker {
             stack,
             socket,
+            seats,
             exchange,
             lines: Pipelines::default(),
             accepted,
@@ -106,7 +115,7 @@ impl<'s> Worker<'s> {
         let mut received = self.socket.datagrams(BATCH);
         let mut sent = self.socket.datagrams(SEND_BATCH);
         loop {
-            self.server.now_s = unix_seconds();
+            (self.server.now_s, self.server.connections) = (unix_seconds(), self.seats.counts());
             let has_turned = driver.as_mut().map_or(Ok(false), Driver::turn)?;
             let mut moved = usize::from(has_turned) + self.hear();
             self.reply(&mut sent, &mut driver)?;
@@ -148,7 +157,7 @@ impl<'s> Worker<'s> {
                 }
                 Asker::Connection(number, command) => {
                     // The client may have gone meanwhile.
-                    if let Some(connection) = self.connections.get_mut(&number) {
+                    if let Some(Seated { connection, .. }) = self.connections.get_mut(&number) {
                         connection.answer(command, reply);
                     }
                 }
@@ -164,7 +173,7 @@ impl<'s> Worker<'s> {
         let mut has_work = |is_readable| {
             let is_accepted = accept_all(accepted, connections, next) > 0;
             let mut has_heard = || inward.iter_mut().any(|ring| !ring.is_empty());
-            let has_moved = |it: &Connection<TcpStream>| {
+            let has_moved = |Seated { connection: it, .. }: &Seated| {
                 it.wants_input() && it.stream().is_readable() || it.has_output() && it.stream().is_writable()
             };
             is_readable && may_receive || is_accepted || has_heard() || connections.values().any(has_moved)
@@ -206,7 +215,7 @@ impl<'s> Worker<'s> {
     fn read_connections(&mut self) -> usize {
         let Worker { connections, accepted, next, exchange, server, value_bytes_max, .. } = self;
         let mut moved = accept_all(accepted, connections, next);
-        connections.retain(|&number, connection| {
+        connections.retain(|&number, Seated { connection, .. }| {
             if connection.wants_input() && connection.stream().is_readable() {
                 match connection.fill() {
                     Ok(has_come) => moved += usize::from(has_come),
@@ -235,7 +244,7 @@ impl<'s> Worker<'s> {
     /// Writes to connections, and closes those that are done; how many moved.
     fn write_connections(&mut self) -> usize {
         let mut moved = 0;
-        self.connections.retain(|_, connection| {
+        self.connections.retain(|_, Seated { connection, .. }| {
             let is_there = match connection.flush() {
                 Ok(has_gone) => {
                     moved += usize::from(has_gone);
@@ -249,9 +258,9 @@ impl<'s> Worker<'s> {
     }
 
     /// Takes the commands of a datagram. Returns its reply, if it is known at once.
-    fn take(&mut self, address: SocketAddr, datagram: &[u8]) -> Option<(Client, Vec<u8>)> {
+    fn take(&mut self, address: SocketAddr, datagram: &[u8]) -> Option<(Peer, Vec<u8>)> {
         let (id, text) = read_frame(datagram)?;
-        let client = Client { address, id };
+        let client = Peer { address, id };
         let Some(mut text) = text else { return Some((client, SEVERAL.to_vec())) };
         let line = self.lines.begin(client);
         for count in 0.. {
@@ -294,7 +303,7 @@ impl<'s> Worker<'s> {
     /// Makes the datagrams of a reply, and sends them when there are many.
     fn send(
         &self,
-        client: &Client,
+        client: &Peer,
         reply: &[u8],
         sent: &mut Datagrams<'_>,
         driver: &mut Option<Driver>,
@@ -342,14 +351,14 @@ impl<'s> Worker<'s> {
 }
 
 /// Takes the connections that have been accepted; how many.
-fn accept_all(
-    accepted: &Receiver<TcpStream>,
-    connections: &mut HashMap<u64, Connection<TcpStream>>,
-    next: &mut u64,
-) -> usize {
+fn accept_all(accepted: &Receiver<Client>, connections: &mut HashMap<u64, Seated>, next: &mut u64) -> usize {
     let before = *next;
-    for stream in accepted.try_iter() {
-        connections.insert(*next, Connection::new(stream));
+    for (stream, seat) in accepted.try_iter() {
+        let connection = match &seat {
+            Some(_) => Connection::new(stream),
+            None => Connection::told(stream, TOO_MANY_CLIENTS),
+        };
+        connections.insert(*next, Seated { connection, _seat: seat });
         *next += 1;
     }
     (*next - before) as usize

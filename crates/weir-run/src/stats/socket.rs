@@ -90,7 +90,7 @@ pub struct ListenerStats {
     pub backlog: u64,
     /// Connections that somebody has asked for and not confirmed.
     pub half_open: u64,
-    /// SYNs that found as many connections as there may be.
+    /// SYNs that found as many connections as there may be, and connections that did when they were confirmed.
     pub refused: u64,
     /// Half-open connections that made room for others.
     pub replaced: u64,

@@ -37,7 +37,7 @@ pub(crate) struct Accepted {
 pub(crate) struct Waiting {
     /// Connections that wait to be accepted, at all workers.
     pub(crate) connections: AtomicU32,
-    /// SYNs that found the queue full.
+    /// SYNs that found no room, and connections that found none when they were confirmed.
     pub(crate) refused: AtomicU64,
     /// Half-open connections that had to make room.
     pub(crate) replaced: AtomicU64,

@@ -258,8 +258,13 @@ impl TcpPort {
         // Several may have been half open when there was room for one.
         let is_too_many = self.live > usize::from(self.settings.connections);
         let flow = self.connections[number as usize].flow;
-        let listening = self.listeners.get(listener).filter(|_| !is_too_many);
-        if !listening.zip(flow).is_some_and(|(listening, flow)| listening.offer(number, flow)) {
+        let listening = self.listeners.get(listener);
+        let is_offered = listening.zip(flow).is_some_and(|(listening, flow)| {
+            let is_offered = !is_too_many && listening.offer(number, flow);
+            listening.waiting.refused.fetch_add((!is_offered).into(), Ordering::Relaxed);
+            is_offered
+        });
+        if !is_offered {
             self.connections[number as usize].socket().abort();
             self.orphan(number);
         }

@@ -129,7 +129,8 @@ impl TcpListener {
         self.blocking.set_nonblocking(is_nonblocking);
     }
 
-    /// SYNs that were dropped because as many connections waited to be accepted as may, or the stack has as many as may be.
+    /// SYNs that were dropped because as many connections waited to be accepted as may, or the stack has as many as may be; and connections that
+    /// were reset because there were as many by the time that they were confirmed.
     pub fn refused(&self) -> u64 {
         self.listened.waiting.refused.load(Ordering::Relaxed)
     }

@@ -244,6 +244,25 @@ fn a_segment_for_nobody_is_answered_by_a_reset_and_a_reset_by_nothing() {
 
 #[test]
 fn answers_that_cannot_leave_are_bounded() {
+#[test]
+fn connections_that_are_confirmed_when_there_is_no_room_are_reset_and_counted() {
+    let mut bed = Bed::new(16);
+    let clients = (0..u32::from(CONNECTIONS) + 2).map(flooder);
+    let asked: Vec<_> = clients
+        .map(|from| {
+            bed.put(syn(from));
+            (from, bed.poll()[0].2)
+        })
+        .collect();
+    let mut resets = 0;
+    for (from, seq) in asked {
+        bed.put(Says { from, control: TcpControl::None, seq: 101, ack: Some(seq + 1) });
+        resets += bed.poll().iter().filter(|it| it.1 == TcpControl::Rst).count();
+    }
+    assert_eq!((resets, bed.waiting.refused.load(Ordering::Relaxed)), (2, 2));
+    assert_eq!(bed.waiting.connections.load(Ordering::Relaxed), u32::from(CONNECTIONS));
+}
+
     let mut bed = Bed::new(16);
     for _ in 0..3 * ANSWERS_MAX {
         bed.put(Says { from: HONEST, control: TcpControl::None, seq: 5, ack: Some(77) });
