@@ -134,6 +134,9 @@ fn a_throttled_socket_is_seen_and_gone_with_its_program() -> Result<()> {
     ensure!(text.contains("udp 10.99.0.2:7  10.99.0.1:4000"), "{text}");
     let tables = weir(&["stat", &name, "-Q"])?.success()?.stdout;
     ensure!(tables.contains("ether/->udp") && tables.contains("host/host0"), "{tables}");
+    let has =
+        |setting: &[&str]| tables.lines().any(|line| line.split_whitespace().eq(setting.iter().copied()));
+    ensure!(has(&["Workers", "bound", "to", "CPUs", "disabled", "n/a"]), "it may be anywhere: {tables}");
     for (refused, told) in [
         (weir(&["down", &name])?, "end that by `kill"),
         (weir(&["set", &name, "--rate", "5mbit"])?, "which alone sets its limit"),

@@ -129,9 +129,11 @@ pub struct WorkerStats {
     pub parks: u64,
     /// Times a doorbell woke it.
     pub kicks: u64,
-    /// The core it is pinned to; of several workers the last one's; of a stack the one that it was on when it was asked.
+    /// The core that it is on, of a stack when it was asked; of several workers the last one's.
     pub cpu: usize,
-    /// The cost of a wake-up here, in nanoseconds.
+    /// Whether it stays there; of several workers the last one's.
+    pub is_bound: bool,
+    /// What a wake-up costs here, in nanoseconds.
     pub wake_cost_ns: u64,
     /// The time that these counters are of, in nanoseconds of the machine's clock.
     pub now_ns: u64,
@@ -145,7 +147,7 @@ impl WorkerStats {
         self.busy_passes += other.busy_passes;
         self.parks += other.parks;
         self.kicks += other.kicks;
-        self.cpu = other.cpu;
+        (self.cpu, self.is_bound) = (other.cpu, other.is_bound);
         self.wake_cost_ns = self.wake_cost_ns.max(other.wake_cost_ns);
         self.now_ns = self.now_ns.max(other.now_ns);
     }

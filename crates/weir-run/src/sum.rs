@@ -84,13 +84,12 @@ impl Constants {
             worker.add(&part.worker);
             frames.free = part.frames_free;
             frames.lent += part.frames_lent;
-            let cpu = part.worker.cpu;
-            directions.extend(part.directions.drain(..).map(|direction| (wsid, cpu, direction)));
+            directions.extend(part.directions.drain(..).map(|direction| (wsid, direction)));
             reports.extend(part.ports.drain(..).map(|port| (wsid, port)));
         }
         reports.sort_by_key(|(_, report)| report.index);
         // In the order in which they are counted, which is not that of the ports where they end.
-        directions.sort_by_key(|(.., direction)| self.kind.exit_of(direction.exit));
+        directions.sort_by_key(|(_, direction)| self.kind.exit_of(direction.exit));
         let called = |report: &PortReport| match report.port.name.is_empty() {
             true => self.ports[report.index].clone(),
             false => report.port.name.clone(),
@@ -99,7 +98,7 @@ impl Constants {
         let names: Vec<_> = reports.iter().map(|(_, report)| report.port.name.clone()).collect();
         let mut totals = Books::default();
         let (mut classes, mut workstreams, mut stages) = (Vec::new(), Vec::new(), Vec::new());
-        for (wsid, cpu, direction) in directions {
+        for (wsid, direction) in directions {
             let DirectionReport { exit, mut class, shaped, held: waiting, tally, holders } = direction;
             let (_, to) = &reports[exit];
             let mut held = waiting;
@@ -114,7 +113,6 @@ impl Constants {
             workstreams.push(WorkstreamStats {
                 wire: self.name.clone(),
                 wsid,
-                cpu,
                 held: held.packets,
                 blocked_ns: class.place.blocked_ns.unwrap_or_default(),
                 ..WorkstreamStats::new(format!("ether/{name}"), tally, waiting)
@@ -134,19 +132,14 @@ impl Constants {
                 totals.merge(&stage.ended());
                 // Dispatched packets have a row for each protocol.
                 if part.dispatched.is_empty() || stage.kind != DISPATCH {
-                    workstreams.push(stage.workstream(&self.name, wsid, part.worker.cpu));
+                    workstreams.push(stage.workstream(&self.name, wsid));
                 }
                 stages.push(StageStats { worker: wsid, ..stage });
             }
             for (held, row) in part.dispatched.drain(..) {
                 frames.held += held.packets;
                 totals.merge(&Books { accepted: held, held, ..Books::default() });
-                workstreams.push(WorkstreamStats {
-                    wire: self.name.clone(),
-                    wsid,
-                    cpu: part.worker.cpu,
-                    ..row
-                });
+                workstreams.push(WorkstreamStats { wire: self.name.clone(), wsid, ..row });
             }
         }
         for (wsid, (under_way, row)) in self.handoffs(&parts).into_iter().enumerate() {
@@ -159,6 +152,10 @@ impl Constants {
         let mut pair: [Device; 2] = Default::default();
         let ports = reports.into_iter().map(|(worker, report)| {
             // Several workers of a stack have parts of one interface: its losses are told once.
+        for row in &mut workstreams {
+            let WorkerStats { cpu, is_bound, .. } = parts[row.wsid].worker;
+            (row.cpu, row.is_bound) = (cpu, is_bound);
+        }
             pair = pairs.next().unwrap_or_else(|| std::mem::take(&mut pair).map(Device::uncounted));
             with_devices(worker, report, &pair)
         });
@@ -180,7 +177,6 @@ impl Constants {
             under_way.sub_all(part.landed);
             let row = WorkstreamStats {
                 wire: self.name.clone(),
-                cpu: part.worker.cpu,
                 name: "handoff".into(),
                 len: part.waiting,
                 held: under_way.packets,

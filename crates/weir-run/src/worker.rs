@@ -156,7 +156,8 @@ pub fn run(mut part: Part, bell: &Bell, inbox: &Requests, core: usize) -> io::Re
     pin(core)?;
     precise_sleep();
     prefer();
-    let mut stats = WorkerStats { cpu: core, wake_cost_ns: wake_cost_ns()?, ..WorkerStats::default() };
+    let mut stats =
+        WorkerStats { cpu: core, is_bound: true, wake_cost_ns: wake_cost_ns()?, ..WorkerStats::default() };
     let mut idle = Idle::new(stats.wake_cost_ns, now_ns());
     let mut fault = None;
     loop {

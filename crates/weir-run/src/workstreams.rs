@@ -29,6 +29,8 @@
 //! Source: FreeBSD `usr.bin/netstat/netisr.c`, `sys/net/netisr_internal.h` (the counters).
 //! Limits: the actions of full classes are not in the flags here.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 use weir_core::dispatch::netstat::{self, ProtocolRow, WorkstreamRow};
 use weir_core::dispatch::protocol::{Mode, Policy, WhenFull};
@@ -58,8 +60,11 @@ pub struct WorkstreamStats {
     pub wire: String,
     /// The workstream's number.
     pub wsid: usize,
-    /// The CPU its worker is pinned to.
+    /// The CPU that its worker is on.
     pub cpu: usize,
+    /// Whether its worker stays there: so did all of older versions that had workstreams.
+    #[serde(default = "is_bound_if_not_told")]
+    pub is_bound: bool,
     /// The protocol: `ether/A->B`.
     pub name: String,
     /// The rule that chooses a packet's worker: `source`, unless it says otherwise.
@@ -132,7 +137,11 @@ impl WorkstreamStats {
     }
 }
 
-/// The three tables of `netstat -Q`, on a machine with so many CPUs.
+fn is_bound_if_not_told() -> bool {
+    true
+}
+
+/// The three tables of `netstat -Q`, on a machine with so many CPUs. A stack's program may have more threads than workers.
 pub fn tables(workstreams: &[WorkstreamStats], cpus: usize) -> netstat::NetstatTables {
     let protocol = |stats: &WorkstreamStats| ProtocolRow {
         name: stats.name.clone(),
@@ -143,12 +152,17 @@ pub fn tables(workstreams: &[WorkstreamStats], cpus: usize) -> netstat::NetstatT
         names_worker: false,
         when_full: WhenFull::from_name(&stats.full).unwrap_or(WhenFull::Block),
     };
+    // Each has a number, and some row.
+    let count = |is: fn(&WorkstreamStats) -> bool| {
+        workstreams.iter().filter(|stats| is(stats)).map(|stats| stats.wsid).collect::<BTreeSet<_>>().len()
+    };
     let limits = || workstreams.iter().map(|stats| stats.qlimit as usize);
     netstat::NetstatTables {
-        threads: (workstreams.iter().map(|stats| stats.wsid.saturating_add(1)).max().unwrap_or(0), cpus),
+        called: "Worker",
+        threads: (count(|_| true), cpus),
         qlimit: (limits().min().unwrap_or(0), limits().max().unwrap_or(0)),
         dispatch: Mode::Direct,
-        bound: true,
+        bound: count(|stats| stats.is_bound),
         protocols: workstreams.iter().map(protocol).collect(),
         workstreams: workstreams.iter().map(WorkstreamStats::row).collect(),
     }
@@ -224,11 +238,24 @@ mod tests {
         assert_eq!((stats.handled, stats.len, stats.wmark, stats.blocked), (70, 25, 30, 2));
         let text = tables(&[stats], 2).to_string();
         let has = |line: &str| assert!(text.lines().any(|found| found == line), "{line}\n{text}");
-        has("Thread count                         1            2");
+        has("Worker count                         1            2");
+        has("Workers bound to CPUs         disabled          n/a");
         has("ether/a->b     5    500 source   direct   ---");
         has(
             "   0   1   ether/a->b    25    30       40        0        5       55       70       28        2      0us",
         );
+    }
+
+    #[test]
+    fn workers_are_bound_if_they_tell_so() {
+        let of = |wsid, is_bound| WorkstreamStats { wsid, is_bound, ..stats() };
+        let text = tables(&[of(0, true), of(0, true), of(1, true)], 4).to_string();
+        assert!(text.contains("\nWorker count                         2            4\n"), "{text}");
+        assert!(text.contains("\nWorkers bound to CPUs          enabled          n/a\n"), "{text}");
+        let text = tables(&[of(0, true), of(1, false), of(2, false)], 4).to_string();
+        assert!(text.contains("\nWorkers bound to CPUs           1 of 3          n/a\n"), "{text}");
+        let older: WorkstreamStats = serde_json::from_str(r#"{"wsid": 0, "cpu": 1}"#).expect("a row");
+        assert!(older.is_bound, "all were");
     }
 
     #[test]

@@ -240,6 +240,8 @@ impl StackWorker {
                     parks: counts.parks,
                     kicks: counts.kicks_sent,
                     cpu: sys::current_core(),
+                    // Its program may have bound it, or this thread that drives it.
+                    is_bound: sys::allowed_cores().len() == 1,
                     ..WorkerStats::default()
                 };
                 self.path.complete();

@@ -17,14 +17,16 @@ use super::settings::Configuration;
 /// All contents of the tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetstatTables {
+    /// What its workers are called: `Thread`, as netisr's are, unless they have none of their own.
+    pub called: &'static str,
     /// Workers running, and the most there may be.
     pub threads: (usize, usize),
     /// `defaultqlimit` and `maxqlimit`.
     pub qlimit: (usize, usize),
     /// `dispatch`.
     pub dispatch: Mode,
-    /// `bindthreads`.
-    pub bound: bool,
+    /// How many of them stay on their CPU: all of them with `bindthreads`.
+    pub bound: usize,
     /// The protocols, in the order of their registration.
     pub protocols: Vec<ProtocolRow>,
     /// Their counters, worker by worker.
@@ -107,10 +109,11 @@ impl NetstatTables {
             }
         });
         NetstatTables {
+            called: "Thread",
             threads: (configuration.workers, configuration.workers_max),
             qlimit: (configuration.defaultqlimit, configuration.maxqlimit),
             dispatch: configuration.dispatch,
-            bound: configuration.bindthreads,
+            bound: if configuration.bindthreads { configuration.workers } else { 0 },
             protocols: protocols.collect(),
             workstreams,
         }
@@ -121,12 +124,16 @@ impl NetstatTables {
         let mut line = |setting: &str, current: &dyn fmt::Display, limit: &dyn fmt::Display| {
             writeln!(f, "{setting:<25} {current:>12} {limit:>12}")
         };
-        let bound = if self.bound { "enabled" } else { "disabled" };
+        let bound = match self.bound {
+            0 => "disabled".to_string(),
+            all if all == self.threads.0 => "enabled".to_string(),
+            some => format!("{some} of {}", self.threads.0),
+        };
         line("Setting", &"Current", &"Limit")?;
-        line("Thread count", &self.threads.0, &self.threads.1)?;
+        line(&format!("{} count", self.called), &self.threads.0, &self.threads.1)?;
         line("Default queue limit", &self.qlimit.0, &self.qlimit.1)?;
         line("Dispatch policy", &self.dispatch, &"n/a")?;
-        line("Threads bound to CPUs", &bound, &"n/a")
+        line(&format!("{}s bound to CPUs", self.called), &bound, &"n/a")
     }
 
     fn protocols(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -207,10 +214,11 @@ mod tests {
             ..WorkstreamRow::default()
         };
         NetstatTables {
+            called: "Thread",
             threads: (1, 1),
             qlimit: (256, 10240),
             dispatch: Mode::Direct,
-            bound: false,
+            bound: 0,
             protocols: vec![
                 protocol("ip", 1, 256, Policy::Flow, None),
                 protocol("rtsock", 3, 2048, Policy::Source, None),
@@ -274,7 +282,7 @@ WSID CPU   Name     Len WMark   Disp'd  HDisp'd   QDrops   Queued  Handled     H
     fn flags_widths_and_times() {
         let mut snapshot = seed();
         snapshot.threads = (8, 8);
-        snapshot.bound = true;
+        snapshot.bound = 8;
         snapshot.protocols.truncate(1);
         snapshot.protocols[0].name = "ip_direct".into();
         snapshot.protocols[0].policy = Policy::Cpu;

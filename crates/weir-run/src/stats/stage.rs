@@ -114,13 +114,12 @@ impl StageStats {
     }
 
     /// The counters as a workstream. Packets that went on are handled in the row of a direction too.
-    pub fn workstream(&self, topology: &str, wsid: usize, cpu: usize) -> WorkstreamStats {
+    pub fn workstream(&self, topology: &str, wsid: usize) -> WorkstreamStats {
         let held = self.place.books.held;
         let name = format!("{}/{}", self.kind, self.place.name);
         WorkstreamStats {
             wire: topology.into(),
             wsid,
-            cpu,
             held: held.packets,
             elsewhere: self.place.books.delivered.packets - self.consumed,
             ..WorkstreamStats::new(name, self.tally, held)

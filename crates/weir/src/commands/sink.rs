@@ -292,7 +292,7 @@ fn tables_json(tables: &NetstatTables) -> Value {
     json!({
         "dispatch": tables.dispatch.name(),
         "threads": tables.threads.0,
-        "bindthreads": tables.bound,
+        "bindthreads": tables.bound > 0,
         "defaultqlimit": tables.qlimit.0,
         "maxqlimit": tables.qlimit.1,
         "protocols": protocols.collect::<Value>(),

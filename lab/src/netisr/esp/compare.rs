@@ -144,10 +144,11 @@ impl Results<'_> {
         let threads = self.pairs[indices.start].1.seating.workers();
         let limits = (qlimits.iter().copied().min().unwrap_or(0), qlimits.iter().copied().max().unwrap_or(0));
         NetstatTables {
+            called: "Thread",
             threads: (threads, threads),
             qlimit: limits,
             dispatch: Mode::Direct,
-            bound: true,
+            bound: threads,
             protocols,
             workstreams,
         }
