@@ -72,7 +72,8 @@ impl Crew {
 
     /// Copies of all counters.
     pub fn stat(&self) -> Result<Snapshot, String> {
-        self.together(|| self.parts()).map(|parts| self.constants.snapshot(parts))
+        let devices = self.constants.look();
+        self.together(|| self.parts()).map(|parts| self.constants.snapshot(devices, parts))
     }
 
     /// The result of `ask`, which asks all workers to stand still together, and again after a pause if one missed it.
@@ -254,7 +255,7 @@ impl Crew {
 
     /// The last counters, of parts whose workers have ended.
     pub fn last_words(&self, parts: Vec<PartReport>) -> Snapshot {
-        self.constants.snapshot(parts)
+        self.constants.snapshot(self.constants.look(), parts)
     }
 
     fn owner(&self, port: usize) -> &Mailbox {

@@ -74,9 +74,14 @@ pub struct Constants {
 }
 
 impl Constants {
-    /// Adds the parts of a datapath up, with the states and the losses of its interfaces.
-    pub fn snapshot(&self, mut parts: Vec<PartReport>) -> Snapshot {
-        let Devices { pairs, events } = self.sight.look();
+    /// What its interfaces are and lost. To be seen before the parts report: what a device drops is explained by what they count later, so that
+    /// nothing is without an explanation that has one.
+    pub fn look(&self) -> Devices {
+        self.sight.look()
+    }
+
+    /// Adds the parts of a datapath up, and what was seen of its interfaces before.
+    pub fn snapshot(&self, Devices { pairs, events }: Devices, mut parts: Vec<PartReport>) -> Snapshot {
         let mut worker = WorkerStats { since_ns: self.since_ns, ..WorkerStats::default() };
         let mut frames = FrameStats { total: self.frames_total, ..FrameStats::default() };
         let (mut directions, mut reports) = (Vec::new(), Vec::new());
@@ -147,15 +152,15 @@ impl Constants {
             totals.merge(&Books { accepted: under_way, held: under_way, ..Books::default() });
             workstreams.push(WorkstreamStats { wsid, ..row });
         }
+        for row in &mut workstreams {
+            let WorkerStats { cpu, is_bound, .. } = parts[row.wsid].worker;
+            (row.cpu, row.is_bound) = (cpu, is_bound);
+        }
         // Before it has looked for the first time the watcher tells of none.
         let mut pairs = pairs.into_iter();
         let mut pair: [Device; 2] = Default::default();
         let ports = reports.into_iter().map(|(worker, report)| {
             // Several workers of a stack have parts of one interface: its losses are told once.
-        for row in &mut workstreams {
-            let WorkerStats { cpu, is_bound, .. } = parts[row.wsid].worker;
-            (row.cpu, row.is_bound) = (cpu, is_bound);
-        }
             pair = pairs.next().unwrap_or_else(|| std::mem::take(&mut pair).map(Device::uncounted));
             with_devices(worker, report, &pair)
         });
@@ -300,7 +305,7 @@ mod tests {
             since_ns: 0,
             sight: Sight::Nothing,
         };
-        let snapshot = constants.snapshot(parts);
+        let snapshot = constants.snapshot(constants.look(), parts);
         assert_eq!(snapshot.check(), Vec::<String>::new());
         snapshot
     }

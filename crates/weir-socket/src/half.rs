@@ -9,7 +9,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 #[cfg(feature = "tokio")]
 use std::task::Waker;
 
@@ -231,8 +231,7 @@ impl SendHalf {
             let is_over = sent.is_abandoned() || shared.stream.has(State::SEND_ENDED);
             !spare.is_empty() || !empty.is_empty() || is_over
         })?;
-        add(&shared.wakes, woken.wakes);
-        add(&shared.empty_wakes, woken.empty_wakes);
+        shared.note_wakes(woken.wakes, woken.empty_wakes);
         Ok(woken.there_is)
     }
 
@@ -245,11 +244,10 @@ impl SendHalf {
             !spare.is_empty() || !empty.is_empty() || is_over
         });
         match asked {
-            Asked::Ready(was_woken) => add(&shared.wakes, was_woken.into()),
+            Asked::Ready(was_woken) => shared.note_wakes(was_woken.into(), 0),
             Asked::Pending(is_in_vain) => {
                 shared.note_throttled(|| !spare.is_empty() || !empty.is_empty());
-                add(&shared.wakes, is_in_vain.into());
-                add(&shared.empty_wakes, is_in_vain.into());
+                shared.note_wakes(is_in_vain.into(), is_in_vain.into());
             }
         }
         matches!(asked, Asked::Ready(_))
@@ -365,10 +363,6 @@ impl Returns {
             }
         }
     }
-}
-
-fn add(count: &AtomicU64, more: u64) {
-    count.fetch_add(more, Ordering::Relaxed);
 }
 
 /// How a wait ended.

@@ -86,6 +86,7 @@ mod socket;
 mod stack;
 mod task;
 mod tcp;
+mod throttle;
 mod worker;
 
 pub use batch::Datagrams;

@@ -38,6 +38,7 @@ use crate::datagram;
 use crate::options::SocketCounts;
 use crate::task::Task;
 use crate::tcp::state::StreamState;
+use crate::throttle::ThrottleClock;
 
 /// What becomes of a datagram for which there is no room in the receive buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -85,9 +86,7 @@ pub(crate) struct Shared {
     pub(crate) peer: Arc<Mutex<Option<SocketAddr>>>,
     /// What the socket counts ([`crate::SocketCounts`]).
     pub(crate) throttled: AtomicU64,
-    pub(crate) throttled_ns: AtomicU64,
-    /// Since when somebody wants to send for whom there is no frame; 0 if nobody does.
-    pub(crate) throttled_since_ns: AtomicU64,
+    pub(crate) throttle: ThrottleClock,
     pub(crate) wakes: AtomicU64,
     pub(crate) empty_wakes: AtomicU64,
     pub(crate) from_others: AtomicU64,
@@ -97,10 +96,10 @@ impl Shared {
     /// Somebody wants to send and there was no frame. `is_writable` is asked again: the worker, which ends this, may have come in between.
     pub(crate) fn note_throttled(&self, is_writable: impl FnOnce() -> bool) {
         self.throttled.fetch_add(1, Ordering::Relaxed);
-        if self.throttled_since_ns.load(Ordering::Relaxed) != 0 {
+        if self.throttle.is_on() {
             return;
         }
-        self.throttled_since_ns.store(now_ns().max(1), Ordering::Relaxed);
+        self.throttle.begin(now_ns());
         // F4, with the fence of the doorbell after a frame was published: one of both sees the other.
         fence(Ordering::SeqCst);
         if is_writable() {
@@ -110,13 +109,16 @@ impl Shared {
 
     /// There are frames to send in.
     fn end_throttled(&self) {
-        if self.throttled_since_ns.load(Ordering::Relaxed) == 0 {
-            return;
+        if self.throttle.is_on() {
+            self.throttle.end(now_ns());
         }
-        let since_ns = self.throttled_since_ns.swap(0, Ordering::Relaxed);
-        if since_ns != 0 {
-            self.throttled_ns.fetch_add(now_ns().saturating_sub(since_ns), Ordering::Relaxed);
-        }
+    }
+
+    /// Notes that a sender was woken, and how often in vain.
+    pub(crate) fn note_wakes(&self, wakes: u64, empty_wakes: u64) {
+        self.wakes.fetch_add(wakes, Ordering::Relaxed);
+        // R4.
+        self.empty_wakes.fetch_add(empty_wakes, Ordering::Release);
     }
 
     /// To whom a UDP socket is connected.
@@ -125,17 +127,17 @@ impl Shared {
     }
 
     pub(crate) fn counts(&self) -> SocketCounts {
+        let Shared { throttled, throttle, wakes, empty_wakes, from_others, .. } = self;
+        let (is_throttled, throttled_ns) = throttle.told(now_ns);
+        // A part before the whole, which is counted first: A4, from R4.
+        let empty_wakes = empty_wakes.load(Ordering::Acquire);
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let Shared { throttled, throttled_ns, throttled_since_ns, wakes, empty_wakes, from_others, .. } =
-            self;
-        let since_ns = of(throttled_since_ns);
-        let lasts_ns = if since_ns == 0 { 0 } else { now_ns().saturating_sub(since_ns) };
         SocketCounts {
-            is_throttled: since_ns != 0,
+            is_throttled,
             throttled: of(throttled),
-            throttled_ns: of(throttled_ns) + lasts_ns,
+            throttled_ns,
             wakes: of(wakes),
-            empty_wakes: of(empty_wakes),
+            empty_wakes,
             from_others: of(from_others),
         }
     }

@@ -1,6 +1,7 @@
 //! Sockets behind one limit, in virtual time, on the worker that ships: who sends is held, nobody is passed over, and nothing is lost.
 
 use std::net::SocketAddr;
+use std::thread;
 
 use weir_core::drops::DropReason;
 use weir_core::net::sockets::Binding;
@@ -308,4 +309,17 @@ fn what_came_by_a_worker_goes_back_there() {
     socket.send.publish();
     assert_eq!(ports.iter_mut().map(SocketPort::has_sent).collect::<Vec<_>>(), [false, true]);
     assert_eq!(ports.iter().map(|port| port.is_announced(0)).collect::<Vec<_>>(), [false, true]);
+}
+
+#[test]
+fn a_sender_is_never_told_to_have_woken_in_vain_more_often_than_at_all() {
+    let shared = Shared::default();
+    thread::scope(|scope| {
+        let noting = scope.spawn(|| (0..50_000).for_each(|_| shared.note_wakes(1, 1)));
+        while !noting.is_finished() {
+            let counts = shared.counts();
+            assert!(counts.empty_wakes <= counts.wakes, "{counts:?}");
+        }
+    });
+    assert_eq!((shared.counts().wakes, shared.counts().empty_wakes), (50_000, 50_000));
 }

@@ -37,6 +37,7 @@ use weir_run::standstill::Standstill;
 use weir_run::stats::socket::{ConnectionStats, ProcessStats, SocketStats, ThrottleStats};
 use weir_run::stats::{PlaceStats, Snapshot};
 use weir_run::sum::{Constants, Sight};
+use weir_run::watcher::Devices;
 
 use crate::builder::invalid;
 use crate::datagram::bucket_of;
@@ -228,7 +229,8 @@ impl Responder for StackResponder {
     }
 
     fn stat(&self) -> Result<Snapshot, String> {
-        Ok(self.snapshot(AllReports::of(self.ask()?, self.interfaces)))
+        let devices = self.constants.look();
+        Ok(self.snapshot(devices, AllReports::of(self.ask()?, self.interfaces)))
     }
 
     fn change(&self, command: &Command) -> Result<String, String> {
@@ -256,11 +258,11 @@ impl StackResponder {
     }
 
     /// The snapshot of what the workers told.
-    fn snapshot(&self, told: AllReports) -> Snapshot {
+    fn snapshot(&self, devices: Devices, told: AllReports) -> Snapshot {
         let AllReports { mut parts, frames_of_sockets, sockets, listeners, connections } = told;
         parts.iter_mut().for_each(|part| part.worker.wake_cost_ns = self.wake_cost_ns);
         let interfaces = self.interfaces * parts.len();
-        let mut snapshot = self.constants.snapshot(parts);
+        let mut snapshot = self.constants.snapshot(devices, parts);
         // Sockets have directions, and no devices.
         snapshot.ports.truncate(interfaces);
         for stack in &mut snapshot.topologies {

@@ -156,7 +156,35 @@ pub struct Arrivals {
     pub delay_ns_max: u64,
 }
 
-/// The text of a record.
+/// How often the words of an [`Arrivals`] are read for two readings that are alike.
+const READINGS: usize = 8;
+
+impl Arrivals {
+    /// Reads words one after the other, twice: those of one packet are together then, unless packets come faster than these are read.
+    fn of(read: impl Fn(i16) -> u64) -> Arrivals {
+        let once = || {
+            let delay_ns = read(DELAY_NS);
+            Arrivals {
+                bypassed: read(BYPASSED),
+                bypassed_bytes: read(BYPASSED_BYTES),
+                held_ns: read(HELD_NS),
+                delay_ns,
+                // Of a packet that has just come, which the program sees to.
+                delay_ns_max: read(DELAY_NS_MAX).max(delay_ns),
+            }
+        };
+        let mut told = once();
+        for _ in 1..READINGS {
+            let before = std::mem::replace(&mut told, once());
+            if before == told {
+                break;
+            }
+        }
+        told
+    }
+}
+
+/// A record as it is kept.
 ///
 /// # Errors
 /// One sentence, if the text is too long.
@@ -262,14 +290,7 @@ impl Memory {
 
     /// The counters of packets where they arrive; all 0 where no program looks.
     pub fn arrivals(&self) -> Arrivals {
-        let read = |at: i16| self.word(at as usize).load(Ordering::Acquire);
-        Arrivals {
-            bypassed: read(BYPASSED),
-            bypassed_bytes: read(BYPASSED_BYTES),
-            held_ns: read(HELD_NS),
-            delay_ns: read(DELAY_NS),
-            delay_ns_max: read(DELAY_NS_MAX),
-        }
+        Arrivals::of(|at| self.word(at as usize).load(Ordering::Acquire))
     }
 
     /// Forgets the packets that passed before there was a limit to pass.
@@ -316,5 +337,36 @@ impl Memory {
         // SAFETY: `array` checked bounds and alignment; the mapping lives as long as `self`; the program accesses the word as an
         // aligned 64-bit one, whole.
         unsafe { word.as_ref() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn what_is_seen_of_arrivals_does_not_contradict_itself() {
+        let longest = Arrivals::of(|at| if at == DELAY_NS { 70 } else { 50 });
+        assert_eq!(
+            (longest.delay_ns, longest.delay_ns_max),
+            (70, 70),
+            "a delay is no longer than the longest"
+        );
+        // A packet comes after the first word of it was read.
+        let readings = Cell::new(0);
+        let told = Arrivals::of(|at| {
+            readings.set(readings.get() + 1);
+            match at {
+                BYPASSED => u64::from(readings.get() > 2),
+                BYPASSED_BYTES => 1500,
+                _ => 0,
+            }
+        });
+        assert_eq!((told.bypassed, told.bypassed_bytes), (1, 1500));
+        // One comes with each word that is read: it ends.
+        let always = Cell::new(0);
+        Arrivals::of(|_| always.replace(always.get() + 1));
     }
 }

@@ -1,0 +1,92 @@
+//! For how long a socket was throttled: somebody wanted to send and there was no frame.
+//!
+//! ```text
+//! not throttled    for so long in all               throttled    since when, less that, with the top bit
+//! ```
+//!
+//! Rule: one word holds all of it, so whoever reads it sees one moment: a time that has just ended is counted once, and never not at all.
+//!
+//! Ordering: `R3` (begun) `<-> A3` (found begun): how often that happened was counted before.
+//!
+//! Owner: the application begins it, and it or a worker ends it. Limits: nanoseconds of a clock that has run for less than 292 years.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const IS_ON: u64 = 1 << 63;
+
+/// See the head of the file.
+#[derive(Debug, Default)]
+pub(crate) struct ThrottleClock(AtomicU64);
+
+impl ThrottleClock {
+    /// It is throttled from now on, if it was not.
+    pub(crate) fn begin(&self, now_ns: u64) {
+        let begun = |word| (word & IS_ON == 0).then(|| now_ns.saturating_sub(word) | IS_ON);
+        // R3. What is begun already stays so.
+        let _ = self.0.fetch_update(Ordering::Release, Ordering::Relaxed, begun);
+    }
+
+    /// It is throttled no more.
+    pub(crate) fn end(&self, now_ns: u64) {
+        let ended = |word| (word & IS_ON != 0).then(|| now_ns.saturating_sub(word & !IS_ON));
+        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, ended);
+    }
+
+    /// Whether it is throttled.
+    pub(crate) fn is_on(&self) -> bool {
+        // A3.
+        self.0.load(Ordering::Acquire) & IS_ON != 0
+    }
+
+    /// Whether it is throttled, and for how long it was in all. The clock is read after that, so that it is not before what it began at.
+    pub(crate) fn told(&self, now_ns: impl FnOnce() -> u64) -> (bool, u64) {
+        // A3.
+        let word = self.0.load(Ordering::Acquire);
+        match word & IS_ON {
+            0 => (false, word),
+            _ => (true, now_ns().saturating_sub(word & !IS_ON)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_adds_up_and_is_told_once() {
+        let clock = ThrottleClock::default();
+        clock.end(5);
+        assert_eq!(clock.told(|| 10), (false, 0));
+        clock.begin(10);
+        clock.begin(12);
+        assert_eq!((clock.is_on(), clock.told(|| 15)), (true, (true, 5)));
+        clock.end(20);
+        clock.end(25);
+        assert_eq!((clock.is_on(), clock.told(|| 100)), (false, (false, 10)));
+        clock.begin(100);
+        assert_eq!((clock.told(|| 100), clock.told(|| 107)), ((true, 10), (true, 17)));
+    }
+
+    #[test]
+    fn whoever_reads_meanwhile_never_sees_less_than_before_nor_more_than_there_was() {
+        const ROUNDS: u64 = 20_000;
+        let (clock, now) = (ThrottleClock::default(), AtomicU64::new(1));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..ROUNDS {
+                    clock.begin(now.fetch_add(1, Ordering::SeqCst));
+                    clock.end(now.fetch_add(1, Ordering::SeqCst));
+                }
+            });
+            let mut before = 0;
+            while now.load(Ordering::SeqCst) <= 2 * ROUNDS {
+                let (_, told) = clock.told(|| now.load(Ordering::SeqCst));
+                // Whoever ends it has read the clock before: then it has gone on by one.
+                assert!(told + 1 >= before && told <= now.load(Ordering::SeqCst), "{told} after {before}");
+                before = told;
+            }
+        });
+        assert_eq!(clock.told(|| 0), (false, ROUNDS));
+    }
+}
