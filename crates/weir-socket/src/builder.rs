@@ -146,9 +146,11 @@ impl StackBuilder {
     /// How many TCP connections there may be at once, for each worker; 16 unless said otherwise, and none at all if 0. Those that wait to be
     /// accepted count, and those that were closed here until the other side has closed them too.
     ///
-    /// Each takes two descriptors of this process, two buffers ([`StackBuilder::tcp_buffer_bytes`]) once it is used, and 16 frames of packet memory from the start. There are
+    /// Each takes two descriptors of this process, unless [`TcpListener::accept_for`] accepted it, two buffers ([`StackBuilder::tcp_buffer_bytes`]) once it is used, and 16 frames of packet memory from the start. There are
     /// 4096 more places for connections that somebody has asked for and not confirmed: whatever flood of SYNs there is, it costs no more than
     /// these. Their buffers are address space; memory is taken for what was once in them.
+    ///
+    /// [`TcpListener::accept_for`]: crate::TcpListener::accept_for
     pub fn connections(mut self, connections: u16) -> StackBuilder {
         self.connections = connections;
         self
@@ -337,26 +339,16 @@ impl StackBuilder {
         mtu_bytes: u16,
         workers: usize,
     ) -> io::Result<RouterSettings> {
-        let parse = |text: &String| -> io::Result<IpCidr> {
-            let cidr: Result<IpCidr, _> = text.parse();
-            let cidr = cidr.map_err(|()| {
-                invalid(format_args!("`{text}` is no address with its prefix, such as 192.0.2.2/24"))
-            })?;
+        let address = |text: &String| -> io::Result<IpAddr> {
+            text.parse().map_err(|_| invalid(format_args!("`{text}` is no address such as 192.0.2.1")))
+        };
         let parse = |text: &String| parse_address(text).map_err(invalid);
-            match cidr.address().is_unicast() {
+        let addresses = self.addresses.iter().map(parse).collect::<io::Result<Vec<_>>>()?;
         for (count, own) in addresses.iter().enumerate() {
             if addresses[..count].iter().any(|other| other.address() == own.address()) {
                 return Err(invalid(format_args!("{} is given twice: give it once", own.address())));
             }
         }
-                true => Ok(cidr),
-                false => Err(invalid(format_args!("`{text}` is no address of a station"))),
-            }
-        };
-        let address = |text: &String| -> io::Result<IpAddr> {
-            text.parse().map_err(|_| invalid(format_args!("`{text}` is no address such as 192.0.2.1")))
-        };
-        let addresses = self.addresses.iter().map(parse).collect::<io::Result<Vec<_>>>()?;
         if addresses.is_empty() {
             return Err(invalid("a stack has an address: give it one, such as 192.0.2.2/24"));
         }
@@ -372,13 +364,6 @@ impl StackBuilder {
         }
         if !(TCP_BUFFER_BYTES.contains(&self.tcp_buffer_bytes)) {
             let bytes = self.tcp_buffer_bytes;
-            check_gateway(gateway, &addresses).map_err(invalid)?;
-            if routes
-                .iter()
-                .any(|other: &Route| other.gateway.map(|other| other.is_ipv4()) == Some(gateway.is_ipv4()))
-            {
-                return Err(invalid(format_args!("{gateway} is a second gateway of its family: give one")));
-            }
             return Err(invalid(format_args!("a TCP buffer of {bytes} bytes: give 4 KiB to 16 MiB")));
         }
         if !self.cores.is_empty() && self.cores.len() < workers {
@@ -387,6 +372,13 @@ impl StackBuilder {
         let mut routes = Vec::new();
         for gateway in &self.gateways {
             let gateway = address(gateway)?;
+            check_gateway(gateway, &addresses).map_err(invalid)?;
+            if routes
+                .iter()
+                .any(|other: &Route| other.gateway.map(|other| other.is_ipv4()) == Some(gateway.is_ipv4()))
+            {
+                return Err(invalid(format_args!("{gateway} is a second gateway of its family: give one")));
+            }
             let all = if gateway.is_ipv4() { "0.0.0.0/0" } else { "::/0" };
             let destination = all.parse().expect("a prefix");
             routes.push(Route { destination, interface: 0, gateway: Some(gateway) });
@@ -449,6 +441,14 @@ pub(crate) struct WorkerParts {
     /// Those of its hosts, one each; without any its two hosts are joined.
     pub(crate) interfaces: Vec<StackPort>,
     pub(crate) frames: Frames,
+    pub(crate) kernel: Option<KernelSide>,
+}
+
+/// The link-layer address of a host in memory.
+pub(crate) fn mac_of(host: u8) -> EthernetAddress {
+    EthernetAddress([2, 0, 0, 0, 0, host + 1])
+}
+
 /// Whether the router at an address can be the way out of a stack with these.
 fn check_gateway(gateway: IpAddr, own: &[IpCidr]) -> Result<(), String> {
     check_station(gateway)?;
@@ -466,14 +466,6 @@ fn check_gateway(gateway: IpAddr, own: &[IpCidr]) -> Result<(), String> {
         ));
     }
     around.into_iter().try_for_each(|own| check_host_in(own, gateway))
-}
-
-    pub(crate) kernel: Option<KernelSide>,
-}
-
-/// The link-layer address of a host in memory.
-pub(crate) fn mac_of(host: u8) -> EthernetAddress {
-    EthernetAddress([2, 0, 0, 0, 0, host + 1])
 }
 
 pub(crate) fn invalid(why: impl Display) -> io::Error {

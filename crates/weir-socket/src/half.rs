@@ -59,7 +59,7 @@ pub(crate) struct SendHalf {
     empty: Consumer<Frame>,
     /// Frames that were taken and not used.
     spare: Vec<Frame>,
-    doorbell: Doorbell,
+    awaited: Awaited,
     #[cfg(feature = "tokio")]
     task: (Arc<Task>, Waits),
     caller: Caller,
@@ -72,7 +72,7 @@ pub(crate) struct ReceiveHalf {
     received: Vec<ReceiveLane>,
     /// Whose turn it is.
     turn: usize,
-    doorbell: Doorbell,
+    awaited: Awaited,
     #[cfg(feature = "tokio")]
     task: (Arc<Task>, Waits),
     shared: Arc<Shared>,
@@ -105,6 +105,38 @@ pub(crate) struct Halves {
     pub(crate) shared: Arc<Shared>,
 }
 
+/// How a thread waits for one direction of a socket.
+enum Awaited {
+    /// By itself: the bell is its own.
+    Alone(Doorbell),
+    /// With much else: it sleeps elsewhere, and this rings there. Nobody waits here.
+    WithOthers(Ringer),
+}
+
+impl Awaited {
+    fn new(with_others: Option<&Ringer>) -> io::Result<Awaited> {
+        match with_others {
+            Some(ringer) => Ok(Awaited::WithOthers(ringer.clone())),
+            None => Ok(Awaited::Alone(Doorbell::with_full_fences()?)),
+        }
+    }
+
+    fn ringer(&self) -> Ringer {
+        match self {
+            Awaited::Alone(doorbell) => doorbell.ringer(),
+            Awaited::WithOthers(ringer) => ringer.clone(),
+        }
+    }
+
+    /// Sleeps until there is something, or until this time.
+    fn wait(&mut self, deadline_ns: Option<u64>, there_is: impl FnMut() -> bool) -> io::Result<Woken> {
+        match self {
+            Awaited::Alone(doorbell) => wait(doorbell, deadline_ns, there_is),
+            Awaited::WithOthers(_) => Err(io::ErrorKind::WouldBlock.into()),
+        }
+    }
+}
+
 /// The halves of a socket with such buffers, which has a lane to the path's worker that each of `callers` calls, and sends by that with the number
 /// `home`. What becomes of them rings `ringer`, if there is one, instead of bells of their own: then nobody waits for them alone.
 pub(crate) fn halves(
@@ -116,13 +148,10 @@ pub(crate) fn halves(
     let BufferSizes { send_frames, receive_packets, full } = sizes;
     let refused = |error: CapacityError| io::Error::new(io::ErrorKind::InvalidInput, error.to_string());
     let shared = Arc::new(Shared::default());
-    let [sender, receiver] = [Doorbell::with_full_fences()?, Doorbell::with_full_fences()?];
+    let [sender, receiver] = [Awaited::new(ringer)?, Awaited::new(ringer)?];
     let tasks: [Arc<Task>; 2] = Default::default();
     let [sends_to, receives_from] = &tasks;
-    let awaited = |bell: &Doorbell, task| OnDrop {
-        ringer: ringer.cloned().unwrap_or_else(|| bell.ringer()),
-        task: Arc::clone(task),
-    };
+    let on_drop = |awaited: &Awaited, task| OnDrop { ringer: awaited.ringer(), task: Arc::clone(task) };
     let (mut opens, mut received_by, mut return_lanes) = (Vec::new(), Vec::new(), Vec::new());
     let mut sends_by = None;
     for (number, caller) in callers.iter().enumerate() {
@@ -139,8 +168,8 @@ pub(crate) fn halves(
             received,
             returned,
             ringers: Ringers {
-                sender: awaited(&sender, sends_to),
-                receiver: awaited(&receiver, receives_from),
+                sender: on_drop(&sender, sends_to),
+                receiver: on_drop(&receiver, receives_from),
             },
             lane: Arc::clone(&lane),
             shared: Arc::clone(&shared),
@@ -161,7 +190,7 @@ pub(crate) fn halves(
             sent,
             empty,
             spare: Vec::new(),
-            doorbell: sender,
+            awaited: sender,
             #[cfg(feature = "tokio")]
             task: (Arc::clone(sends_to), Waits::default()),
             caller,
@@ -171,7 +200,7 @@ pub(crate) fn halves(
         receive: ReceiveHalf {
             received: received_by,
             turn: 0,
-            doorbell: receiver,
+            awaited: receiver,
             #[cfg(feature = "tokio")]
             task: (Arc::clone(receives_from), Waits::default()),
             shared: Arc::clone(&shared),
@@ -226,8 +255,8 @@ impl SendHalf {
     /// Waits until there is a frame, or until this time; whether there is one, or the worker has gone.
     pub(crate) fn wait(&mut self, deadline_ns: Option<u64>) -> io::Result<bool> {
         self.note_throttled();
-        let SendHalf { empty, spare, doorbell, sent, shared, .. } = self;
-        let woken = wait(doorbell, deadline_ns, || {
+        let SendHalf { empty, spare, awaited, sent, shared, .. } = self;
+        let woken = awaited.wait(deadline_ns, || {
             let is_over = sent.is_abandoned() || shared.stream.has(State::SEND_ENDED);
             !spare.is_empty() || !empty.is_empty() || is_over
         })?;
@@ -310,8 +339,8 @@ impl ReceiveHalf {
         deadline_ns: Option<u64>,
         is_so: &mut dyn FnMut(bool) -> bool,
     ) -> io::Result<bool> {
-        let ReceiveHalf { received, doorbell, shared, .. } = self;
-        let woken = wait(doorbell, deadline_ns, || {
+        let ReceiveHalf { received, awaited, shared, .. } = self;
+        let woken = awaited.wait(deadline_ns, || {
             let is_over = is_any_abandoned(received) || shared.stream.has(State::RECEIVE_ENDED);
             is_so(has_any(received)) || is_over || shared.has_error.load(Ordering::Acquire)
         })?;
@@ -320,7 +349,7 @@ impl ReceiveHalf {
 
     /// Wakes who waits.
     pub(crate) fn ringer(&self) -> Ringer {
-        self.doorbell.ringer()
+        self.awaited.ringer()
     }
 }
 

@@ -190,7 +190,7 @@ impl Stack {
                 Ok(Connected { flow, halves, caller })
             }
             Err(error) => {
-                // It has no descriptor left, most likely; the other side is told.
+                // The process has no descriptor left, most likely; the other side is told.
                 let _ = ask(TcpRequest::Leave(connection));
                 Err(error)
             }

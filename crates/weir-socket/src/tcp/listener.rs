@@ -104,7 +104,7 @@ impl TcpListener {
     }
 
     /// The same for a thread that waits for many: what becomes of the connection rings what `ringer` says for its other end, such as
-    /// [`UdpSocket::ringer`], and its calls do not wait. [`TcpStream::is_readable`] and [`TcpStream::is_writable`] then say what to do.
+    /// [`UdpSocket::ringer`], and its calls do not wait, whatever [`TcpStream::set_nonblocking`] says: it has no descriptors for that. [`TcpStream::is_readable`] and [`TcpStream::is_writable`] then say what to do.
     ///
     /// # Errors
     /// As [`TcpListener::accept`].
