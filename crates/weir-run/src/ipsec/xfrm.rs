@@ -28,8 +28,10 @@ use crate::topology::associations::WINDOW_DEFAULT;
 
 /// An association of the kernel.
 pub(super) struct XfrmState {
-    /// Where it was found, for the user to know.
+    /// Where it was found, for the user to know; what follows of it, where that was.
     pub at: String,
+    pub window_at: String,
+    pub sealed_at: String,
     pub ends: [IpAddr; 2],
     pub spi: u32,
     pub reqid: u32,
@@ -53,6 +55,8 @@ pub(super) struct XfrmState {
 
 /// A key, and its algorithm.
 pub(super) struct XfrmKey {
+    /// Where it was found.
+    pub at: String,
     pub name: String,
     /// Hexadecimal digits.
     pub digits: Zeroizing<String>,
@@ -130,19 +134,22 @@ impl XfrmState {
             return Err(format!(
                 "{}: the kernel has sent {} packets with the key of SPI {:#x}, and no number may be used twice with a key: have new \
                  keys agreed on, and take them over before anything is sent",
-                self.at, self.sealed, self.spi
+                self.sealed_at, self.sealed, self.spi
             ));
         }
-        let (algorithm, digits) = self.algorithm()?;
+        let (algorithm, key_at, digits) = self.algorithm()?;
         let key = match algorithm.key_len() {
             0 => None,
             _ => Some(
                 NewKey::new(directory, algorithm, digits, is_inbound)
-                    .map_err(|why| format!("{}: {why}", self.at))?,
+                    .map_err(|why| format!("{key_at}: {why}"))?,
             ),
         };
         if self.window > SIZE_MAX {
-            notes.push(format!("{}: the replay window has {SIZE_MAX} packets, not {}", self.at, self.window));
+            notes.push(format!(
+                "{}: the replay window has {SIZE_MAX} packets, not {}",
+                self.window_at, self.window
+            ));
         }
         let window = if is_inbound && self.window > 0 { self.window.min(SIZE_MAX) } else { WINDOW_DEFAULT };
         let [source, destination] = self.ends;
@@ -170,8 +177,8 @@ impl XfrmState {
         Ok((plan, key))
     }
 
-    /// Its algorithm and its key's digits.
-    fn algorithm(&self) -> Result<(Algorithm, &str), String> {
+    /// Its algorithm, where its key was found, and that one's digits.
+    fn algorithm(&self) -> Result<(Algorithm, &str, &str), String> {
         let of = |key: &Option<XfrmKey>| {
             key.as_ref().map(|key| (key.name.clone(), key.digits.len() / 2, key.icv_bits))
         };
@@ -201,11 +208,19 @@ impl XfrmState {
         };
         let found = found.ok_or_else(|| {
             let known = Algorithm::ALL.map(Algorithm::name).join(", ");
-            format!("{}: {name} is not built: Weir has {known}", self.at)
+            format!("{}: {name} is not built: Weir has {known}", self.wrong_at())
         })?;
         let key = if self.aead.is_some() { &self.aead } else { &self.auth };
-        let digits = key.as_ref().filter(|_| found.key_len() > 0).map_or("", |key| key.digits.as_str());
-        Ok((found, digits))
+        let key = key.as_ref().filter(|_| found.key_len() > 0);
+        Ok(key.map_or((found, &self.at, ""), |key| (found, &key.at, &key.digits)))
+    }
+
+    /// Where the algorithm is that is not built: with encryption, or without it the proof.
+    fn wrong_at(&self) -> &str {
+        let is_null = |key: &&XfrmKey| ["ecb(cipher_null)", "cipher_null"].contains(&key.name.as_str());
+        let encryption = self.aead.as_ref().or(self.enc.as_ref());
+        let wrong = encryption.filter(|key| !is_null(key)).or(self.auth.as_ref()).or(encryption);
+        wrong.map_or(&self.at, |key| &key.at)
     }
 }
 

@@ -45,14 +45,14 @@ pub(super) fn followed(info: &[u8], with: &[u8], ends: [IpAddr; 2], at: &str) ->
         (attribute::ALG_CRYPT, ALGORITHM_NAME_BYTES + 4),
     ]) {
         *key = match of(kind) {
-            Some(algorithm) => Some(key_of(algorithm, len_at)?),
+            Some(algorithm) => Some(key_of(algorithm, len_at, at)?),
             None => None,
         };
     }
     let [aead, mut auth, enc] = keys;
     // `ALG_AUTH` has the same key again, or one whose ICV is not cut.
     if let (None, Some(whole)) = (&auth, of(attribute::ALG_AUTH)) {
-        auth = Some(key_of(whole, ALGORITHM_NAME_BYTES + 4)?);
+        auth = Some(key_of(whole, ALGORITHM_NAME_BYTES + 4, at)?);
     }
     if aead.is_none() && auth.is_none() && enc.is_none() {
         return Some(Followed::Unfinished);
@@ -89,6 +89,8 @@ pub(super) fn followed(info: &[u8], with: &[u8], ends: [IpAddr; 2], at: &str) ->
     let passed = info.u64(168)?;
     Some(Followed::State(Box::new(XfrmState {
         at: at.into(),
+        window_at: at.into(),
+        sealed_at: at.into(),
         ends,
         spi: info.u32_be(INFO_ID + 16)?,
         reqid: info.u32(208)?,
@@ -133,7 +135,7 @@ pub(super) fn sealed_by(with: &[u8]) -> Option<Option<u64>> {
 }
 
 /// `xfrm_algo`, `xfrm_algo_auth` or `xfrm_algo_aead`: a name, the key's bits, in the last two those of the ICV, and the key at `len_at`.
-fn key_of(algorithm: &[u8], key_at: usize) -> Option<XfrmKey> {
+fn key_of(algorithm: &[u8], key_at: usize, at: &str) -> Option<XfrmKey> {
     let name = algorithm.get(..ALGORITHM_NAME_BYTES)?;
     let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
     let bits = algorithm.u32(ALGORITHM_NAME_BYTES)?;
@@ -148,7 +150,7 @@ fn key_of(algorithm: &[u8], key_at: usize) -> Option<XfrmKey> {
     }
     // The name is printed, so it is kept to graphic characters.
     let name = String::from_utf8_lossy(name).chars().filter(|char| char.is_ascii_graphic()).collect();
-    Some(XfrmKey { name, digits, icv_bits })
+    Some(XfrmKey { at: at.into(), name, digits, icv_bits })
 }
 
 /// `xfrm_lifetime_cfg` of an association.

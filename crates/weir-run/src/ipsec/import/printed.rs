@@ -61,7 +61,9 @@ type Line<'a> = (usize, &'a str);
 impl Listed {
     fn state(&mut self, first: &Words, lines: &[Line]) -> Result<(), String> {
         let mut state = XfrmState {
-            at: format!("line {}", first.line),
+            at: first.at(),
+            window_at: first.at(),
+            sealed_at: first.at(),
             ends: first.ends()?,
             spi: 0,
             reqid: 0,
@@ -89,10 +91,12 @@ impl Listed {
                 }
                 // The last line of an association printed with `-s` begins so too.
                 "replay-window" if !words.has("failed") => {
-                    state.window = words.number("replay-window")?;
+                    (state.window, state.window_at) = (words.number("replay-window")?, words.at());
                     self.flags(&words, &mut state);
                 }
-                "replay_window" => state.window = words.number("replay_window")?,
+                "replay_window" => {
+                    (state.window, state.window_at) = (words.number("replay_window")?, words.at());
+                }
                 "dir" => state.is_inbound = Some(words.after("dir")? == "in"),
                 "aead" => state.aead = Some(words.key(true)?),
                 "auth-trunc" => state.auth = Some(words.key(true)?),
@@ -110,11 +114,13 @@ impl Listed {
                     state.is_extended |= words.word(1) == "esn";
                     if words.has("oseq") {
                         state.sealed = words.number::<u32>("oseq")?.into();
+                        state.sealed_at = words.at();
                     }
                 }
                 "seq-hi" => {
                     let upper: u32 = words.number("oseq-hi")?;
                     state.sealed = u64::from(upper) << 32 | u64::from(words.number::<u32>("oseq")?);
+                    state.sealed_at = words.at();
                 }
                 "limit:" | "expire" => words.lifetime(&mut state.lifetime),
                 "mark" | "if_id" | "output-mark" | "security" | "crypto" | "tfcpad" | "coa" => {
@@ -142,7 +148,7 @@ impl Listed {
 
     fn policy(&mut self, first: &Words, lines: &[Line]) -> Result<(), String> {
         let mut policy = XfrmPolicy {
-            at: format!("line {}", first.line),
+            at: first.at(),
             selector: first.selector()?,
             is_inbound: None,
             is_block: false,
@@ -213,8 +219,12 @@ impl<'a> Words<'a> {
         self.words.contains(&key)
     }
 
+    fn at(&self) -> String {
+        format!("line {}", self.line)
+    }
+
     fn told(&self, why: &str) -> String {
-        format!("line {}: {why}", self.line)
+        format!("{}: {why}", self.at())
     }
 
     /// The word behind another.
@@ -303,7 +313,12 @@ impl<'a> Words<'a> {
         };
         let icv_bits = self.words.last().filter(|_| has_icv).map_or(Some(0), |bits| bits.parse().ok());
         let icv_bits = icv_bits.ok_or_else(|| self.told("the length of its ICV is missing"))?;
-        Ok(XfrmKey { name: self.word(1).into(), digits: Zeroizing::new(digits.into()), icv_bits })
+        Ok(XfrmKey {
+            at: self.at(),
+            name: self.word(1).into(),
+            digits: Zeroizing::new(digits.into()),
+            icv_bits,
+        })
     }
 
     /// `limit: soft 5(bytes), hard (INF)(bytes)` or `expire add: soft 0(sec), hard 3600(sec)`, where 0 is no limit.
