@@ -89,6 +89,15 @@ impl LimitChange {
     pub fn sign(&self) -> char {
         if self.action == Action::Set { '+' } else { '~' }
     }
+
+    /// As it is shown, of a `port`, `esp` or what it is, and of this name. Of an ESP many policies may change at once: each has a line.
+    pub fn lines(&self, what: &str, name: &str) -> Vec<String> {
+        let line = |change: &dyn fmt::Display| format!("{} {what} {name}: {change}", self.sign());
+        match what {
+            "esp" if !self.values.is_empty() => self.values.iter().map(|value| line(value)).collect(),
+            _ => vec![line(self)],
+        }
+    }
 }
 
 impl fmt::Display for LimitChange {

@@ -8,6 +8,7 @@
 //! Pure.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use weir_core::classify::{Classifier, Target};
@@ -15,12 +16,13 @@ use weir_core::dispatch::protocol::Mode;
 use weir_core::rate::Rate;
 use weir_core::shaper::backlog::FullPolicy;
 use weir_core::units::{size_text, time_text};
+use weir_ipsec::policy::Selector;
 use weir_path::classes::{ClassConfig, Classes, FREE, TreeKind, quantum_bytes_default, queue_ns_default};
 use weir_path::esp::plan::{AssociationPlan, EspDispatch, EspPlan, PolicyPlan, PolicyVerb};
 use weir_path::plan::{Attachment, Plan, PortPlan, StageKind, StagePlan, WireDispatch};
 use weir_path::shape::PortShape;
 
-use super::{Action, Key, LimitChange, Value, changed};
+use super::{Action, Key, LimitChange, Value, ValueChange, changed};
 
 /// A plan, and the names of its ports in its file.
 #[derive(Clone, Copy, Debug)]
@@ -88,7 +90,8 @@ fn changed_esps(now: &Plan, wanted: &Plan) -> Vec<(usize, LimitChange, EspPlan)>
         else {
             continue;
         };
-        let values = changed(&esp_values(before), &esp_values(after));
+        let mut values = changed(&esp_values(before), &esp_values(after));
+        values.extend(changed_policies(before, after));
         if before != after {
             let change = LimitChange { action: Action::Change, values };
             changed_esps.push((place, change, EspPlan::clone(after)));
@@ -109,9 +112,34 @@ fn esp_values(esp: &EspPlan) -> BTreeMap<Key, Value> {
         let text = format!("{direction} {source} to {destination} spi {spi:#010x} {}", algorithm.name());
         add(2, format!("sa {name}"), text);
     }
-    let policies: Vec<_> = esp.policies.iter().map(policy_text).collect();
-    add(3, "policies".into(), policies.join(", "));
     values
+}
+
+/// The policies that go and come, and those that stay at another place among those that stay: the first that matches decides.
+fn changed_policies(before: &EspPlan, after: &EspPlan) -> Vec<ValueChange> {
+    let texts = |esp: &EspPlan| -> Vec<String> { esp.policies.iter().map(policy_text).collect() };
+    let (mut gone, mut new) = (texts(before), texts(after));
+    let (stay_before, stay_after) = (take_common(&mut gone, &new), take_common(&mut new, &texts(before)));
+    let of = |what: String, [before, after]: [Option<String>; 2]| ValueChange { what, before, after };
+    let places = [texts(before), texts(after)];
+    let called = |texts: &[String], text: &String| {
+        format!("policy {}", 1 + texts.iter().position(|other| other == text).unwrap_or_default())
+    };
+    let gone = gone.into_iter().map(|text| of(called(&places[0], &text), [Some(text), None]));
+    let new = new.into_iter().map(|text| of(called(&places[1], &text), [None, Some(text)]));
+    let moved = stay_before.iter().zip(1..).filter_map(|(text, place)| {
+        let now = 1 + stay_after.iter().position(|other| other == text)?;
+        (now != place)
+            .then(|| of(format!("place of policy {text}"), [place, now].map(|at| Some(at.to_string()))))
+    });
+    gone.chain(new).chain(moved).collect()
+}
+
+/// Takes what is in `other` too out of `texts`.
+fn take_common(texts: &mut Vec<String>, other: &[String]) -> Vec<String> {
+    let (common, own) = std::mem::take(texts).into_iter().partition(|text| other.contains(text));
+    *texts = own;
+    common
 }
 
 fn policy_text(policy: &PolicyPlan) -> String {
@@ -123,7 +151,15 @@ fn policy_text(policy: &PolicyPlan) -> String {
     let (verb, _) =
         PolicyVerb::ALL.into_iter().find(|(_, verb)| *verb == policy.verb).expect("all have words");
     let by = if policy.associations.is_empty() { "" } else { " by " };
-    format!("{direction} {from} to {to} {verb}{by}{}", policy.associations.join(" or "))
+    let ports = |what: &str, ports: &Option<RangeInclusive<u16>>| {
+        let ports = ports.as_ref().map(|ports| (*ports.start(), *ports.end()));
+        ports.map_or_else(String::new, |(first, last)| format!(" {what} {first} to {last}"))
+    };
+    let Selector { protocol, source_ports, destination_ports, .. } = &policy.selector;
+    let protocol = protocol.map_or_else(String::new, |protocol| format!(" protocol {protocol}"));
+    let [from_ports, to_ports] = [ports("from port", source_ports), ports("to port", destination_ports)];
+    let by_names = policy.associations.join(" or ");
+    format!("{direction} {from} to {to}{protocol}{from_ports}{to_ports} {verb}{by}{by_names}")
 }
 
 /// Classes whose filters know the ports by other numbers.

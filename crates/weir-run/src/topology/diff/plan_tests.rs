@@ -302,3 +302,41 @@ fn how_an_esp_is_dispatched_is_built_when_it_comes_up() {
         "esp gw: dispatch deferred with queue_packets 256 -> deferred with queue_packets 256 and sealers 2"
     );
 }
+
+#[test]
+fn each_policy_that_changes_has_a_line() {
+    let esp = "[[port]]\ninterface = \"p0\"\n[[port]]\ninterface = \"p1\"\n[[esp]]\nname = \"gw\"\ninside = \"p0\"\noutside = \"p1\"\n\
+               address = [\"192.0.2.1\"]\n";
+    let policy = |from: &str, more: &str| {
+        format!(
+            "[[policy]]\nesp = \"gw\"\ndirection = \"out\"\nfrom = \"{from}\"\nto = \"10.9.0.0/16\"\naction = \"bypass\"\n{more}"
+        )
+    };
+    let [one, two, three] = ["10.1.0.0/16", "10.2.0.0/16", "10.3.0.0/16"].map(|from| policy(from, ""));
+    let lines = |now: &[&String], wanted: &[&String]| {
+        let [now, wanted] = [now, wanted].map(|policies| {
+            topology(&(esp.to_string() + &policies.iter().map(|text| text.as_str()).collect::<String>()))
+        });
+        let live = compare(&now, &wanted).unwrap();
+        live.esps.iter().flat_map(|(_, change, _)| change.lines("esp", "gw")).collect::<Vec<_>>()
+    };
+    assert!(lines(&[&one, &two], &[&one, &two]).is_empty());
+    assert_eq!(
+        lines(&[&one, &two], &[&three, &two]),
+        [
+            "~ esp gw: no policy 1 any more, which was out 10.1.0.0/16 to 10.9.0.0/16 bypass",
+            "~ esp gw: policy 1 out 10.3.0.0/16 to 10.9.0.0/16 bypass"
+        ]
+    );
+    assert_eq!(
+        lines(&[&one, &two], &[&two, &three, &one]),
+        [
+            "~ esp gw: policy 2 out 10.3.0.0/16 to 10.9.0.0/16 bypass",
+            "~ esp gw: place of policy out 10.1.0.0/16 to 10.9.0.0/16 bypass 1 -> 2",
+            "~ esp gw: place of policy out 10.2.0.0/16 to 10.9.0.0/16 bypass 2 -> 1"
+        ]
+    );
+    let narrower = policy("10.1.0.0/16", "protocol = \"tcp\"\nto_ports = \"80-81\"\n");
+    let told = "~ esp gw: policy 1 out 10.1.0.0/16 to 10.9.0.0/16 protocol 6 to port 80 to 81 bypass";
+    assert_eq!(lines(&[&one], &[&narrower]).last().map(String::as_str), Some(told));
+}

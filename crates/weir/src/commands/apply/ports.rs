@@ -52,12 +52,10 @@ impl Ports {
 
     /// Prints the changes, a line for each port.
     pub fn show(&self) -> Result<(), Failure> {
-        for AppliedPort { what, interface, change } in &self.each {
-            if let Some(change) = change {
-                output::print_line(format_args!("{} {what} {interface}: {change}", change.sign()))?;
-            }
-        }
-        Ok(())
+        let of = |AppliedPort { what, interface, change }: &AppliedPort| {
+            change.iter().flat_map(|change| change.lines(what, interface)).collect::<Vec<_>>()
+        };
+        self.each.iter().flat_map(of).try_for_each(output::print_line)
     }
 
     /// Makes all changes, or none.

@@ -214,7 +214,7 @@ impl Following<'_> {
         let plan = running.with(&wanted.plan);
         let named = |plan| Named { names: &running.names, plan };
         for (_, change, _) in compare_plans(named(&running.plan), named(&plan))?.esps {
-            output::print_line(format_args!("{} esp {}: {change}", change.sign(), running.name()))?;
+            change.lines("esp", running.name()).iter().try_for_each(output::print_line)?;
         }
         Ok(())
     }
@@ -367,11 +367,10 @@ impl Running {
         let names: Vec<_> = self.names.iter().map(String::as_str).collect();
         let text = write(&self.topology, &names, &self.with(esp));
         let applied = control::apply(&self.topology, ApplyFile { text, is_trial })?;
-        let line = |of: control::AppliedPort| {
-            let change = of.change?;
-            Some(format!("{} {} {}: {change}", change.sign(), of.what, of.interface))
+        let lines = |of: &control::AppliedPort| {
+            of.change.iter().flat_map(|change| change.lines(&of.what, &of.interface)).collect::<Vec<_>>()
         };
-        Ok(applied.into_iter().filter_map(line).collect())
+        Ok(applied.iter().flat_map(lines).collect())
     }
 
     /// The new associations that cannot be, each tried with those that run; and why.
