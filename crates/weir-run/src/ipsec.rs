@@ -88,7 +88,8 @@ impl EspKeys {
                 if self.running(*stage, association).is_none() {
                     let (_, fingerprint) = keyed(association, &mut seen)?;
                     if let (false, Some(key)) = (association.is_inbound, &association.key_file) {
-                        marks::check(&marks::path(Path::new(key)), fingerprint)
+                        marks::of_key(Path::new(key))
+                            .and_then(|mark| marks::check(&mark, fingerprint))
                             .and_then(|first| numbers_from(first, association).map(drop))
                             .map_err(|why| of(association, why))?;
                     }
@@ -183,7 +184,7 @@ impl EspKeys {
         let (Some(key), Some(fingerprint)) = (&association.key_file, fingerprint) else {
             return Ok((numbers_from(1, association)?, Box::new(Unmarked::default())));
         };
-        let (file, first) = MarkFile::open(&marks::path(Path::new(key)), fingerprint)?;
+        let (file, first) = MarkFile::open(&marks::of_key(Path::new(key))?, fingerprint)?;
         let mut numbers = numbers_from(first, association)?;
         if let Some(mark) = numbers.wanted_mark() {
             file.write(mark).map_err(|error| format!("{}: {error}", file.path().display()))?;

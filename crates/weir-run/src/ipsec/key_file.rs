@@ -37,7 +37,9 @@ pub(super) fn read(path: &Path, algorithm: Algorithm) -> Result<KeyMaterial, Str
     if !about.is_file() {
         return Err(format!("{shown}: it is not a regular file"));
     }
+    // Where it is a link, that one's, and that of what is meant, where its mark is.
     check_directory(path)?;
+    check_directory(&std::fs::canonicalize(path).map_err(|error| format!("{shown}: {error}"))?)?;
     let mut file = File::open(path).map_err(|error| format!("{shown}: {error}"))?;
     let about = file.metadata().map_err(|error| format!("{shown}: {error}"))?;
     if !about.is_file() || about.mode() & OTHERS != 0 {

@@ -7,8 +7,12 @@
 //! key 0123456789abcdef0123456789abcdef      the fingerprint of the key
 //! ```
 //!
-//! Rule: a mark is told as safe when it is on disk ([`File::sync_all`]). Where there is no mark, nobody knows which numbers were used, and
-//! the association is refused; so is one whose mark is another key's, or is locked by another process.
+//! A key file may be a link: its mark is beside the file that is meant, all links on the way there resolved, so that one key has one mark under
+//! however many links. A mark beside a link is an earlier version's, or somebody's mistake. It says numbers that may have been used, so it is
+//! never passed over: its association is refused, with what to do.
+//!
+//! Rule: a mark is told as safe when it is on disk ([`File::sync_all`]). Where there is none, nobody knows what was used, and the
+//! association is refused; so is one whose mark is another key's, or is locked by another process.
 //!
 //! A clean end gives back the numbers that were reserved and not used: the mark is then the first of them. A kill leaves them out.
 //!
@@ -20,7 +24,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -45,7 +49,27 @@ pub fn path(key: &Path) -> PathBuf {
     path.into()
 }
 
-/// Reads the mark of this key, without locking it.
+/// Where the mark of the key is that a file, or a link to one, has.
+///
+/// # Errors
+/// There is no such file, or a mark beside the link.
+pub fn of_key(key: &Path) -> Result<PathBuf, String> {
+    let meant = std::fs::canonicalize(key).map_err(|error| format!("{}: {error}", key.display()))?;
+    let (mark, beside) = (path(&meant), path(key));
+    let identity = |path: &Path| std::fs::metadata(path).ok().map(|about| (about.dev(), about.ino()));
+    match identity(&beside) {
+        // As where its directory is a link.
+        there if there.is_none() || there == identity(&mark) => Ok(mark),
+        _ => Err(format!(
+            "{0}: a mark beside a link counts for nobody, and the key's own is {1}: `mv {0} {1}` if that is missing or has the lower number, \
+             otherwise `rm {0}`",
+            beside.display(),
+            mark.display()
+        )),
+    }
+}
+
+/// The mark of this key, which nobody keeps from being used.
 ///
 /// # Errors
 /// If there is no mark of this key that could be used, with the reason.

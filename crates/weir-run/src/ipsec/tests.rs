@@ -88,6 +88,41 @@ fn a_start_never_uses_what_one_before_could_have() {
     assert!(EspKeys::default().prepare(&wanted).unwrap_err().contains("says no sequence number"));
 }
 
+/// Of a link the mark is that of the file that is meant: under whatever name, no number is used twice.
+#[test]
+fn a_key_has_one_mark_under_all_links() {
+    use std::os::unix::fs::symlink;
+    let (folder, links) = (Folder::new("meant"), Folder::new("links"));
+    let key = folder.key("out.key", 1);
+    let mark = marks::path(Path::new(&key));
+    fs::write(&mark, "1\n").unwrap();
+    let (one, two, around) = (links.0.join("one.key"), links.0.join("two.key"), links.0.join("around"));
+    symlink(&key, &one).unwrap();
+    symlink("one.key", &two).unwrap();
+    symlink(&folder.0, &around).unwrap();
+    let mut firsts = Vec::new();
+    for name in [one.clone(), two, around.join("out.key"), key.into()] {
+        let wanted = esp(vec![association("out", false, name.display().to_string())]);
+        firsts.push(first_number(&mut EspKeys::default(), &wanted).unwrap());
+    }
+    assert_eq!(firsts, [0, 1, 2, 3].map(|starts| 1 + starts * AHEAD_SHORT));
+    assert!(!marks::path(&one).exists());
+
+    // One that is left beside a link says numbers that may have been used.
+    fs::write(marks::path(&one), "70000000\n").unwrap();
+    let wanted = esp(vec![association("out", false, one.display().to_string())]);
+    let why = EspKeys::default().prepare(&wanted).unwrap_err();
+    assert!(why.contains("beside a link counts for nobody") && why.contains("otherwise `rm"), "{why}");
+    assert!(EspKeys::default().check(&wanted).is_err());
+    fs::rename(marks::path(&one), &mark).unwrap();
+    assert_eq!(first_number(&mut EspKeys::default(), &wanted), Ok(70_000_000));
+
+    // Who may write where the file is may exchange its mark.
+    fs::set_permissions(&folder.0, fs::Permissions::from_mode(0o777)).unwrap();
+    let why = EspKeys::default().prepare(&wanted).unwrap_err();
+    assert!(why.contains("others may write in this directory"), "{why}");
+}
+
 #[test]
 fn a_key_is_one_associations() {
     let folder = Folder::new("keys");
