@@ -16,6 +16,7 @@ pub mod plans;
 pub mod proc;
 pub mod router;
 pub mod settings;
+pub mod tcp;
 pub mod topology;
 pub mod units;
 

@@ -48,6 +48,7 @@ targets! {
     set_limits: targets::control::set_limits,
     settings: targets::settings::settings,
     steering: targets::headers::steering,
+    tcp_segments: targets::tcp::tcp_segments,
     topology_files: targets::topology::topology_files,
     topologies: targets::topology::topologies,
     undo_records: targets::control::undo_records,

@@ -100,5 +100,7 @@ pub use quic::QuicSocket;
 pub use socket::UdpSocket;
 pub use stack::Stack;
 pub use tcp::listener::{Incoming, TcpListener};
+#[cfg(any(test, feature = "model"))]
+pub use tcp::model::TcpModel;
 pub use tcp::stream::TcpStream;
 pub use worker::{StackBooks, TrafficBooks};

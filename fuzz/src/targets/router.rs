@@ -107,7 +107,7 @@ enum Sent {
 }
 
 #[derive(Clone, Debug)]
-struct Pkt(Vec<u8>);
+pub(super) struct Pkt(pub(super) Vec<u8>);
 
 impl Packet for Pkt {
     fn len_bytes(&self) -> u32 {

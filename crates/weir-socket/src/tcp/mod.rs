@@ -15,6 +15,8 @@ pub(crate) mod device;
 pub(crate) mod half_open;
 mod life;
 pub(crate) mod listener;
+#[cfg(any(test, feature = "model"))]
+pub mod model;
 pub(crate) mod port;
 pub(crate) mod report;
 pub(crate) mod state;

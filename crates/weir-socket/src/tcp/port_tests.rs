@@ -1,6 +1,7 @@
 //! The port of all TCP by itself, its segments made here and the time given: floods, strange segments, and timers without a wait.
 
 use std::net::SocketAddr;
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::Ordering;
 
 use proptest::prelude::*;
@@ -8,28 +9,32 @@ use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{
     IpProtocol, Ipv4Address, Ipv4Packet, Ipv4Repr, TcpControl, TcpPacket, TcpRepr, TcpSeqNumber,
 };
-use weir_ring::doorbell::Doorbell;
-use weir_ring::pool::Pool;
-use weir_ring::spsc::{Consumer, ring};
 
 use smoltcp::socket::tcp::State;
 
 use super::*;
-use crate::tcp::half_open::{Accepted, Listening, Waiting};
+use crate::tcp::model::TcpModel;
 
 const SERVER: Ipv4Address = Ipv4Address::new(192, 0, 2, 2);
 const PORT: u16 = 7;
-const FRAMES: u32 = 512;
 const CONNECTIONS: u16 = 4;
 const SECOND: u64 = 1_000_000_000;
 
-struct Bed {
-    port: TcpPort,
-    frames: Frames,
-    accepted: Consumer<Accepted>,
-    waiting: Arc<Waiting>,
-    now_ns: u64,
-    _doorbell: Doorbell,
+/// The port, and somebody who listens.
+struct Bed(TcpModel);
+
+impl Deref for Bed {
+    type Target = TcpModel;
+
+    fn deref(&self) -> &TcpModel {
+        &self.0
+    }
+}
+
+impl DerefMut for Bed {
+    fn deref_mut(&mut self) -> &mut TcpModel {
+        &mut self.0
+    }
 }
 
 /// What a segment says.
@@ -41,33 +46,17 @@ struct Says {
     ack: Option<i32>,
 }
 
+/// What went: to which port, what it is for, its numbers.
+type Went = (u16, TcpControl, i32, Option<i32>);
+
 impl Bed {
     /// A port where somebody listens.
     fn new(backlog: u32) -> Bed {
-        let memory = FrameMemory::new(FRAMES, 2112).expect("memory");
-        let mut frames = Frames::new(Pool::new(memory));
-        let settings = TcpSettings { connections: CONNECTIONS, buffer_bytes: 4096, mtu_bytes: 1500 };
-        let news = Arc::new(News::new(settings.places()));
-        let mut port = TcpPort::new(settings, news, &mut frames, 7, 0);
-        let doorbell = Doorbell::new().expect("a doorbell");
-        let (to_listener, accepted) = ring(512).expect("a ring");
-        let waiting = Arc::new(Waiting::default());
-        port.listen(Listening {
-            number: 1,
-            address: SocketAddr::new(SERVER.into(), PORT),
-            backlog,
-            accepted: to_listener,
-            ringer: crate::port::OnDrop { ringer: doorbell.ringer(), task: Arc::default() },
-            waiting: Arc::clone(&waiting),
-        });
-        Bed { port, frames, accepted, waiting, now_ns: 0, _doorbell: doorbell }
+        Bed(TcpModel::new(SocketAddr::new(SERVER.into(), PORT), CONNECTIONS, backlog))
     }
 
     fn put_bytes(&mut self, ip: &[u8]) {
-        let mut packet =
-            PathPacket::new(self.frames.pool.take().expect("a frame"), 0, (14 + ip.len()) as u16);
-        packet.bytes_mut(self.frames.memory())[14..].copy_from_slice(ip);
-        self.port.put(&mut vec![packet], &mut self.frames);
+        self.0.put(ip);
     }
 
     fn put(&mut self, says: Says) {
@@ -75,58 +64,32 @@ impl Bed {
     }
 
     /// What goes, all of it.
-    fn poll(&mut self) -> Vec<(u16, TcpControl, i32, Option<i32>)> {
-        let mut went = Vec::new();
-        while self.port.is_announced(0) {
-            let mut packets = Vec::new();
-            self.port.poll(0, &mut self.frames, &mut packets);
-            for packet in packets {
-                let bytes = packet.bytes(self.frames.memory());
-                let ip = Ipv4Packet::new_checked(&bytes[14..]).expect("IPv4");
-                assert!(ip.verify_checksum());
-                let tcp = TcpPacket::new_checked(ip.payload()).expect("TCP");
-                assert!(tcp.verify_checksum(&ip.src_addr().into(), &ip.dst_addr().into()));
-                let control = match (tcp.syn(), tcp.fin(), tcp.rst()) {
-                    (true, ..) => TcpControl::Syn,
-                    (_, true, _) => TcpControl::Fin,
-                    (.., true) => TcpControl::Rst,
-                    _ => TcpControl::None,
-                };
-                let ack = tcp.ack().then(|| tcp.ack_number().0);
-                went.push((tcp.dst_port(), control, tcp.seq_number().0, ack));
-                self.frames.pool.give(packet.frame);
-            }
-        }
-        went
+    fn poll(&mut self) -> Vec<Went> {
+        read(&self.0.poll())
     }
 
     /// Lets time pass to each timer until then.
-    fn pass_until(&mut self, end_ns: u64) -> Vec<(u16, TcpControl, i32, Option<i32>)> {
-        let mut went = Vec::new();
-        loop {
-            self.port.look(&mut self.frames, self.now_ns);
-            went.extend(self.poll());
-            let next_ns = self.port.look(&mut self.frames, self.now_ns);
-            match next_ns.filter(|&next_ns| next_ns <= end_ns) {
-                Some(next_ns) => self.now_ns = next_ns.max(self.now_ns + 1000),
-                None => break self.now_ns = end_ns,
-            }
-        }
-        went.extend(self.poll());
-        went
+    fn pass_until(&mut self, end_ns: u64) -> Vec<Went> {
+        read(&self.0.pass_until(end_ns))
     }
+}
 
-    fn places_in_use(&self) -> usize {
-        self.port.connections.len() - self.port.free.len()
-    }
-
-    /// The books, and the frames: all are back.
-    fn require_clean(&mut self) {
-        let mut ended = Count::default();
-        self.port.complete(&mut self.frames, |count, _| ended.merge(count));
-        assert_eq!(self.port.in_flight(), Count::default());
-        assert_eq!(self.frames.pool.available(), FRAMES, "a frame is lost");
-    }
+fn read(went: &[Vec<u8>]) -> Vec<Went> {
+    let of = |bytes: &Vec<u8>| {
+        let ip = Ipv4Packet::new_checked(bytes).expect("IPv4");
+        assert!(ip.verify_checksum());
+        let tcp = TcpPacket::new_checked(ip.payload()).expect("TCP");
+        assert!(tcp.verify_checksum(&ip.src_addr().into(), &ip.dst_addr().into()));
+        let control = match (tcp.syn(), tcp.fin(), tcp.rst()) {
+            (true, ..) => TcpControl::Syn,
+            (_, true, _) => TcpControl::Fin,
+            (.., true) => TcpControl::Rst,
+            _ => TcpControl::None,
+        };
+        let ack = tcp.ack().then(|| tcp.ack_number().0);
+        (tcp.dst_port(), control, tcp.seq_number().0, ack)
+    };
+    went.iter().map(of).collect()
 }
 
 fn segment(says: Says, payload: &[u8]) -> Vec<u8> {
@@ -195,12 +158,12 @@ fn an_honest_client_gets_in_through_a_flood_of_syns() {
     assert!(bed.accepted.pop().is_none());
     flood(&mut bed, 1000);
     assert_eq!(bed.places_in_use(), HALF_OPEN_MAX + 1);
-    assert!(bed.port.connections.len() <= HALF_OPEN_MAX + 2, "memory is bounded");
+    assert!(bed.0.port.connections.len() <= HALF_OPEN_MAX + 2, "memory is bounded");
     assert!(bed.waiting.replaced.load(Ordering::Relaxed) > 15_000);
     // Who does not go on is forgotten, and told so.
     bed.pass_until(60 * SECOND);
     assert_eq!(bed.places_in_use(), 1);
-    bed.port.stop_listening(1, &mut bed.frames);
+    bed.0.port.stop_listening(1, &mut bed.0.frames);
     let reset = bed.poll();
     assert_eq!(reset.iter().map(|it| (it.0, it.1)).collect::<Vec<_>>(), [(HONEST.1, TcpControl::Rst)]);
     assert_eq!(bed.places_in_use(), 0);
@@ -221,7 +184,7 @@ fn a_connection_that_is_quiet_stays() {
     bed.put_bytes(&data);
     let end_ns = bed.now_ns + SECOND;
     assert_eq!(bed.pass_until(end_ns), [(HONEST.1, TcpControl::None, seq + 1, Some(104))]);
-    bed.port.stop_listening(1, &mut bed.frames);
+    bed.0.port.stop_listening(1, &mut bed.0.frames);
     bed.poll();
     bed.require_clean();
 }
@@ -234,7 +197,7 @@ fn a_segment_for_nobody_is_answered_by_a_reset_and_a_reset_by_nothing() {
     bed.put(Says { from: HONEST, control: TcpControl::Rst, seq: 5, ack: Some(77) });
     assert!(bed.poll().is_empty());
     let mut nobody = 0;
-    bed.port.complete(&mut bed.frames, |count, fate| {
+    bed.0.port.complete(&mut bed.0.frames, |count, fate| {
         assert_eq!(fate, Completion::Dropped(DropReason::NoHandler));
         nobody += count.packets;
     });
@@ -244,25 +207,6 @@ fn a_segment_for_nobody_is_answered_by_a_reset_and_a_reset_by_nothing() {
 
 #[test]
 fn answers_that_cannot_leave_are_bounded() {
-#[test]
-fn connections_that_are_confirmed_when_there_is_no_room_are_reset_and_counted() {
-    let mut bed = Bed::new(16);
-    let clients = (0..u32::from(CONNECTIONS) + 2).map(flooder);
-    let asked: Vec<_> = clients
-        .map(|from| {
-            bed.put(syn(from));
-            (from, bed.poll()[0].2)
-        })
-        .collect();
-    let mut resets = 0;
-    for (from, seq) in asked {
-        bed.put(Says { from, control: TcpControl::None, seq: 101, ack: Some(seq + 1) });
-        resets += bed.poll().iter().filter(|it| it.1 == TcpControl::Rst).count();
-    }
-    assert_eq!((resets, bed.waiting.refused.load(Ordering::Relaxed)), (2, 2));
-    assert_eq!(bed.waiting.connections.load(Ordering::Relaxed), u32::from(CONNECTIONS));
-}
-
     let mut bed = Bed::new(16);
     for _ in 0..3 * ANSWERS_MAX {
         bed.put(Says { from: HONEST, control: TcpControl::None, seq: 5, ack: Some(77) });
@@ -294,10 +238,29 @@ fn a_full_queue_drops_the_syn_and_counts_it() {
     assert!(bed.poll().is_empty());
     assert_eq!(bed.waiting.refused.load(Ordering::Relaxed), 1);
     let mut full = 0;
-    bed.port.complete(&mut bed.frames, |count, fate| {
+    bed.0.port.complete(&mut bed.0.frames, |count, fate| {
         full += if fate == Completion::Dropped(DropReason::SocketFull) { count.packets } else { 0 };
     });
     assert_eq!(full, 1);
+}
+
+#[test]
+fn connections_that_are_confirmed_when_there_is_no_room_are_reset_and_counted() {
+    let mut bed = Bed::new(16);
+    let clients = (0..u32::from(CONNECTIONS) + 2).map(flooder);
+    let asked: Vec<_> = clients
+        .map(|from| {
+            bed.put(syn(from));
+            (from, bed.poll()[0].2)
+        })
+        .collect();
+    let mut resets = 0;
+    for (from, seq) in asked {
+        bed.put(Says { from, control: TcpControl::None, seq: 101, ack: Some(seq + 1) });
+        resets += bed.poll().iter().filter(|it| it.1 == TcpControl::Rst).count();
+    }
+    assert_eq!((resets, bed.waiting.refused.load(Ordering::Relaxed)), (2, 2));
+    assert_eq!(bed.waiting.connections.load(Ordering::Relaxed), u32::from(CONNECTIONS));
 }
 
 #[test]
@@ -307,21 +270,21 @@ fn a_connection_to_nobody_is_asked_for_again_and_given_up() {
         local: SocketAddr::new(SERVER.into(), 4000),
         peer: "192.0.2.9:9".parse().expect("an address"),
     };
-    let connection = bed.port.connect(flow).expect("a place");
-    assert_eq!(bed.port.connect(flow), Err(NoConnection::InUse));
+    let connection = bed.0.port.connect(flow).expect("a place");
+    assert_eq!(bed.0.port.connect(flow), Err(NoConnection::InUse));
     let asked = bed.pass_until(100 * SECOND);
     assert!(asked.len() >= 4 && asked.iter().all(|it| it.1 == TcpControl::Syn), "{asked:?}");
-    assert_ne!(bed.port.connections[connection as usize].state(), State::Closed);
+    assert_ne!(bed.0.port.connections[connection as usize].state(), State::Closed);
     bed.pass_until(200 * SECOND);
-    assert!(bed.port.connections[connection as usize].is_over());
+    assert!(bed.0.port.connections[connection as usize].is_over());
     for port in 0..CONNECTIONS - 1 {
         let local = SocketAddr::new(SERVER.into(), 5000 + port);
-        bed.port.connect(Flow { local, ..flow }).expect("a place");
+        bed.0.port.connect(Flow { local, ..flow }).expect("a place");
     }
     let local = SocketAddr::new(SERVER.into(), 4001);
-    assert_eq!(bed.port.connect(Flow { local, ..flow }), Err(NoConnection::Full));
-    bed.port.leave(connection, &mut bed.frames);
-    bed.port.connect(Flow { local, ..flow }).expect("the place that was given up");
+    assert_eq!(bed.0.port.connect(Flow { local, ..flow }), Err(NoConnection::Full));
+    bed.0.port.leave(connection, &mut bed.0.frames);
+    bed.0.port.connect(Flow { local, ..flow }).expect("the place that was given up");
 }
 
 fn control() -> impl Strategy<Value = TcpControl> {
@@ -366,7 +329,7 @@ proptest! {
             let now_ns = bed.now_ns + SECOND / 7;
             bed.pass_until(now_ns);
         }
-        bed.port.stop_listening(1, &mut bed.frames);
+        bed.0.port.stop_listening(1, &mut bed.0.frames);
         let now_ns = bed.now_ns + 300 * SECOND;
         bed.pass_until(now_ns);
         prop_assert_eq!(bed.places_in_use(), 0);
