@@ -11,13 +11,14 @@ use weir_lab::clock::wait_until;
 use weir_lab::process::{Finished, Process, Signal, run};
 use weir_tests::classes::File;
 use weir_tests::limits::{Between, Row};
-use weir_tests::{harness, privileged, weir_binary};
+use weir_tests::{harness, nobody, privileged, weir_binary};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn main() -> ExitCode {
     harness::main(&[
         privileged!(an_end_inside_a_container_is_refused),
+        privileged!(without_root_it_is_said_first_what_is_missing),
         privileged!(whom_the_way_back_holds_is_said),
         privileged!(an_end_that_is_cut_short_leaves_an_open_limit),
         privileged!(an_interface_that_vanishes_takes_its_limit_along),
@@ -61,6 +62,14 @@ fn an_end_inside_a_container_is_refused() -> Result<()> {
     }
     row.weir("limit wa --rate 10mbit")?.success()?;
     row.weir("limit wa --off")?.success().map(drop)
+}
+
+fn without_root_it_is_said_first_what_is_missing() -> Result<()> {
+    for arguments in [&["limit", "lo", "--rate", "1mbit"][..], &["limit", "lo", "--off"]] {
+        let done = nobody::weir(arguments, PATIENCE)?;
+        line(&done, 1, &["weir: limiting an interface needs root", "run it with sudo"])?;
+    }
+    Ok(())
 }
 
 fn whom_the_way_back_holds_is_said() -> Result<()> {

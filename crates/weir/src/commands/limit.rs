@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use weir_core::rate::Rate;
 use weir_core::units::{size_text, time_text};
 use weir_path::classes::Classes;
+use weir_port::error::PortError;
 use weir_port::hold;
 use weir_port::limit::behind;
 use weir_port::limit::find;
@@ -13,6 +14,7 @@ use weir_port::limit::off::{self, Off};
 use weir_port::limit::order;
 use weir_port::limit::record::{Direction, Record};
 use weir_port::limit::{Asked, Done, NetnsInterface};
+use weir_port::sys;
 use weir_run::clock::now_ns;
 use weir_run::limits::{burst_bytes_default, burst_warnings};
 
@@ -113,6 +115,9 @@ pub fn run(arguments: &LimitArguments) -> Outcome {
         ));
     }
     let classes = classes.as_deref().map(text::classes_in_place).transpose()?;
+    if !sys::is_root() {
+        return Err(PortError::NotRoot { doing: "limiting an interface".into() }.into());
+    }
     let ways = target.ways_of_limit(rate_back.is_some())?;
     let held: Vec<_> = ways.ends().map(|place| (&place.netns, &place.link)).collect();
     let _ends = hold::ends(&held, &mut |text| output::say(format_args!("weir: {text}")))?;
