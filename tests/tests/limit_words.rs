@@ -18,6 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 fn main() -> ExitCode {
     harness::main(&[
         privileged!(an_end_inside_a_container_is_refused),
+        privileged!(an_end_that_nothing_tells_the_side_of_is_said),
         privileged!(without_root_it_is_said_first_what_is_missing),
         privileged!(whom_the_way_back_holds_is_said),
         privileged!(an_end_that_is_cut_short_leaves_an_open_limit),
@@ -61,6 +62,24 @@ fn an_end_inside_a_container_is_refused() -> Result<()> {
         ensure!(!qdiscs.contains("htb"), "{qdiscs}");
     }
     row.weir("limit wa --rate 10mbit")?.success()?;
+    row.weir("limit wa --off")?.success().map(drop)
+}
+
+/// A container with processes of its own alone, that finds its host's network namespace by a name.
+fn an_end_that_nothing_tells_the_side_of_is_said() -> Result<()> {
+    let row = Row::new(Between::Bridge)?;
+    let weir = weir_binary()?.display().to_string();
+    let done = alone(&row.left, &format!("exec {weir} limit veth0 --rate 10mbit"))?;
+    line(
+        &done,
+        0,
+        &["nothing tells which end", "wa in network namespace", "`weir limit --pid $$ --device veth0`"],
+    )?;
+    ensure!(done.stdout.contains("limited: wa in network namespace"), "{}", done.stdout);
+    row.weir("limit wa --off")?.success()?;
+    // From outside, where the processes are, nothing is in doubt.
+    let done = row.weir("limit wa --rate 10mbit")?.success()?;
+    ensure!(done.stderr.is_empty(), "{}", done.stderr);
     row.weir("limit wa --off")?.success().map(drop)
 }
 

@@ -1,11 +1,10 @@
 //! A limit in place: the kernel's own HTB with a leaf for each flow, on an interface as it stands.
 //!
 //! From the outside in: this file sets and changes a limit, [`reshape`] changes the classes below it, [`mod@off`] removes it, [`find`]
-//! finds the limits there are. [`htb`] and [`filter`] are the kernel's objects; [`program`] gives each flow a leaf, of the class that
-//! [`classify`] finds; [`mod@passing`] bounds what waits of packets without a socket; [`memory`] is what the program works on and where
-//! [`record`] is kept. The order of a flow is kept (`order.rs`) at the other end of a pair by [`steering`], also of packets that come from
-//! [`mod@behind`] another device, and [`arrivals`] sees there what has passed; otherwise `note.rs` keeps the memory at the interface
-//! itself, both by `clsact.rs`.
+//! finds those there are; [`htb`] and [`filter`] are the kernel's objects, [`program`] gives flows their leaves, of the class that
+//! [`classify`] finds, [`mod@passing`] bounds what waits of those that nobody can hold, [`memory`] is what it works on and where
+//! [`record`] is kept; order is kept (`order.rs`) at the other end of a pair by [`steering`], also of those [`mod@behind`] another device, and
+//! [`arrivals`] sees there what has passed, `inside.rs` tells which end is a container's; where nobody does, `note.rs` keeps the memory at the interface itself, both by `clsact.rs`.
 //!
 //! Rule: all state is with the queue. The qdisc holds its filter, the filter its program, the program its memory. The memory says what the
 //! limit is and what to put back, and outlives a queue that somebody removes. So there is no process, file or pin, and all of it goes with
@@ -23,6 +22,7 @@ mod clsact;
 pub mod filter;
 pub mod find;
 pub mod htb;
+mod inside;
 pub mod memory;
 mod note;
 pub mod off;
@@ -34,7 +34,7 @@ pub mod reshape;
 pub mod steering;
 
 use std::collections::HashSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use weir_core::limit::shared::{HtbClassKind, kind_of};
 use weir_core::limit::{HtbClass, HtbTree};
@@ -43,6 +43,7 @@ use weir_path::classes::Classes;
 
 use self::find::Found;
 use self::htb::{QueueTraffic, RootKind};
+use self::inside::Sight;
 use self::memory::Memory;
 use self::record::{Direction, LimitStage, Record};
 use self::reshape::{Shape, classes_of};
@@ -141,11 +142,9 @@ impl NetnsInterface {
         Ok(Some(NetnsInterface { netns, link }))
     }
 
-    /// Whether this is a pair's end inside a container, as seen from there: the other end, `far`, is in the namespace of the first process.
-    pub fn is_inside_of(&self, far: &NetnsInterface) -> bool {
-        // A user that may not look at the first process may look at the kernel's first thread, which is in the same namespace.
-        let first = [1, 2].iter().find_map(|pid| NetNs::open(Path::new(&format!("/proc/{pid}/ns/net"))).ok());
-        first.is_some_and(|first| first.is(&far.netns) && !first.is(&self.netns))
+    /// Whether this is a pair's end inside a container, as seen from there: the other end, `far`, is the host's. `None` if nothing tells.
+    pub fn is_inside_of(&self, far: &NetnsInterface) -> Option<bool> {
+        Sight::of(&self.netns, &far.netns).is_inside()
     }
 
     /// Whether the interface is not there any more.

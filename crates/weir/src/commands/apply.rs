@@ -144,7 +144,10 @@ fn find_all(topology: &Topology) -> Result<(Vec<(&LimitWanted, Ways)>, Vec<&Limi
             continue;
         }
         match target.ways(wanted.rate_back.is_some()) {
-            Ok(ways) => found.push((wanted, ways)),
+            Ok(ways) => {
+                ways.say_doubt(target);
+                found.push((wanted, ways));
+            }
             Err(failure) => told.push(format!("{}: {}{}", wanted.at, failure.message, target.nearest())),
         }
     }

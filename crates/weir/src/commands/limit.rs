@@ -119,6 +119,7 @@ pub fn run(arguments: &LimitArguments) -> Outcome {
         return Err(PortError::NotRoot { doing: "limiting an interface".into() }.into());
     }
     let ways = target.ways_of_limit(rate_back.is_some())?;
+    ways.say_doubt(target);
     let held: Vec<_> = ways.ends().map(|place| (&place.netns, &place.link)).collect();
     let _ends = hold::ends(&held, &mut |text| output::say(format_args!("weir: {text}")))?;
     if arguments.off {

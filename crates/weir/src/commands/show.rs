@@ -107,7 +107,7 @@ fn place(seen: &LimitInPlace) -> Result<LimitPlace<'_>, String> {
         Direction::There => Some(&seen.place),
         Direction::Back => far_end.as_ref(),
     };
-    let is_inside = far_end.is_some() && inside.is_some_and(|inside| near.is_inside_of(inside));
+    let is_inside = far_end.is_some() && inside.is_some_and(|inside| near.is_inside_of(inside) == Some(true));
     if here.is(&near.netns) && !is_inside {
         return Ok(LimitPlace { device: near.link.name.clone(), pid: None, record });
     }

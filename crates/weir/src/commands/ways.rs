@@ -9,7 +9,7 @@ use weir_port::sys;
 use weir_run::control::{self, Control};
 use weir_run::nearest::did_you_mean;
 
-use crate::Failure;
+use crate::{Failure, output};
 
 /// An interface of this namespace, or of a process's.
 #[derive(Clone, Copy, Debug)]
@@ -28,7 +28,7 @@ impl LimitTarget<'_> {
             let there = NetnsInterface::of_process(pid, name)?;
             // Needed for the way back alone; the kernel may not tell where it is.
             let back = if needs_back { there.far_end()? } else { there.far_end().ok().flatten() };
-            return Ok(Ways { there, back });
+            return Ok(Ways { there, back, is_doubtful: false });
         }
         let place = NetnsInterface::here(name)?;
         let far_end = place.far_end().map_err(|error| match place.link.peer_netns_id {
@@ -38,16 +38,17 @@ impl LimitTarget<'_> {
             )),
             None => error.into(),
         })?;
+        let is_inside = far_end.as_ref().map_or(Some(false), |there| place.is_inside_of(there));
         Ok(match far_end {
-            Some(there) if place.is_inside_of(&there) => {
+            Some(there) if is_inside == Some(true) => {
                 return Err(Failure::usage(format!(
                     "{name} is a container's end of a pair, and DEV the host's: what is sent here is limited by `weir limit --pid $$ \
                      --device {name}`, or on the host by `weir limit {}`",
                     there.link.name
                 )));
             }
-            Some(there) => Ways { there, back: Some(place) },
-            None => Ways { there: place, back: None },
+            Some(there) => Ways { there, back: Some(place), is_doubtful: is_inside.is_none() },
+            None => Ways { there: place, back: None, is_doubtful: false },
         })
     }
 
@@ -74,8 +75,8 @@ impl LimitTarget<'_> {
         };
         let far_end = place.far_end().ok().flatten();
         Ok(match (direction, far_end) {
-            (Direction::Back, Some(there)) => Ways { there, back: Some(place) },
-            (_, back) => Ways { there: place, back },
+            (Direction::Back, Some(there)) => Ways { there, back: Some(place), is_doubtful: false },
+            (_, back) => Ways { there: place, back, is_doubtful: false },
         })
     }
 
@@ -115,6 +116,8 @@ pub struct Ways {
     /// The one by which the programs behind the interface send.
     pub there: NetnsInterface,
     back: Option<NetnsInterface>,
+    /// Nothing tells which of them is the host's.
+    is_doubtful: bool,
 }
 
 impl Ways {
@@ -123,7 +126,19 @@ impl Ways {
         std::iter::once(&self.there).chain(&self.back)
     }
 
-    /// The interface by which packets are sent to them; `asked` is what the user wrote who wants it.
+    /// Says which end of a pair is taken for the host's, where nothing tells.
+    pub fn say_doubt(&self, target: LimitTarget) {
+        if self.is_doubtful {
+            let name = target.device;
+            output::say(format_args!(
+                "weir: nothing tells which end of its pair is the host's, so {name} is taken for it and {} for where programs send: if {name} is \
+                 a container's own, write `weir limit --pid $$ --device {name}`",
+                self.there.describe()
+            ));
+        }
+    }
+
+    /// The one by which is sent to them; `asked` is what somebody wrote who wants it.
     pub fn back(&self, target: LimitTarget, asked: &str) -> Result<&NetnsInterface, Failure> {
         self.back.as_ref().ok_or_else(|| {
             Failure::usage(format!(
