@@ -19,6 +19,7 @@ fn main() -> ExitCode {
     harness::main(&[
         privileged!(an_end_inside_a_container_is_refused),
         privileged!(an_end_that_nothing_tells_the_side_of_is_said),
+        privileged!(a_name_that_means_two_limits_is_refused_by_every_command),
         privileged!(without_root_it_is_said_first_what_is_missing),
         privileged!(whom_the_way_back_holds_is_said),
         privileged!(an_end_that_is_cut_short_leaves_an_open_limit),
@@ -81,6 +82,36 @@ fn an_end_that_nothing_tells_the_side_of_is_said() -> Result<()> {
     let done = row.weir("limit wa --rate 10mbit")?.success()?;
     ensure!(done.stderr.is_empty(), "{}", done.stderr);
     row.weir("limit wa --off")?.success().map(drop)
+}
+
+/// Whatever the command, a name is a limit's before it is an interface's, and none that is one limit's name and another's interface.
+fn a_name_that_means_two_limits_is_refused_by_every_command() -> Result<()> {
+    let row = Row::new(Between::Routes)?;
+    let name = format!("{}-one", row.middle.name());
+    row.middle.ip("link set wb down")?;
+    // Interfaces and limits of one name: nobody else on the machine has these.
+    let [other, both] = ["wa", "wb"].map(|device| format!("{device}{}", std::process::id()));
+    row.middle.ip(&format!("link set wb name {both}"))?;
+    row.weir(&format!("limit wa --rate 10mbit --name {both}"))?.success()?;
+    row.weir(&format!("limit {both} --rate 20mbit --name {name}"))?.success()?;
+    let commands =
+        [format!("stat {both}"), format!("set {both} --rate 5mbit"), format!("limit {both} --off")];
+    for command in &commands {
+        let said = row.weir(command)?;
+        line(&said, 2, &[&format!("{both} means two limits"), &format!("called {name}"), "--name NAME"])?;
+    }
+    let rate_of = |name: &str| -> Result<Option<u64>> {
+        Ok(row.limits(name)?.first().and_then(|limit| limit["rate_bits_per_s"].as_u64()))
+    };
+    ensure!(rate_of(&name)? == Some(20_000_000), "it was changed");
+    // As it says.
+    row.weir(&format!("limit wa --name {other}"))?.success()?;
+    row.weir(&format!("set {both} --rate 5mbit"))?.success()?;
+    ensure!(rate_of(&name)? == Some(5_000_000), "that of the interface is meant");
+    ensure!(rate_of(&both)? == Some(5_000_000) && rate_of(&other)? == Some(10_000_000), "and shown");
+    row.weir(&format!("limit {both} --off"))?.success()?;
+    ensure!(rate_of(&other)? == Some(10_000_000), "another limit is gone");
+    row.weir(&format!("limit {other} --off"))?.success().map(drop)
 }
 
 fn without_root_it_is_said_first_what_is_missing() -> Result<()> {

@@ -1,13 +1,14 @@
 //! Names of wires, topologies and limits in place: the sentence on one that nothing has, with those that there are; and the refusal of one
 //! that a limit has already.
 
-use weir_port::limit::find;
+use weir_port::limit::find::{self, LimitInPlace};
 use weir_port::sys;
 use weir_run::control;
 use weir_run::nearest::did_you_mean;
 
 use crate::Failure;
 use crate::commands::stat;
+use crate::commands::ways::{LimitTarget, Ways};
 
 /// How many names are listed.
 const LISTED: usize = 8;
@@ -16,14 +17,40 @@ const LISTED: usize = 8;
 pub fn unknown(name: &str) -> String {
     let mut known = control::names();
     // Where limits cannot be read this is not the place to say why.
-    let limits = stat::limits(None).unwrap_or_default();
+    let limits = stat::limits().unwrap_or_default();
     known.extend(limits.into_iter().filter_map(|seen| Some(seen.record?.name)));
     known.sort();
     known.dedup();
     sentence(name, &known, sys::is_root())
 }
 
-/// Refuses a name that a limit in place has, for a wire or topology that is to be up: `weir set` could tell neither.
+/// The limits that a name means, to each command that takes one: those that are called so, and where none is, those of the interface of this
+/// namespace that is called so. There may be none of either; others than root see none.
+///
+/// # Errors
+/// If it means two, and what to write instead.
+pub fn limits_meant(name: &str) -> Result<Vec<LimitInPlace>, Failure> {
+    let all = stat::limits()?;
+    let ways = LimitTarget { pid: None, device: name }.ways(false).ok();
+    let is_there = |seen: &LimitInPlace| ways.iter().flat_map(Ways::ends).any(|end| end.is(&seen.place));
+    let (called, others): (Vec<_>, Vec<_>) =
+        all.into_iter().partition(|seen| seen.record.as_ref().is_some_and(|record| record.name == name));
+    let (of_interface, _): (Vec<_>, Vec<_>) = others.into_iter().partition(is_there);
+    match (&called[..], &of_interface[..]) {
+        ([], _) => Ok(of_interface),
+        ([first, ..], [other, ..]) if !called.iter().any(is_there) => {
+            let other_name = other.record.as_ref().map_or("", |record| &record.name);
+            Err(Failure::usage(format!(
+                "{name} means two limits: {} has one that is called so, and the interface {name} one that is called {other_name}: write \
+                 {other_name} for that one, and give the first another name by `weir limit DEV --name NAME`",
+                first.place.describe()
+            )))
+        }
+        _ => Ok(called),
+    }
+}
+
+/// Refuses a name that a limit in place has, for what is to be up: `weir set` could tell neither.
 pub fn refuse_a_limits(name: &str) -> Result<(), Failure> {
     if !sys::is_root() {
         // Others cannot look into all namespaces, and have nothing up either.

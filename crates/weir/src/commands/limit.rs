@@ -44,7 +44,8 @@ use crate::{Failure, Outcome, human, output, text};
 `weir wire --help` explains classes files. In place HTB shares what classes leave by flows, one turn each, and does without
 cbq, full, max_wait, queue, quantum and interface: a file that has them is refused.")]
 pub struct LimitArguments {
-    /// The interface: the host's end of a pair, or the one that sends; or what a limit that is there is called
+    /// The interface: the host's end of a pair, or the one that sends; or what a limit that is there is called. With --off, as in `weir set`
+    /// and `weir stat`, first what a limit is called, then the interface; one that means two limits is refused
     #[arg(value_name = "DEV", required_unless_present = "pid", conflicts_with_all = ["pid", "device"])]
     interface: Option<String>,
     /// The process whose network namespace the interface is in
@@ -118,12 +119,13 @@ pub fn run(arguments: &LimitArguments) -> Outcome {
     if !sys::is_root() {
         return Err(PortError::NotRoot { doing: "limiting an interface".into() }.into());
     }
-    let ways = target.ways_of_limit(rate_back.is_some())?;
+    let meant = if arguments.off && target.pid.is_none() { target.ways_meant()? } else { None };
+    let ways = meant.map_or_else(|| target.ways_of_limit(rate_back.is_some()), Ok)?;
     ways.say_doubt(target);
     let held: Vec<_> = ways.ends().map(|place| (&place.netns, &place.link)).collect();
     let _ends = hold::ends(&held, &mut |text| output::say(format_args!("weir: {text}")))?;
     if arguments.off {
-        return remove(&ways, target, arguments.now);
+        return remove(&ways, arguments.now);
     }
     let tasks = tasks(arguments, target, &ways, classes.as_ref())?;
     // The name is told where a reader of the line would not expect it.
@@ -368,7 +370,7 @@ fn warn_of_doubtful(place: &NetnsInterface, record: Option<&Record>) {
     order::doubtful(place, record).unwrap_or_default().iter().for_each(output::warn);
 }
 
-fn remove(ways: &Ways, target: LimitTarget, now: bool) -> Outcome {
+fn remove(ways: &Ways, now: bool) -> Outcome {
     let mut is_none = true;
     let mut status = ExitCode::SUCCESS;
     for place in ways.ends() {
@@ -381,14 +383,9 @@ fn remove(ways: &Ways, target: LimitTarget, now: bool) -> Outcome {
     }
     if is_none {
         ways.ends().for_each(|place| warn_of_doubtful(place, None));
-        let named = find::names();
-        let other = named.iter().find(|(_, name)| name == target.device);
-        let other =
-            other.map(|(place, name)| format!("; the one that is called {name} is at {}", place.describe()));
         return Err(format!(
-            "there is no limit at {}: `weir stat` lists those there are{}",
-            ways.there.describe(),
-            other.unwrap_or_default()
+            "there is no limit at {}: `weir stat` lists those there are",
+            ways.there.describe()
         )
         .into());
     }

@@ -32,7 +32,7 @@ use crate::{Failure, Outcome, names, output, text};
 
 One line says what was changed, from what to what.")]
 pub struct SetArguments {
-    /// The name of the wire, the topology, the limit or the run, as `weir stat` shows it
+    /// The name of the wire, the topology, the limit or the run, as `weir stat` shows it; or if none is called so the interface that a limit is of
     wire: String,
     /// The port of a topology, by its interface or its name in the file
     #[arg(long, value_name = "IFACE")]
@@ -70,7 +70,7 @@ pub fn run(arguments: &SetArguments) -> Outcome {
     }
     // A wire listens; a limit has nobody who could.
     if !Control::path_of(wire).exists() {
-        let limits = super::stat::limits(Some(wire))?;
+        let limits = names::limits_meant(wire)?;
         return match (limits.is_empty(), port) {
             (true, _) => Err(names::unknown(wire).into()),
             (false, None) => set_in_place(&limits, arguments),

@@ -45,7 +45,7 @@ pub fn run(arguments: &ShowArguments) -> Outcome {
         output::print(format_args!("{}", control::running(name)?.file))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let seen = super::stat::limits(None)?;
+    let seen = super::stat::limits()?;
     let mut places: Vec<LimitPlace> = Vec::new();
     let mut comments = Vec::new();
     for limit in &seen {

@@ -44,7 +44,7 @@ const HEADER_EVERY: u64 = 20;
 
 `weir stat --help` explains the columns.", after_long_help = include_str!("stat-help.txt"))]
 pub struct StatArguments {
-    /// One wire, topology, stack, limit or run only
+    /// One wire, topology, stack, limit or run only; of a limit what it is called, or if none is called so the interface that it limits
     wire: Option<String>,
     /// As one JSON object; with -i one object a line
     #[arg(long)]
@@ -104,7 +104,12 @@ struct Seen {
 /// # Errors
 /// If there is nothing to show for it.
 fn read(arguments: &StatArguments) -> Result<Seen, Fault> {
-    let limits = limits::read(arguments.wire.as_deref()).map_err(|error| Fault::Other(error.into()))?;
+    let limits = match arguments.wire.as_deref() {
+        None => limits::read().map_err(Failure::from),
+        Some(name) if Control::path_of(name).exists() => Ok(Vec::new()),
+        Some(name) => names::limits_meant(name),
+    };
+    let limits = limits.map_err(Fault::Other)?;
     let mut answers = Answers::default();
     match &arguments.wire {
         None => answers = control::stat_all(),

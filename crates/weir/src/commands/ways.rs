@@ -9,7 +9,7 @@ use weir_port::sys;
 use weir_run::control::{self, Control};
 use weir_run::nearest::did_you_mean;
 
-use crate::{Failure, output};
+use crate::{Failure, names, output};
 
 /// An interface of this namespace, or of a process's.
 #[derive(Clone, Copy, Debug)]
@@ -67,17 +67,20 @@ impl LimitTarget<'_> {
             );
             return Err(Failure { message, ..failure });
         }
-        let limits = super::stat::limits(Some(self.device))?;
-        let ends = limits.into_iter().find_map(|seen| Some((seen.place, seen.record?.direction)));
-        let Some((place, direction)) = ends else {
+        self.ways_meant()?.ok_or_else(|| {
             let message = format!("{}, and no limit is called so{}", failure.message, self.nearest());
-            return Err(Failure { message, ..failure });
-        };
-        let far_end = place.far_end().ok().flatten();
-        Ok(match (direction, far_end) {
+            Failure { message, ..failure }
+        })
+    }
+
+    /// Those of the limit that a name means ([`names::limits_meant`]), if there is one.
+    pub fn ways_meant(&self) -> Result<Option<Ways>, Failure> {
+        let limits = names::limits_meant(self.device)?;
+        let ends = limits.into_iter().find_map(|seen| Some((seen.place, seen.record?.direction)));
+        Ok(ends.map(|(place, direction)| match (direction, place.far_end().ok().flatten()) {
             (Direction::Back, Some(there)) => Ways { there, back: Some(place), is_doubtful: false },
             (_, back) => Ways { there: place, back, is_doubtful: false },
-        })
+        }))
     }
 
     /// Whether there is no such interface, or no such process.

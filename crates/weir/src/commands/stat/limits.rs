@@ -19,14 +19,13 @@ use weir_run::stats::PlaceStats;
 
 use crate::human;
 
-/// The limits of the machine, or those of one name.
-pub fn read(name: Option<&str>) -> Result<Vec<LimitInPlace>, String> {
+/// The limits of the machine.
+pub fn read() -> Result<Vec<LimitInPlace>, String> {
     // Others may not ask what program a queue has.
     if !weir_port::sys::is_root() {
         return Ok(Vec::new());
     }
     let mut all = find::all().map_err(|error| error.to_string())?;
-    all.retain(|seen| name.is_none_or(|name| seen.record.as_ref().is_some_and(|record| record.name == name)));
     all.sort_by(|a, b| key(a).cmp(&key(b)));
     Ok(all)
 }
