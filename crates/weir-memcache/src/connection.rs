@@ -56,7 +56,7 @@ impl<S> Connection<S> {
         }
     }
 
-    /// Of which nothing is taken: it is told something and closed.
+    /// A connection that no command is taken of: it is sent a text and closed.
     pub fn told(stream: S, text: &[u8]) -> Connection<S> {
         Connection { output: text.to_vec(), has_ended: true, ..Connection::new(stream) }
     }

@@ -1,6 +1,7 @@
-//! How many clients there may be at once over TCP, and what became of those that came.
+//! How many clients there may be at once over TCP, and the counts of those that came.
 //!
-//! Rule: a client has a seat from when it is accepted until its connection is closed. One that finds none is told [`TOO_MANY`] and closed, which
+//! Rule: a client has a seat from when it is accepted until its connection is closed. One that finds none is told [`TOO_MANY`] and closed,
+//! which
 //! is counted, as memcached does it (`maxconns_fast`); the listener goes on.
 //!
 //! Ordering: none is needed: a seat guards nothing, and its number alone is counted.
@@ -10,7 +11,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a client is told that finds no seat.
+/// The answer to a client that finds no seat.
 pub const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
 
 /// How many clients there may be, are and were.
@@ -40,13 +41,13 @@ pub struct Seats {
 pub struct Seat(Arc<Seats>);
 
 impl Seats {
-    /// So many.
+    /// Seats for so many clients.
     pub fn new(max: u16) -> Arc<Seats> {
         let none = AtomicU64::default;
         Arc::new(Seats { max: max.into(), current: none(), total: none(), rejected: none() })
     }
 
-    /// One, if one is free; that there was none is counted.
+    /// Takes a seat, if one is free. A client without a seat is counted.
     pub fn take(self: &Arc<Seats>) -> Option<Seat> {
         let more = |current| (current < self.max).then_some(current + 1);
         let taken = self.current.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
@@ -60,7 +61,7 @@ impl Seats {
         self.rejected.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// What there is to tell.
+    /// The counts of all clients.
     pub fn counts(&self) -> ConnectionCounts {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
         ConnectionCounts {

@@ -41,13 +41,14 @@ pub struct MemcacheSettings {
     pub limit_bytes: usize,
     /// The longest value, in bytes.
     pub value_bytes_max: usize,
-    /// The most clients at once over TCP. The stack is built for [`SPARE_CONNECTIONS`] more, in which others are told that they are too many.
+    /// The most clients at once over TCP. The stack is built for [`SPARE_CONNECTIONS`] more, in which others are told that they are too
+    /// many.
     pub connections: u16,
 }
 
 /// Connections of the stack beside those of its clients.
 pub const SPARE_CONNECTIONS: u16 = 16;
-/// How often a port is looked for that is free for UDP as well as for TCP.
+/// How many ports are tried that is free for UDP as well as for TCP.
 const PORTS_TRIED: usize = 1000;
 
 /// A server whose sockets are bound.
@@ -89,12 +90,12 @@ impl Memcache {
         Ok(Memcache { stack: stack.clone(), sockets, listener, settings })
     }
 
-    /// Where it listens.
+    /// The address that it listens on.
     pub fn address(&self) -> SocketAddr {
         self.settings.address
     }
 
-    /// Answers what comes, with a worker for each socket, until the stack ends.
+    /// Answers requests, with a worker for each socket, until the stack ends.
     ///
     /// # Errors
     /// Those of waiting on a socket.

@@ -1,7 +1,7 @@
-//! Addresses that somebody writes down for a host: its own, and those of stations in its networks.
+//! Addresses that a user writes down for a host: its own, and those of stations in its networks.
 //!
-//! Rule: what can be no station's address is refused in a sentence that says what it is and what to write: a group's, the loopback address, a
-//! broadcast address, or the network itself. In a /31, /32, /127 or /128 every address is a station's (RFC 3021, RFC 6164).
+//! Rule: an address that can be no station's is refused in a sentence that says what it is and what to write: a group's, the loopback
+//! address, a broadcast address, or the network itself. In a /31, /32, /127 or /128 every address is a station's (RFC 3021, RFC 6164).
 //!
 //! Owner: nobody; functions of text alone.
 
@@ -13,7 +13,7 @@ use weir_core::net::route::network;
 /// A host's address and the length of its network's prefix.
 ///
 /// # Errors
-/// It can be no host's there, and what to write.
+/// If it can be no host's there; the message says what to write.
 pub fn parse_address(text: &str) -> Result<IpCidr, String> {
     const EXAMPLE: &str = "write for example 10.0.0.1/24 or fd00::1/64";
     let Some((address, len)) = text.split_once('/') else {
@@ -38,7 +38,7 @@ pub fn parse_address(text: &str) -> Result<IpCidr, String> {
 /// The length of an address's prefix, `least` or more.
 ///
 /// # Errors
-/// It is none, and what those of its family are.
+/// If it is none; the message says which lengths its family has.
 pub fn parse_prefix_len(address: IpAddr, text: &str, least: u8) -> Result<u8, String> {
     let (family, most) = if address.is_ipv4() { ("IPv4", 32) } else { ("IPv6", 128) };
     let len = text.parse::<u8>().ok().filter(|len| (least..=most).contains(len));
@@ -47,10 +47,10 @@ pub fn parse_prefix_len(address: IpAddr, text: &str, least: u8) -> Result<u8, St
     })
 }
 
-/// Refuses what is no station's address anywhere.
+/// Refuses an address that is no station's anywhere.
 ///
 /// # Errors
-/// What it is instead.
+/// If it is none; the message says what it is.
 pub fn check_station(address: IpAddr) -> Result<(), String> {
     let is = match address {
         _ if address.is_multicast() => "the address of a group",
@@ -62,10 +62,10 @@ pub fn check_station(address: IpAddr) -> Result<(), String> {
     Err(format!("{address} is {is}, and no station's: write another"))
 }
 
-/// Refuses what is no station's address in a network.
+/// Refuses an address that is no station's in a network.
 ///
 /// # Errors
-/// What it is there.
+/// If it is none; the message says what it is.
 pub fn check_host_in(own: &IpCidr, address: IpAddr) -> Result<(), String> {
     let around = network(own);
     let bits = if address.is_ipv4() { 32 } else { 128 };

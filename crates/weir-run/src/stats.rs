@@ -133,7 +133,7 @@ pub struct WorkerStats {
     pub cpu: usize,
     /// Whether it stays there; of several workers the last one's.
     pub is_bound: bool,
-    /// What a wake-up costs here, in nanoseconds.
+    /// The cost of a wake-up here, in nanoseconds.
     pub wake_cost_ns: u64,
     /// The time that these counters are of, in nanoseconds of the machine's clock.
     pub now_ns: u64,

@@ -74,13 +74,13 @@ pub struct Constants {
 }
 
 impl Constants {
-    /// What its interfaces are and lost. To be seen before the parts report: what a device drops is explained by what they count later, so that
-    /// nothing is without an explanation that has one.
+    /// The states and the losses of its interfaces. They are looked at before the parts report: the parts explain what a device has dropped
+    /// by then.
     pub fn look(&self) -> Devices {
         self.sight.look()
     }
 
-    /// Adds the parts of a datapath up, and what was seen of its interfaces before.
+    /// Adds the parts of a datapath up, with the states and the losses of its interfaces as they were before.
     pub fn snapshot(&self, Devices { pairs, events }: Devices, mut parts: Vec<PartReport>) -> Snapshot {
         let mut worker = WorkerStats { since_ns: self.since_ns, ..WorkerStats::default() };
         let mut frames = FrameStats { total: self.frames_total, ..FrameStats::default() };

@@ -146,8 +146,10 @@ impl StackBuilder {
     /// How many TCP connections there may be at once, for each worker; 16 unless said otherwise, and none at all if 0. Those that wait to be
     /// accepted count, and those that were closed here until the other side has closed them too.
     ///
-    /// Each takes two descriptors of this process, unless [`TcpListener::accept_for`] accepted it, two buffers ([`StackBuilder::tcp_buffer_bytes`]) once it is used, and 16 frames of packet memory from the start. There are
-    /// 4096 more places for connections that somebody has asked for and not confirmed: whatever flood of SYNs there is, it costs no more than
+    /// Each takes two descriptors of this process, unless [`TcpListener::accept_for`] accepted it, two buffers
+    /// ([`StackBuilder::tcp_buffer_bytes`]) once it is used, and 16 frames of packet memory from the start. There are
+    /// 4096 more places for connections that somebody has asked for and not confirmed: whatever flood of SYNs there is, it costs no more
+    /// than
     /// these. Their buffers are address space; memory is taken for what was once in them.
     ///
     /// [`TcpListener::accept_for`]: crate::TcpListener::accept_for

@@ -1,4 +1,4 @@
-//! For how long a socket was throttled: somebody wanted to send and there was no frame.
+//! The time for which a socket was throttled: its application wanted to send and there was no frame.
 //!
 //! ```text
 //! not throttled    for so long in all               throttled    since when, less that, with the top bit

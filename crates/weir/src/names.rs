@@ -24,8 +24,9 @@ pub fn unknown(name: &str) -> String {
     sentence(name, &known, sys::is_root())
 }
 
-/// The limits that a name means, to each command that takes one: those that are called so, and where none is, those of the interface of this
-/// namespace that is called so. There may be none of either; others than root see none.
+/// The limits that a name means, to each command that takes one: the limits of that name, or if there is none the limits of the interface
+/// of
+/// that name in this namespace. There may be neither; a user who is not root sees none.
 ///
 /// # Errors
 /// If it means two, and what to write instead.
@@ -50,7 +51,7 @@ pub fn limits_meant(name: &str) -> Result<Vec<LimitInPlace>, Failure> {
     }
 }
 
-/// Refuses a name that a limit in place has, for what is to be up: `weir set` could tell neither.
+/// Refuses a name that a limit in place has, for a wire or topology that is to be up: `weir set` could tell neither.
 pub fn refuse_a_limits(name: &str) -> Result<(), Failure> {
     if !sys::is_root() {
         // Others cannot look into all namespaces, and have nothing up either.

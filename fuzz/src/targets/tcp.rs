@@ -1,4 +1,5 @@
-//! A listening host, shown TCP segments with right checksums and wrong ones, in an order and not, while time passes, its way out is held or not, and
+//! A listening host, shown TCP segments with right checksums and wrong ones, in an order and not, while time passes, its way out is held or
+//! not, and
 //! applications accept, read, write and close.
 //!
 //! What the host lets through has right checksums, and so has what it sends; connections, answers and frames stay within their bounds
@@ -35,7 +36,7 @@ const STEPS: usize = 64;
 const FLOOD: u32 = 4200;
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// What is known of a client's connection: what its next segment would say if it were honest.
+/// The numbers that a client's next segment would have if it were honest.
 #[derive(Clone, Copy, Default)]
 struct Client {
     seq: u32,

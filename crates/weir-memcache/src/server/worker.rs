@@ -54,7 +54,7 @@ struct Peer {
     id: u16,
 }
 
-/// A connection, and its seat: one that has none is told so and closed.
+/// A connection and its seat. A connection without a seat is told so and closed.
 struct Seated {
     connection: Connection<TcpStream>,
     _seat: Option<Seat>,

@@ -2,14 +2,14 @@
 //!
 //! | far end is in | seen | so the own end is |
 //! |---|---|---|
-//! | the machine's first network namespace, which has a number of its own since Linux 6.18 | | a container's |
+//! | the machine's first network namespace (a fixed number since Linux 6.18) | | a container's |
 //! | the namespace of the first process | | a container's |
 //! | another, and all processes of the machine are seen | | the host's |
 //! | another, where a process is that a container's first process has below it | | the host's of a container in a container |
 //! | another, by a name that was lent to this container for instance | no process there | nobody knows |
 //!
-//! Source: pid_namespaces(7), `include/uapi/linux/nsfs.h`. Limits: before Linux 6.18, what a container sees of its host by a name alone is not told from
-//! a namespace that it has made.
+//! Source: pid_namespaces(7), `include/uapi/linux/nsfs.h`. Limits: before Linux 6.18 a host's namespace that a container sees by a name
+//! alone is not told from a namespace that it has made.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -20,12 +20,12 @@ use crate::netns::NetNs;
 const FIRST_PIDS: u64 = 0xefff_fffc;
 const FIRST_NETWORK: u64 = 0xefff_fff9;
 
-/// What there is to see of the two ends of a pair, by the numbers of network namespaces.
+/// The evidence of which end of a pair is the host's, as numbers of network namespaces.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sight {
     own: u64,
     far: u64,
-    /// Where the first process is that is seen: the machine's, or a container's.
+    /// The namespace of the first process that is seen: the machine's, or a container's.
     first: Option<u64>,
     /// Whether all processes of the machine are seen.
     sees_all: bool,
@@ -34,9 +34,9 @@ pub(super) struct Sight {
 }
 
 impl Sight {
-    /// Of the namespaces of both ends.
+    /// The evidence for two ends in these namespaces.
     pub(super) fn of(own: &NetNs, far: &NetNs) -> Sight {
-        // Who may not look at the first process may look at the kernel's first thread, which is there too.
+        // A user that may not look at the first process may look at the kernel's first thread, which is in the same namespace.
         let first = [1, 2].iter().find_map(|pid| NetNs::open(Path::new(&format!("/proc/{pid}/ns/net"))).ok());
         let pids = std::fs::metadata("/proc/self/ns/pid").map(|about| about.ino());
         Sight {

@@ -7,12 +7,14 @@
 //! key 0123456789abcdef0123456789abcdef      the fingerprint of the key
 //! ```
 //!
-//! A key file may be a link: its mark is beside the file that is meant, all links on the way there resolved, so that one key has one mark under
-//! however many links. A mark beside a link is an earlier version's, or somebody's mistake. It says numbers that may have been used, so it is
+//! A key file may be a link: its mark is beside the file that is meant, all links on the way there resolved, so that one key has one mark
+//! under
+//! however many links. A mark beside a link is an earlier version's, or somebody's mistake. It says numbers that may have been used, so it
+//! is
 //! never passed over: its association is refused, with what to do.
 //!
-//! Rule: a mark is told as safe when it is on disk ([`File::sync_all`]). Where there is none, nobody knows what was used, and the
-//! association is refused; so is one whose mark is another key's, or is locked by another process.
+//! Rule: a mark is told as safe when it is on disk ([`File::sync_all`]). Where there is no mark, nobody knows which numbers were used, and
+//! the association is refused; so is one whose mark is another key's, or is locked by another process.
 //!
 //! A clean end gives back the numbers that were reserved and not used: the mark is then the first of them. A kill leaves them out.
 //!
@@ -49,10 +51,10 @@ pub fn path(key: &Path) -> PathBuf {
     path.into()
 }
 
-/// Where the mark of the key is that a file, or a link to one, has.
+/// The path of the mark of a key, which a file has or a link to one.
 ///
 /// # Errors
-/// There is no such file, or a mark beside the link.
+/// If there is no such file, or a mark beside the link.
 pub fn of_key(key: &Path) -> Result<PathBuf, String> {
     let meant = std::fs::canonicalize(key).map_err(|error| format!("{}: {error}", key.display()))?;
     let (mark, beside) = (path(&meant), path(key));
@@ -69,7 +71,7 @@ pub fn of_key(key: &Path) -> Result<PathBuf, String> {
     }
 }
 
-/// The mark of this key, which nobody keeps from being used.
+/// Reads the mark of this key, without locking it.
 ///
 /// # Errors
 /// If there is no mark of this key that could be used, with the reason.

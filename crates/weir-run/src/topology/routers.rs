@@ -171,7 +171,7 @@ impl TopologyReader<'_> {
 /// A router's address and the length of its network's prefix.
 ///
 /// # Errors
-/// It can be no router's there, and what to write.
+/// If it can be no router's there; the message says what to write.
 pub(super) fn own_address(text: &str) -> Result<IpCidr, String> {
     let cidr = parse_address(text)?;
     check_forwarded(cidr.address().into())?;

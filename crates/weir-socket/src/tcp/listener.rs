@@ -104,7 +104,8 @@ impl TcpListener {
     }
 
     /// The same for a thread that waits for many: what becomes of the connection rings what `ringer` says for its other end, such as
-    /// [`UdpSocket::ringer`], and its calls do not wait, whatever [`TcpStream::set_nonblocking`] says: it has no descriptors for that. [`TcpStream::is_readable`] and [`TcpStream::is_writable`] then say what to do.
+    /// [`UdpSocket::ringer`], and its calls do not wait, whatever [`TcpStream::set_nonblocking`] says: it has no descriptors for that.
+    /// [`TcpStream::is_readable`] and [`TcpStream::is_writable`] then say what to do.
     ///
     /// # Errors
     /// As [`TcpListener::accept`].
@@ -129,7 +130,8 @@ impl TcpListener {
         self.blocking.set_nonblocking(is_nonblocking);
     }
 
-    /// SYNs that were dropped because as many connections waited to be accepted as may, or the stack has as many as may be; and connections that
+    /// SYNs that were dropped because as many connections waited to be accepted as may, or the stack has as many as may be; and connections
+    /// that
     /// were reset because there were as many by the time that they were confirmed.
     pub fn refused(&self) -> u64 {
         self.listened.waiting.refused.load(Ordering::Relaxed)

@@ -1,8 +1,7 @@
-//! A listening port of TCP by itself, with applications that accept, read, write and close, in time that is given: what its tests and the fuzz
-//! target show segments.
+//! A listening port of TCP by itself, with applications that accept, read, write and close, in virtual time, for its tests and the fuzz
+//! target.
 //!
-//! Rule: what the port promises is looked at by [`TcpModel::check`] whenever something was done: its connections, answers and frames are bounded,
-//! whatever comes.
+//! Rule: [`TcpModel::check`] looks after each step whether the connections, answers and frames of the port are within their bounds.
 //!
 //! Owner: a test, on one thread. Limits: what comes has been let through by a host ([`weir_core::net::sockets`]).
 
@@ -30,7 +29,7 @@ use crate::tcp::state::{News, StreamState};
 const FRAMES: u32 = 512;
 const FRAME_BYTES: u32 = 2112;
 const SECOND_NS: u64 = 1_000_000_000;
-/// After so long nothing is left of what nobody answers for: what is given up after two minutes, and then closed.
+/// The time after which no connection is left whose peer does not answer: it is given up after two minutes, and then closed.
 const END_NS: u64 = 400 * SECOND_NS;
 
 /// See the head of the file.

@@ -44,7 +44,8 @@ use crate::{Failure, Outcome, human, output, text};
 `weir wire --help` explains classes files. In place HTB shares what classes leave by flows, one turn each, and does without
 cbq, full, max_wait, queue, quantum and interface: a file that has them is refused.")]
 pub struct LimitArguments {
-    /// The interface: the host's end of a pair, or the one that sends; or what a limit that is there is called. With --off, as in `weir set`
+    /// The interface: the host's end of a pair, or the one that sends; or what a limit that is there is called. With --off, as in `weir
+    /// set`
     /// and `weir stat`, first what a limit is called, then the interface; one that means two limits is refused
     #[arg(value_name = "DEV", required_unless_present = "pid", conflicts_with_all = ["pid", "device"])]
     interface: Option<String>,

@@ -32,7 +32,8 @@ use crate::{Failure, Outcome, names, output, text};
 
 One line says what was changed, from what to what.")]
 pub struct SetArguments {
-    /// The name of the wire, the topology, the limit or the run, as `weir stat` shows it; or if none is called so the interface that a limit is of
+    /// The name of the wire, the topology, the limit or the run, as `weir stat` shows it; or if none is called so the interface that a
+    /// limit is of
     wire: String,
     /// The port of a topology, by its interface or its name in the file
     #[arg(long, value_name = "IFACE")]

@@ -52,7 +52,8 @@ pub struct StatArguments {
     /// The tables of `netstat -Q`: configuration, protocols, workstreams; with --json they are in the object anyway
     #[arg(short = 'Q', long, conflicts_with_all = ["check", "interval"])]
     queues: bool,
-    /// Prove accepted = delivered + dropped + held everywhere, and that no device or queue dropped what no event explains; exit 1 if it fails
+    /// Prove accepted = delivered + dropped + held everywhere, and that no device or queue dropped what no event explains; exit 1 if it
+    /// fails
     #[arg(long)]
     check: bool,
     /// Print what happened since the last line, a line for each of them, every so many seconds

@@ -141,7 +141,7 @@ impl Ways {
         }
     }
 
-    /// The one by which is sent to them; `asked` is what somebody wrote who wants it.
+    /// The interface by which packets are sent to them; `asked` is what the user wrote who wants it.
     pub fn back(&self, target: LimitTarget, asked: &str) -> Result<&NetnsInterface, Failure> {
         self.back.as_ref().ok_or_else(|| {
             Failure::usage(format!(
