@@ -1,13 +1,25 @@
 #![forbid(unsafe_code)]
-//! IPsec as pure state machines: ESP sealed and opened in a packet's own memory, the associations that number and remember packets, and
-//! the policies that say which packets are protected. Time is an argument; nothing here knows ports, threads or files.
+//! IPsec as pure state machines: ESP sealed and opened in a packet's own memory, associations, and policies.
 //!
-//! In the order a packet meets them on its way out: [`policy`] finds its associations, [`association`] gives it a [`sequence`] number and
-//! counts its [`lifetime`], and [`esp`] seals it with an [`algorithm`]. On its way in: [`esp`] finds where ESP begins, the association asks
-//! its [`replay`] window, [`esp`] verifies and opens, and the policy says whether it may have come so. [`room`], [`ip`], `trailer` and
-//! [`tunnel`] are the bytes.
+//! Rule: time is an argument; nothing here knows ports, threads or files.
 //!
-//! It stands apart from `weir-core` because it brings a library of ciphers with it.
+//! | module | holds |
+//! |---|---|
+//! | [`policy`] | which packets are protected, by which associations |
+//! | [`association`] | the state of one direction: what seals, and what opens |
+//! | [`sequence`], [`lifetime`] | the numbers that an association may use; how long it may be used |
+//! | [`replay`] | the numbers that have been received |
+//! | [`algorithm`] | ciphers and their keys |
+//! | [`esp`], [`room`], [`ip`], `trailer`, [`tunnel`] | the bytes of a packet |
+//! | [`keepalive`] | what keeps a NAT open |
+//!
+//! A caller begins with [`association::Outbound`] and [`association::Inbound`]. On the way out a policy finds the associations of a packet,
+//! the association numbers and counts it, and [`esp`] seals it. On the way in [`esp`] finds where ESP begins, the association asks its replay
+//! window, [`esp`] verifies and opens, and the policy says whether the packet may have come so.
+//!
+//! Limits: nothing negotiates keys. An association uses only numbers that its caller has reserved; `weir-run/ipsec/marks.rs` keeps them on disk.
+//!
+//! The crate stands apart from `weir-core` because it brings a library of ciphers with it.
 
 pub mod algorithm;
 pub mod association;

@@ -1,6 +1,7 @@
 #![forbid(unsafe_code)]
-//! A key-value server that speaks memcached's text protocol over TCP and UDP: a worker for each bucket of flows, a home worker for each
-//! key, and no lock.
+//! A key-value server that speaks memcached's text protocol over TCP and UDP, on a stack of `weir-socket`.
+//!
+//! A caller begins with [`server::Memcache::bind`] on a stack, and then calls [`server::Memcache::serve`].
 //!
 //! | module | holds |
 //! |---|---|
@@ -14,7 +15,11 @@
 //! | [`seats`] | how many clients there may be over TCP, and what becomes of further ones |
 //! | [`server`] | all of it on the sockets of a stack |
 //!
-//! The author of the published echo server named this as the next step. Source: seed `rss-udp-scaling`; memcached `doc/protocol.txt`.
+//! Rule: there is a worker for each bucket of flows and a home worker for each key. The home alone touches an item, so there is no lock.
+//!
+//! Source: seed `rss-udp-scaling`, whose author named this as the next step after the published echo server; memcached `doc/protocol.txt`.
+//!
+//! Limits: 255 workers.
 
 pub mod command;
 pub mod connection;

@@ -1,11 +1,29 @@
 #![forbid(unsafe_code)]
-//! The path of a packet, from one port to another. It has no clock and no threads: time is an argument. Devices are behind the traits of
-//! [`port`]; the one other system call is that by which the hand-off of `weir-ring` wakes another worker.
+//! The path of a packet, from one port to another.
 //!
-//! A packet comes in at a port by an [`intake`], crosses over to another [`worker`] if that has the stage or egress queue behind the link
-//! ([`departures`], [`landings`]), waits in the classes of a [`shaping`] until these admit it, and goes out by an [`exit`]. [`packet`] is
-//! the packet, in the [`frames`] of a worker; [`end`] is a port with its intake and its exit; [`worker`] has the pass that calls these in
-//! turn. [`owners`] deals ports and stages to workers. [`traffic`] is a port in memory with traffic of its own.
+//! Rule: no clock and no threads; time is an argument. Devices are behind the two traits of [`port`]. The one other system call is that
+//! by which the hand-off of `weir-ring` wakes another worker.
+//!
+//! A caller begins with a [`plan::Plan`], and makes its workers by [`deal::workers`]. It then calls [`worker::Worker::pass`] in a loop: the
+//! thread of `weir-run`, or the virtual clock of `weir-sim`.
+//!
+//! In the order in which a packet meets them:
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`plan`], [`owners`], [`deal`], [`assembly`] | the plan of a path; the owner of each part of it; all workers, and one, made of it |
+//! | [`worker`] | the pass of a worker, whose lines are the stations below |
+//! | [`intake`], [`place`] | the way in at a port, polled while the places that it waits for have room |
+//! | [`between`], [`stage`], [`dispatch`], [`esp`] | bridges, routers, dispatch and ESP between ports |
+//! | [`departures`], [`landings`], [`board`] | the way to another worker, and the words that workers write for each other |
+//! | [`egress`], [`shaping`], [`classes`], [`shape`] | the queues in which packets wait to leave: classes, and their limits |
+//! | [`exit`], [`carrier`], [`backoff`] | the way out at a port |
+//!
+//! [`packet`] is the packet, in the [`frames`] of a worker. [`end`] is a port with its intake and its exit, and [`gone`] the rest of a port that
+//! has vanished. [`loop_port`] leads back into a stage. [`traffic`] is a port in memory with traffic of its own. [`either_port`] is one of two kinds
+//! of port.
+//!
+//! Limits: 64 workers.
 
 pub mod assembly;
 pub mod backoff;

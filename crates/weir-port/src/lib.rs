@@ -1,12 +1,28 @@
 //! The kernel side of Weir: takes packets out of a stock kernel, puts them back in, and has the kernel hold them.
 //!
-//! From the outside in: [`port`] is one end of a wire and ties the rest together; [`queue`] is one of its receive queues, and [`ownership`]
-//! the care of them all. [`xsk`] are the AF_XDP sockets, [`napi`] the ownership of the receive queues, [`bpf`] the two programs. [`link`],
-//! [`qdisc`], [`ethtool`] and [`netns`] arrange interfaces and namespaces. [`hold`] records the owner of each thing that weirs change,
-//! [`undo`] remembers what must be put back, and [`release`] what held senders above all. [`probe`] finds out whether this kernel can do it
-//! all. [`enclosure`] makes the namespace of a program with its network ([`veth`], [`subnet`], [`address`], [`way_out`]), and [`process`]
-//! starts the program there. [`reservation`] and [`tap`] are for a stack that shares an interface with the kernel. [`limit`] is a limit in
-//! place, by the kernel's own queue. [`unsent`] sees what closed sockets of a program have still to send.
+//! A caller begins with [`port::Port::open`] for an interface whose packets are to be carried, or with [`limit::set`] for a limit by the
+//! kernel's own queue. A port needs an [`undo::Keeper`], which remembers what must be put back; a limit remembers that itself, in the kernel.
+//! [`probe`] finds out what this kernel can do.
+//!
+//! | modules | task |
+//! |---|---|
+//! | [`port`], [`queue`], [`transmission`], [`share`], [`worker_port`], [`prepared`] | one end of a wire, its queues, and its parts for several workers |
+//! | [`napi`], [`ownership`], [`xsk`], [`bpf`] | the ownership of receive queues, AF_XDP sockets, and the BPF programs |
+//! | [`link`], [`qdisc`], [`sending`], [`ethtool`], [`features`], [`netns`], [`veth`], [`address`], [`sysctl`] | interfaces, queues, offloads and namespaces |
+//! | [`limit`] | a limit in place |
+//! | [`hold`], [`holder`], [`undo`], [`channel`], [`release`], [`mend`], [`witness`] | the owners of what is changed, and how it is put back |
+//! | [`monitor`], [`view`], [`hooks`], [`socket_table`], [`unsent`], [`senders`] | changes by others to interfaces, and bytes that wait in sockets |
+//! | [`enclosure`], [`subnet`], [`forwarding`], [`way_out`], [`process`], [`identity`] | the namespace and the network of a program of `weir run` |
+//! | [`reservation`], [`tap`] | a stack that shares an interface with the kernel |
+//! | [`confinement`], [`cores`], [`signals`] | the rights of a process that is set up, its cores, its signals |
+//! | [`directory`], [`lock`], [`report_file`] | files, where other users might put something in the way |
+//! | [`xfrm`] | the kernel's IPsec |
+//! | [`sys`], [`mapping`], [`error`] | system calls, memory shared with the kernel, errors as sentences |
+//!
+//! Rule: `unsafe` is for system calls and for memory and frames that the kernel shares. The kernel's answers are checked in release
+//! builds too: a descriptor that names no frame of an offer is not followed. A change outside this process is recorded before it is made.
+//!
+//! Limits: interfaces are veths, for a port; root's rights are needed to set one up.
 
 pub mod address;
 pub mod bpf;

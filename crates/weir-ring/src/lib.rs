@@ -1,17 +1,22 @@
-//! Frames, rings and wake-ups: packets and the right to hold them move between workers by these.
+//! Frames, rings and wake-ups: packets, and the right to hold them, move between workers by these.
+//!
+//! A caller begins with [`memory::FrameMemory::new`] and [`pool::Pool::for_workers`], and joins the workers by [`handoff::mesh`].
 //!
 //! | module | holds |
 //! |---|---|
 //! | [`memory`] | the packet memory, one mapping cut into frames; the owned handle of a frame |
-//! | [`pool`] | the holders of frames: per-worker caches over a shared depot |
+//! | [`pool`] | the holders of frames: a cache for each worker, over a shared depot |
 //! | [`loans`] | frames lent to the kernel, and the check of those it gives back |
 //! | [`spsc`] | a ring from one worker to another, in two owned halves |
 //! | [`inject`] | a ring into a worker from any other thread |
-//! | [`doorbell`] | waking a worker that has gone to sleep, exactly when it must be |
+//! | [`doorbell`] | the wake-up of a worker that has gone to sleep |
 //! | [`hungry`] | the workers that wait for credit, and are to be told |
 //! | [`handoff`] | all of a worker's incoming rings under one doorbell |
+//! | `model`, `preempt` | for tests: a model to compare with, atomics that give way at random |
 //!
-//! Nothing here reads a clock, and nothing allocates once it is made.
+//! Rule: each `unsafe` block has its argument beside it, and each release names its acquire. Loom checks the protocols (`tests/loom_*.rs`).
+//!
+//! Limits: nothing here reads a clock, and nothing allocates once it is made. A worker has 63 others at most.
 
 mod bell;
 mod depot;

@@ -1,11 +1,26 @@
-//! The runtime: the thread that moves packets, the clock it reads, and the ways to ask and steer it.
+//! The runtime: the threads that move packets, the clock that they read, and the ways to ask and steer them.
 //!
-//! A [`datapath`] is ports joined by the path of `weir-path`, under limits or the tree of a [`classes`] file; a wire is the one of two
-//! ports. A [`worker`] is the thread that drives its [`part`] of it, [`idle`] its rest with nothing to do. [`crew`] is how everyone else
-//! reaches the workers: [`control`] on a socket, with the numbers of [`stats`] that [`report`] adds up. [`guardian`] puts the machine back
-//! as it was when all is over, also after a crash, and [`watcher`] keeps the interfaces as a datapath needs them. [`sink`] receives on an
-//! interface with several workers, [`generate`] sends on one, both by the loop of [`drive`], and in [`memory`] all ports are in memory, as
-//! those of the [`testbed`].
+//! A caller begins with [`topology`] or [`classes`], which read a file, and with [`datapath::Datapath::open`], which opens the ports. Each
+//! worker's thread then runs [`worker::run`]. [`memory::MemoryPath`] is the same for ports in memory.
+//!
+//! | modules | task |
+//! |---|---|
+//! | [`datapath`], [`part`] | ports joined by the path of `weir-path`, and one worker's part of them. A wire is the datapath of two ports |
+//! | [`worker`], [`drive`], [`idle`], [`clock`] | the thread of a worker: its loop, its rest, its time |
+//! | [`crew`], [`standstill`] | the way of all others to the workers |
+//! | [`control`] | the control socket |
+//! | [`stats`], [`report`], [`sum`], [`books`], [`workstreams`] | what is counted, added up and shown |
+//! | [`guardian`] | a process that puts the machine back as it was, also after a crash |
+//! | [`watcher`] | the care of the interfaces while a datapath is up |
+//! | [`topology`], [`classes`], [`limits`] | files and limits as users write them |
+//! | [`ipsec`] | keys, marks of sequence numbers, and the kernel's IPsec |
+//! | [`sink`], [`generate`], [`memory`], [`testbed`] | traffic that is received, sent, or kept in memory |
+//! | [`nearest`], [`seed`] | a guess at a word that was meant; a random number |
+//!
+//! Rule: this crate alone reads the clock ([`clock`]); `clippy.toml` forbids the clocks of `std`. A decision that needs no clock, thread or
+//! system call is in `weir-core` or `weir-path`.
+//!
+//! Limits: those of its ports (`weir-port`).
 
 pub mod books;
 pub mod classes;

@@ -1,8 +1,10 @@
 #![forbid(unsafe_code)]
-//! Weir on a virtual clock: seeded, exactly repeatable runs of loads that no test machine can hold, with the very code of `weir-path` and
-//! `weir-core` in them, and with the historical designs beside it, which must first reproduce the published figures.
+//! Weir on a virtual clock: seeded, exactly repeatable runs of loads that no test machine can hold.
 //!
-//! A run takes a [`scenario::Scenario`] and a seed and gives a [`report::Report`], or the first broken rule:
+//! A run drives the very code of `weir-path` and `weir-core`. Beside it stand the historical designs, which must first reproduce the published
+//! figures.
+//!
+//! A caller begins with a scenario. A run takes a [`scenario::Scenario`] and a seed, and gives a [`report::Report`] or the first broken rule:
 //!
 //! ```
 //! let text = "system weir\nlimit 5ms\ntime 100ms\nsenders 3 flood 1gbit 1470b\n";
@@ -11,13 +13,25 @@
 //! assert_eq!((report.lost_pct, report.empty_wakes), (0.0, 0));
 //! ```
 //!
-//! In reading order: [`prng`] and [`events`] are chance and time; [`packet`], [`socket`], [`sender`], [`tcp`] and [`cpu`] are the sending
-//! machine's parts; [`tbf`], [`backpressure`] and [`kernel`] the kernel's way out with and without the RFC; [`weir`] is ours, the path that
-//! ships on modelled ports ([`port`]); [`effects`] are the results of a step of either. [`machine`] puts them on the clock, at the cost
-//! that [`parameters`] say, [`checks`] watch, [`report`] counts. [`scenario`] reads the texts of `scenarios/`; [`seed`] holds the published
-//! figures and the one parameter set, [`table`] the comparison that `weir lab qdisc --sim` prints. [`graph`] stands apart: it runs random
-//! graphs of stages to show that they always make progress. [`plans`], [`gateways`] and [`frame_port`] are for tests of paths with many
-//! ports.
+//! In reading order:
+//!
+//! | modules | hold |
+//! |---|---|
+//! | [`prng`], [`events`] | chance and time |
+//! | [`packet`], [`socket`], [`sender`], [`tcp`], [`cpu`] | the parts of the sending machine |
+//! | [`tbf`], [`backpressure`], [`kernel`] | the kernel's way out, without and with the RFC |
+//! | [`weir`], [`port`] | Weir's way out: the path that ships, on modelled ports |
+//! | [`effects`] | the results of a step of either way out |
+//! | [`machine`], [`parameters`] | all of these on the clock, and the cost of each step |
+//! | [`checks`], [`report`] | the rules that are watched; what is counted |
+//! | [`scenario`] | the texts of `scenarios/` |
+//! | [`seed`], [`table`] | the published figures and the one parameter set; the table of `weir lab qdisc --sim` |
+//! | [`graph`] | random graphs of stages, run to show that they always make progress |
+//! | [`plans`], [`gateways`], [`frame_port`] | tests of paths with many ports |
+//!
+//! Rule: a run depends on its scenario and its seed alone.
+//!
+//! Limits: the cost of a step is a parameter, so a time is only as good as that.
 
 pub mod backpressure;
 pub mod checks;

@@ -1,11 +1,16 @@
-//! Kernels written for one processor's instructions, so that [`weir-core`](../weir_core/index.html) needs no
-//! `unsafe`.
+//! Kernels written for one processor's instructions, so that [`weir-core`](../weir_core/index.html) needs no `unsafe`.
 //!
-//! Every kernel here is a type whose values exist only where the processor has its instructions: its constructor asks the processor and
-//! returns `None` elsewhere. Holding the value is the proof, so the functions on it are safe, and the caller keeps a portable path for the
-//! other case.
+//! A caller begins with `new` of a kernel, such as [`toeplitz::Kernel::new`]. The constructor asks the processor and returns `None` where the
+//! instructions are missing; the caller then takes a portable path.
 //!
-//! [`toeplitz`] hashes flow tuples for steering; [`prefetch`], which every processor has, needs no such value.
+//! | module | holds |
+//! |---|---|
+//! | [`toeplitz`] | the hash of flow tuples, for steering; x86-64 alone has it |
+//! | [`prefetch`] | a request for memory ahead of its use; it needs no constructor |
+//!
+//! Rule: values of a kernel's type exist only where the processor has its instructions. Holding one is the proof, so its functions are safe.
+//!
+//! Limits: on other processors a constructor returns `None`, and [`prefetch`] does nothing.
 
 pub mod prefetch;
 pub mod toeplitz;

@@ -1,65 +1,76 @@
 #![forbid(unsafe_code)]
 //! UDP and TCP sockets on a Weir path: as those of `std`, but a full buffer holds whoever fills it, and nothing is lost in between.
 //!
-//! A [`Stack`] is a host in this process, on an interface or on a link in memory; a [`UdpSocket`] is bound on it. A socket's send buffer is an
-//! intake of the path and its receive buffer an exit, so what a shaper or a slow reader does not take is felt by who sends, one call before
-//! the loss. [`Datagrams`] are many at a time, in place. Flows fall into buckets by the hash that devices use, and a socket may be bound to a
-//! bucket: a thread for each shares nothing with the others.
+//! A caller begins with [`Stack::builder`] and [`StackBuilder::open`] on an interface, or with [`Stack::pair`] in memory. It then binds a
+//! [`UdpSocket`], a [`TcpListener`] or a [`TcpStream`] on the stack. The example `echo` of this crate is an echo server of UDP with a thread
+//! for each bucket, and of TCP.
 //!
-//! TCP is `smoltcp`'s, between a [`TcpStream`] or [`TcpListener`] and the path: its segments go as datagrams do, so a stream through a shaped
-//! exit is slowed by its full send buffer and never by a loss inside.
+//! - A [`Stack`] is a host in this process, on an interface or on a link in memory.
+//! - A socket's send buffer is an intake of the path, its receive buffer an exit. The sender therefore feels what a shaper or a slow reader does
+//!   not take, one call before the loss.
+//! - [`Datagrams`] are many datagrams at a time, in place.
+//! - Flows fall into buckets by the hash that devices use. A socket may be bound to a bucket: a thread for each bucket shares nothing with the
+//!   others.
+//! - TCP is `smoltcp`'s, between a [`TcpStream`] or [`TcpListener`] and the path. Its segments go as datagrams do, so a shaped exit slows a stream
+//!   by its full send buffer, and never by a loss inside.
+//! - A worker of the stack's own makes its passes. An application that wants one wake-up for each request makes them itself, by a [`Driver`].
 //!
-//! With the feature `tokio` a stream is `AsyncRead` and `AsyncWrite`, and what waits has an asynchronous form: `accept_async`,
-//! `connect_async`, `send_to_async`, `recv_from_async`, `poll_send_ready`. A task is woken as a thread is: when it can go on.
+//! # Features
 //!
-//! With the feature `quinn` a [`UdpSocket`] is a socket of QUIC endpoints, `QuicSocket`: what finds its send buffer full waits with its connection,
-//! and QUIC sees no loss. The example `quic` is a server and a client.
-//!
-//! A worker of the stack's own makes its passes; an application that wants one wake-up for each request makes them itself by a [`Driver`].
+//! - With `tokio` a stream is `AsyncRead` and `AsyncWrite`, and calls that wait have an asynchronous form: `accept_async`, `connect_async`,
+//!   `send_to_async`, `recv_from_async`, `poll_send_ready`. A task is woken as a thread is: when it can go on.
+//! - With `quinn` a [`UdpSocket`] is a socket of QUIC endpoints, `QuicSocket`. A packet that finds the send buffer full waits with its connection,
+//!   and QUIC sees no loss. The example `quic` is a server and a client.
 //!
 //! # Several workers
 //!
-//! A stack has one worker unless it is built for more ([`StackBuilder::workers`]), as many as its interface has receive queues and there are cores. Each has
-//! queues of its own and shares nothing with the others. Which flow comes to which is decided by its bucket at the other end of the veth, as a NIC does
-//! it by the same hash; the stack sees to that when it is opened.
+//! A stack has one worker unless it is built for more ([`StackBuilder::workers`]): at most as many as its interface has receive queues and the
+//! machine has cores. Each worker has queues of its own and shares nothing with the others. The bucket of a flow decides at the other end of the
+//! veth which worker it comes to, as a NIC does it by the same hash. The stack arranges that when it is opened.
 //!
-//! - A UDP socket of a bucket ([`UdpSocket::bind_bucket`]) sends by the worker of that. A thread that has such a socket and drives that worker
-//!   ([`Stack::drive`], [`Stack::driven_for`]) has its flows from the device to the answer to itself. This is what `SO_REUSEPORT` is for, but
-//!   that flows do not move when sockets come and go.
-//! - A UDP socket without a bucket receives from all workers, as one of the kernel's does from all queues, and sends by one of them. Datagrams of a flow
-//!   stay in order.
-//! - A [`TcpListener`] accepts from all. A connection is the worker's by whose queue its segments come, whoever asked for it.
-//! - Each worker asks for neighbours itself: ARP and neighbour discovery happen once for each.
-//! - Who sends past the other end's hooks (AF_XDP, XDP redirect, `PACKET_QDISC_BYPASS`) chooses the queue. Datagrams are heard all the same, and
-//!   connections that he asks for, if he keeps to a queue; one that the stack asks for with such a host may find no answer.
+//! - A UDP socket of a bucket ([`UdpSocket::bind_bucket`]) sends by the worker of that bucket. A thread that has such a socket and drives that
+//!   worker ([`Stack::drive`], [`Stack::driven_for`]) has its flows to itself, from the device to the answer. That is what `SO_REUSEPORT` is for,
+//!   except that flows do not move when sockets come and go.
+//! - A UDP socket without a bucket receives from all workers, as a kernel socket does from all queues, and sends by one of them. Datagrams of
+//!   a flow stay in order.
+//! - A [`TcpListener`] accepts from all workers. A connection belongs to the worker by whose queue its segments come, whichever thread asked for
+//!   it.
+//! - Each worker asks for neighbours itself, so ARP and neighbour discovery happen once for each.
+//! - A sender that bypasses the hooks at the other end (AF_XDP, XDP redirect, `PACKET_QDISC_BYPASS`) chooses the queue. Its datagrams are heard
+//!   all the same. So are connections that it asks for, if it keeps to a queue. A connection that the stack asks for with such a host may find
+//!   no answer.
 //!
 //! # Beside the kernel
 //!
-//! The interface of a stack stays the kernel's as well, and `ssh` by it goes on. A stack may have an address that the kernel has too: what comes
-//! for a port that is bound on the stack is the stack's, and all else the kernel's, which answers ARP, neighbour discovery, pings, and whoever
-//! asks for a port that nobody has. Or it has an address of its own, which it alone answers for. A port that somebody has of the kernel is in
-//! use here (`AddrInUse`), and the other way round, as long as a socket, a listener or a connection has it. What differs from two programs on
-//! the kernel's sockets:
+//! The interface of a stack stays the kernel's as well, and `ssh` by it goes on. A stack has one of two kinds of address:
+//!
+//! - One that the kernel has too. Packets for a port that is bound on the stack are the stack's. All else is the kernel's, which answers
+//!   ARP, neighbour discovery, pings, and requests for a port that nobody has.
+//! - One of its own, which the stack alone answers for.
+//!
+//! A port that a program has of the kernel is in use here (`AddrInUse`), and the other way round, as long as a socket, a listener or a connection
+//! has it. Differences from two programs on the kernel's sockets:
 //!
 //! - A socket that does not read holds the receive queue that its datagrams come by, and with it what comes that way for the kernel, until it
-//!   reads; with [`FullRule::Drop`] it holds nothing.
+//!   reads. With [`FullRule::Drop`] it holds nothing.
 //! - Programs of the same namespace do not reach a socket on a shared address: what they send to that address does not leave by the interface.
 //!   A connection is refused and a datagram is lost.
 //! - Fragments to a shared address are the kernel's, which has no socket for them.
-//! - Which addresses the kernel has is looked at once, when the stack is opened.
+//! - The stack looks once which addresses the kernel has, when it is opened.
 //! - What arrives while the stack is being opened, or takes its queues again after the interface was down, may be dropped: some milliseconds.
-//! - The stack asks for its neighbours itself, and has routes of its own ([`StackBuilder::gateway`]), not the kernel's.
+//! - The stack asks for its neighbours itself. It has routes of its own ([`StackBuilder::gateway`]), not the kernel's.
 //! - What the interface receives is not joined into larger packets for the kernel (GRO), unless somebody has switched that on; then a segment
 //!   may wait for a next one for some milliseconds.
 //!
 //! # In `weir stat`
 //!
-//! A stack on an interface answers as wires do: `weir stat` shows it under the name of its interface ([`StackBuilder::name`]), with the process
-//! that has it, each socket's datagrams, drops and time spent throttled ([`SocketCounts`]), its listeners and connections. It costs a thread
-//! that sleeps until somebody asks. Everybody on the machine may ask, as `ss` lets everybody see the kernel's sockets; nobody changes a stack but
-//! its application. A stack in memory is not shown. Of several workers each has its rows, with its number behind the name (`->veth-a/1`); a socket has one.
+//! A stack on an interface answers as wires do. `weir stat` shows it under the name of its interface ([`StackBuilder::name`]), with the process
+//! that has it, each socket's datagrams, drops and time spent throttled ([`SocketCounts`]), its listeners and connections.
 //!
-//! The example `echo` of this crate is an echo server of UDP with a thread for each bucket, and of TCP.
+//! - It costs a thread that sleeps until a client asks.
+//! - Everybody on the machine may ask, as `ss` lets everybody see the kernel's sockets. Only its application changes a stack.
+//! - Each of several workers has its rows, with its number behind the name (`->veth-a/1`); a socket has one row.
+//! - A stack in memory is not shown.
 
 #[cfg(feature = "tokio")]
 mod asynchronous;
