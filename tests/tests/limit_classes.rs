@@ -271,7 +271,7 @@ fn what_goes_is_removed_when_it_is_empty() -> Result<()> {
     let done = set()?;
     ensure!(!done.stderr.contains("never pause"), "{}", done.stderr);
     let count = || -> Result<usize> { Ok(row.left.tc("class show dev veth0")?.lines().count()) };
-    // The limit and its one leaf; the class with 272.
+    // The limit and its fallback; the class with 272 leaves.
     ensure!(count()? == 275, "{} classes", count()?);
     let other = File::new("[[class]]\nname = \"two\"\nrate = \"50mbit\"\nceil = \"100mbit\"\n")?;
     row.weir(&format!("limit wa --classes {}", other.path()))?.success()?;

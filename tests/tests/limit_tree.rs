@@ -106,7 +106,7 @@ fn the_largest_tree_is_loaded_and_leads_to_its_last_class() -> Result<()> {
 
 const HALF: &str = "default = \"b\"\n[[class]]\nname = \"a\"\nrate = \"10mbit\"\nceil = \"20mbit\"\n\
                     [[class]]\nname = \"b\"\nrate = \"5mbit\"\nceil = \"20mbit\"\n[[class]]\nname = \"c\"\nrate = \"5mbit\"\n";
-/// The limit and its one leaf, and each class with its leaves.
+/// The limit and its fallback, and each class with its leaves.
 const HALF_CLASSES: usize = 2 + 3 * 273;
 
 /// The tree is left by a command that is killed with so many classes made, by somebody who takes some away, and by one who takes the
@@ -123,6 +123,11 @@ fn a_tree_left_half_made_is_said_and_finished_or_removed() -> Result<()> {
         ensure!(count()? == HALF_CLASSES, "{} classes after {what}", count()?);
         let queues = row.left.tc("qdisc show dev veth0")?;
         ensure!(queues.matches("bfifo").count() == HALF_CLASSES - 4, "after {what} a leaf has another queue");
+        let classes = row.left.tc("class show dev veth0")?;
+        ensure!(
+            classes.contains("htb 7769:2 parent 7769:1"),
+            "after {what} the fallback is a limit beside the limit"
+        );
         row.left.sh(&format!("ping -q -c 3 -i 0.02 {to}"))?;
         Ok(())
     };

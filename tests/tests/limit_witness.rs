@@ -246,7 +246,7 @@ fn a_look_that_is_removed_is_said_and_put_back() -> Result<()> {
 /// No priority passes it, be it that of the queue, of a class or of a leaf, for a program that has CAP_NET_RAW and nothing else.
 fn no_priority_passes_the_limit() -> Result<()> {
     const BITS_PER_S: f64 = 1e6;
-    const PRIORITIES: [libc::c_int; 5] = [0x7769_0000, 0x7769_0001, 0x7769_0100, 0x7769_020f, 6];
+    const PRIORITIES: [libc::c_int; 6] = [0x7769_0000, 0x7769_0001, 0x7769_0002, 0x7769_0100, 0x7769_020f, 6];
     let row = Row::new(Between::Bridge)?;
     row.weir("limit wa --rate 1mbit --burst 20kb")?.success()?;
     let to = row.right_address(Between::Bridge);

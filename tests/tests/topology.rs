@@ -209,7 +209,7 @@ fn changes_under_a_flood_lose_nothing() -> Result<()> {
     // All classes have gone, now that nobody keeps them.
     apply(&row, &files[0])?.success()?;
     let classes = row.left.tc("class show dev veth0")?.lines().count();
-    ensure!(classes == 273, "{classes} classes");
+    ensure!(classes == 274, "{classes} classes");
     let limit = row.lossless_limit("wa")?;
     ensure!(limit["classes"].as_array().is_some_and(Vec::is_empty), "{limit}");
     row.weir("stat --check")?.success()?;

@@ -25,8 +25,7 @@ pub fn unknown(name: &str) -> String {
 }
 
 /// The limits that a name means, to each command that takes one: the limits of that name, or if there is none the limits of the interface
-/// of
-/// that name in this namespace. There may be neither; a user who is not root sees none.
+/// of that name in this namespace. There may be neither; a user who is not root sees none.
 ///
 /// # Errors
 /// If it means two, and what to write instead.

@@ -32,6 +32,10 @@ use crate::rate::{NS_PER_S, Rate};
 pub const BITS_PER_S_MIN: u64 = 8_000;
 /// The number of the class that all others are below.
 pub const ROOT_CLASS: u16 = 1;
+/// The number of the leaf for packets of which the program names no other: while the limit is made, or where somebody removed the filter.
+/// It is first made beside [`ROOT_CLASS`], so that a new queue takes packets as soon as it has one class, and later below it: a priority of
+/// its number, which a container may set, would otherwise be a second limit.
+pub const FALLBACK: u16 = 2;
 /// Leaves of packets that a local socket sent, and the number of the first.
 pub const HELD: Leaves = Leaves { first_class: 0x100, count: 256 };
 /// Leaves of packets without a socket, such as forwarded ones, and the number of the first.
@@ -196,21 +200,14 @@ impl HtbTree {
 
     /// The classes, each after the one it is below.
     pub fn classes(&self) -> impl Iterator<Item = HtbClass> + '_ {
-        let own = self.own();
-        let one = Leaves { count: 1, ..HELD };
-        let (held, passing) = match self.has_own_leaves {
-            true => (HELD, PASSING.count),
-            // The one leaf for packets that come while no filter is there.
-            false => (one, 0),
-        };
-        let of_limit = self.leaves(self.root(), own, held, passing);
+        let of_limit = self.has_own_leaves.then(|| self.leaves(self.root(), self.own(), HELD, PASSING.count));
         let of_classes = self.shared.iter().flat_map(move |class| {
             let inner = self.inner(class);
             let passing = if class.is_leaf { PASSING.count } else { 0 };
             let held = Leaves { count: if class.is_leaf { HELD.count } else { 0 }, ..HELD };
             std::iter::once(inner).chain(self.leaves(inner, self.group_of(class), held, passing))
         });
-        std::iter::once(self.root()).chain(of_limit).chain(of_classes)
+        [self.root(), self.fallback()].into_iter().chain(of_limit.into_iter().flatten()).chain(of_classes)
     }
 
     /// The parameters of the queue.
@@ -231,7 +228,7 @@ impl HtbTree {
         let passing_bytes = ceil.bytes_in(PASSING_NS).max(2 * u64::from(self.quantum_bytes()));
         Group {
             base,
-            leaf_bytes_per_s: (bits_per_s / 8 / 2 / u64::from(HELD.count + PASSING.count)).max(1),
+            leaf_bytes_per_s: Self::leaf_bytes_per_s(bits_per_s),
             ceil,
             passing_bytes_each: u32::try_from(passing_bytes).unwrap_or(u32::MAX),
         }
@@ -251,6 +248,26 @@ impl HtbTree {
             priority: 0,
             queue_bytes: None,
         }
+    }
+
+    /// The fallback of a limit that is being made, beside its root and with the root's rate.
+    pub fn first_class(&self) -> HtbClass {
+        HtbClass { number: FALLBACK, queue_bytes: Some(HELD_BYTES_EACH), ..self.root() }
+    }
+
+    /// The fallback of a whole limit.
+    pub fn fallback(&self) -> HtbClass {
+        HtbClass {
+            parent: ROOT_CLASS,
+            rate_bytes_per_s: Self::leaf_bytes_per_s(self.wanted.rate.bits_per_s()),
+            burst_ns: 1,
+            ..self.first_class()
+        }
+    }
+
+    /// The rate that each leaf of a class with this rate is promised.
+    fn leaf_bytes_per_s(bits_per_s: u64) -> u64 {
+        (bits_per_s / 8 / 2 / u64::from(HELD.count + PASSING.count)).max(1)
     }
 
     fn inner(&self, class: &Shared) -> HtbClass {
@@ -336,12 +353,23 @@ mod tests {
         for bits_per_s in [BITS_PER_S_MIN, 100_000, 1_000_000, 200_000_000, 100_000_000_000] {
             let plan = plan(bits_per_s);
             let root = plan.classes().next().unwrap();
-            let leaves: Vec<_> = plan.classes().skip(1).collect();
-            assert_eq!(leaves.len(), 272);
+            let leaves: Vec<_> = plan.classes().filter(|class| class.parent == ROOT_CLASS).collect();
+            assert_eq!(leaves.len(), 273);
             let promised: u64 = leaves.iter().map(|leaf| leaf.rate_bytes_per_s).sum();
             assert!(promised <= root.rate_bytes_per_s, "{bits_per_s}: {promised}");
-            assert!(leaves.iter().all(|leaf| leaf.rate_bytes_per_s > 0 && leaf.parent == root.number));
+            assert!(leaves.iter().all(|leaf| leaf.rate_bytes_per_s > 0));
         }
+    }
+
+    #[test]
+    fn the_first_class_has_the_limit_s_rate_and_is_a_leaf_in_the_end() {
+        let plan = plan(200_000_000);
+        let (root, first) = (plan.classes().next().unwrap(), plan.first_class());
+        assert_eq!((first.number, first.parent), (FALLBACK, 0));
+        assert_eq!((first.rate_bytes_per_s, first.burst_ns), (root.rate_bytes_per_s, root.burst_ns));
+        let fallback = plan.classes().find(|class| class.number == FALLBACK).unwrap();
+        let leaf = plan.classes().find(|class| class.number == HELD.first_class).unwrap();
+        assert_eq!(HtbClass { number: leaf.number, ..fallback }, leaf);
     }
 
     #[test]
@@ -361,7 +389,7 @@ mod tests {
         let mut numbers: Vec<_> = plan.classes().map(|class| class.number).collect();
         numbers.sort_unstable();
         numbers.dedup();
-        assert_eq!(numbers.len(), 273);
+        assert_eq!(numbers.len(), 274);
         assert!(plan.classes().all(|class| class.quantum_bytes > 68_000));
     }
 

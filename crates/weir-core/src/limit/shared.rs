@@ -12,7 +12,7 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 
-use super::{BITS_PER_S_MIN, HELD, PASSING, ROOT_CLASS};
+use super::{BITS_PER_S_MIN, FALLBACK, HELD, PASSING, ROOT_CLASS};
 use crate::rate::Rate;
 
 /// The distance between the numbers of one class and its leaves and those of the next.
@@ -64,6 +64,7 @@ pub fn kind_of(number: u16) -> Option<(u16, HtbClassKind)> {
     let is_of = |first: u16, count: u16| (first..first + count).contains(&within);
     let kind = match within {
         ROOT_CLASS => HtbClassKind::Inner,
+        FALLBACK if base == 0 => HtbClassKind::Held,
         _ if is_of(HELD.first_class, HELD.count) => HtbClassKind::Held,
         _ if is_of(PASSING.first_class, PASSING.count) => HtbClassKind::Passing,
         _ => return None,
@@ -195,7 +196,7 @@ mod tests {
         assert_eq!(
             all.iter().filter(|class| kind_of(class.number).unwrap().0 == 0).count(),
             2,
-            "the limit and one leaf"
+            "the limit and its fallback"
         );
         assert_eq!(
             plan.groups().map(|group| group.base).collect::<Vec<_>>(),

@@ -1,18 +1,21 @@
 //! The kernel's objects of a limit in place: the HTB qdisc under a handle of ours, its classes with a queue each, and the filter.
 //!
-//! Rule: every request can be repeated with the same result, so repeating them finishes a limit that was left half made. The qdisc, the
-//! class of packets for which no leaf is found, and its parent go to the kernel in one call: in between packets have nowhere to wait,
-//! because none may pass past the classes (`direct_qlen` 0: a priority of `7769:0`, which a container may set, would otherwise be the way
-//! round the limit).
+//! Rule: every request can be repeated with the same result, so repeating them finishes a limit that was left half made. The qdisc and the
+//! class of packets for which no leaf is found go to the kernel in one call: in between packets have nowhere to wait, because none may pass
+//! past the classes (`direct_qlen` 0: a priority of `7769:0`, which a container may set, would otherwise be the way round the limit). That
+//! class takes packets before there is a root class, and [`settle`] puts it below the root.
 //!
 //! Source: `include/uapi/linux/pkt_sched.h`, `pkt_cls.h`; kernel `net/sched/sch_htb.c`, `sch_api.c:tc_modify_qdisc`.
+
+use std::thread::sleep;
+use std::time::Duration;
 
 use netlink_bindings::tc::{self, TcFifoQopt, TcHtbGlob, TcHtbOpt, TcRatespec, Tcmsg};
 use netlink_bindings::traits::NetlinkRequest;
 use netlink_bindings::utils::chop_header;
 use netlink_socket2::NetlinkSocket;
 use weir_core::limit::gate::Tokens;
-use weir_core::limit::{HELD, HtbClass, ROOT_CLASS};
+use weir_core::limit::{FALLBACK, HtbClass, ROOT_CLASS};
 
 use super::filter::{Spot, content_if_gone};
 use crate::error::{Doing, Result};
@@ -57,11 +60,18 @@ pub struct QueueTraffic {
     pub waiting_bytes: u64,
 }
 
+/// The interval between looks at leaves that are to be empty.
+pub const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// The number of looks before a command gives up.
+pub const LOOKS: usize = 100;
+
 /// One class of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClassTraffic {
     /// Its number.
     pub number: u16,
+    /// The number of the class that it is below, 0 if it is below none.
+    pub parent: u16,
     /// Its counters and backlog.
     pub traffic: QueueTraffic,
     /// The bytes it may still send, as of its last packet.
@@ -103,12 +113,12 @@ pub fn roots() -> Result<Vec<(u32, RootKind, QueueTraffic)>> {
 /// Whether a queue is made as [`create`] makes it. Another tool may use the handle, but does not make such a queue by chance.
 fn is_as_created(attributes: &tc::IterableAttrs<'_>) -> bool {
     let Ok(tc::OptionsMsg::Htb(options)) = attributes.get_options() else { return false };
-    options.get_init().is_ok_and(|glob| glob.defcls == u32::from(HELD.first_class))
+    options.get_init().is_ok_and(|glob| glob.defcls == u32::from(FALLBACK))
         && options.get_direct_qlen().is_ok_and(|packets| packets == 0)
 }
 
-/// Puts the qdisc on an interface, with its first leaf, which takes all packets until the filter is attached.
-pub fn create(ifindex: u32, classes: impl Iterator<Item = HtbClass>) -> Result<()> {
+/// Puts the qdisc on an interface, with its first class, which takes all packets until there are leaves.
+pub fn create(ifindex: u32, first: &HtbClass) -> Result<()> {
     let doing = || format!("giving interface number {ifindex} a queue that limits");
     let mut batch = RequestBatch::new();
     let mut request =
@@ -116,15 +126,31 @@ pub fn create(ifindex: u32, classes: impl Iterator<Item = HtbClass>) -> Result<(
     let glob = TcHtbGlob {
         version: HTB_VERSION,
         rate2quantum: 10,
-        defcls: u32::from(HELD.first_class),
+        defcls: u32::from(FALLBACK),
         ..Default::default()
     };
     drop(request.encode().nested_options_htb().push_init(glob).push_direct_qlen(0));
     batch.push(&request);
-    for class in classes.filter(|class| [ROOT_CLASS, HELD.first_class].contains(&class.number)) {
-        batch.push(&class_request(ifindex, &class));
-    }
+    batch.push(&class_request(ifindex, first));
     batch.send(doing)
+}
+
+/// Puts the class that [`create`] made below the root, where it is this one: removes it, as the kernel moves none, and makes it again. Its
+/// packets get a second to leave; with the filter attached only a priority that names the class leads there.
+pub fn settle(ifindex: u32, fallback: HtbClass) -> Result<()> {
+    let mut looks = 0;
+    loop {
+        let classes = classes(ifindex)?;
+        let is_first = |class: &&ClassTraffic| class.number == FALLBACK && class.parent == 0;
+        let Some(first) = classes.iter().find(is_first) else { break };
+        if first.traffic.waiting == 0 || looks == LOOKS {
+            remove_classes(ifindex, [FALLBACK].into_iter())?;
+            break;
+        }
+        looks += 1;
+        sleep(LOOK_EVERY);
+    }
+    set(ifindex, [fallback].into_iter())
 }
 
 /// Makes or changes classes, and the queues of those that name one.
@@ -182,7 +208,8 @@ pub fn classes(ifindex: u32) -> Result<Vec<ClassTraffic>> {
             let tokens =
                 statistics.ok().and_then(|statistics| tokens(statistics.get_buf())).unwrap_or_default();
             let traffic = traffic(&attributes);
-            classes.push(ClassTraffic { number: header.handle as u16, traffic, tokens });
+            let parent = if header.parent == ROOT { 0 } else { header.parent as u16 };
+            classes.push(ClassTraffic { number: header.handle as u16, parent, traffic, tokens });
         }
     }
     Ok(classes)

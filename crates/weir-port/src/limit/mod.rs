@@ -38,7 +38,7 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 
 use weir_core::limit::shared::{HtbClassKind, kind_of};
-use weir_core::limit::{HtbClass, HtbTree};
+use weir_core::limit::{FALLBACK, HtbClass, HtbTree};
 use weir_core::rate::Rate;
 use weir_path::classes::Classes;
 
@@ -345,14 +345,15 @@ fn make(place: &NetnsInterface, plan: &HtbTree, mut record: Record) -> Result<Re
     let make_queue = || {
         let program = load(place, &memories, &record)?;
         place.netns.run(|| {
-            htb::create(ifindex, open.classes())?;
+            htb::create(ifindex, &open.first_class())?;
             htb::CHOICE.attach(ifindex, &program)?;
-            htb::set(ifindex, open.classes())
+            htb::set(ifindex, open.classes().filter(|class| class.number != FALLBACK))?;
+            htb::settle(ifindex, open.fallback())
         })
     };
     let dropped_before = tx_dropped(place)?;
     let made = write(own, &record).and_then(|()| make_queue());
-    // Packets that came before the first leaf was there, and packets that waited in a leaf whose queue replaced the kernel's default.
+    // Packets that came before the first class was there, and packets that waited in a leaf whose queue replaced the kernel's default.
     record.refused_when_set =
         find::seen_at(place.try_clone()?).ok().flatten().map_or(0, |seen| seen.misdirected());
     record.lost_when_set = tx_dropped(place).unwrap_or(dropped_before).saturating_sub(dropped_before);

@@ -17,24 +17,19 @@
 
 use std::collections::HashSet;
 use std::thread::sleep;
-use std::time::Duration;
 
 use weir_core::classify::{Classifier, Rule, Target};
 use weir_core::limit::shared::{FREE_BASE, HtbClassKind, Shared, kind_of};
-use weir_core::limit::{HELD, HtbClass, HtbTree, PASSING};
+use weir_core::limit::{FALLBACK, HELD, HtbClass, HtbTree, PASSING};
 use weir_core::rate::Rate;
 use weir_path::classes::{ClassConfig, Classes, FREE, LeafRules, quantum_bytes_default};
 
 use super::classify::{EARLIER_MAX, Filters};
-use super::htb::{self, ClassTraffic};
+use super::htb::{self, ClassTraffic, LOOK_EVERY, LOOKS};
 use super::memory::Memory;
 use super::record::{ClassRecord, LimitStage, Record};
 use super::{NetnsInterface, change, leaves_first, load, memories, set_clocks, unsuitable, write};
 use crate::error::Result;
-
-/// The interval between looks at leaves, and their number.
-const LOOK_EVERY: Duration = Duration::from_millis(10);
-const LOOKS: usize = 100;
 
 /// The classes that a limit has, without those that go. Settings that the kernel's queue has no place for are at their defaults.
 pub fn classes_of(record: &Record) -> Classes {
@@ -197,11 +192,15 @@ pub fn reshape(
     let program = load(place, &memories, &record)?;
     write(&memories[0], &Record { stage: LimitStage::Making, ..record.clone() })?;
     set_clocks(&memories, plan, |clock, before| clock < before || before == 0);
-    let new: Vec<HtbClass> = plan.classes().filter(|class| !numbers.contains(&class.number)).collect();
+    // A limit that is half made may have no other class yet than its fallback, which then stays as it is until the filter is there.
+    let is_set = |class: &HtbClass| whole.is_some() || class.number != FALLBACK;
+    let classes = plan.classes().filter(is_set);
+    let new: Vec<HtbClass> = classes.filter(|class| !numbers.contains(&class.number)).collect();
     place.netns.run(|| {
         htb::set(ifindex, new.into_iter())?;
-        htb::set(ifindex, leaves_first(plan, true))?;
-        htb::CHOICE.attach(ifindex, &program)
+        htb::set(ifindex, leaves_first(plan, true).filter(is_set))?;
+        htb::CHOICE.attach(ifindex, &program)?;
+        if whole.is_none() { htb::settle(ifindex, plan.fallback()) } else { Ok(()) }
     })?;
     set_clocks(&memories, plan, |_, _| true);
     write(&memories[0], &Record { stage: LimitStage::Limiting, ..record.clone() })?;
@@ -291,7 +290,8 @@ fn empty_leaves(base: u16, classes: &[ClassTraffic]) -> Vec<usize> {
         let (of, kind) = kind_of(class.number)?;
         let within = class.number - of;
         let place = match kind {
-            HtbClassKind::Held => within - HELD.first_class,
+            // The fallback is no leaf of the program.
+            HtbClassKind::Held => within.checked_sub(HELD.first_class)?,
             HtbClassKind::Passing => within - PASSING.first_class + HELD.count,
             HtbClassKind::Inner => return None,
         };

@@ -191,7 +191,7 @@ fn set_in_place(
         };
         if rate.is_some() || limit.burst.is_some() || classes.is_some() {
             let asked = Asked {
-                name: wire.clone(),
+                name: record.name.clone(),
                 direction: record.direction,
                 rate,
                 burst_bytes: limit.burst,
