@@ -299,20 +299,30 @@ impl<P: Packet> Router<P> {
     /// Forwards an IPv4 packet to which no special rule applies, which is nearly every one; `None` for any other.
     #[inline(always)]
     fn forward_v4(&self, frame: &mut [u8], destination: [u8; 4], value: u32, now_ns: u64) -> Option<u16> {
+        let head = frame.first_chunk_mut::<V4_HEAD>().filter(|head| head[22] > 1)?;
+        let (interface, front) = self.way_v4(head, destination, value, now_ns)?;
+        count_hop_v4(head);
+        head[..12].copy_from_slice(front);
+        Some(interface)
+    }
+
+    /// The interface that an IPv4 packet leaves by, and the link-layer addresses at its front, if it fits there and nothing is to be asked for.
+    #[inline(always)]
+    fn way_v4(
+        &self,
+        head: &[u8; V4_HEAD],
+        destination: [u8; 4],
+        value: u32,
+        now_ns: u64,
+    ) -> Option<(u16, &[u8; 12])> {
         let (interface, address) = match self.table.hop(value) {
             NextHop::OnLink(interface) => (interface, destination),
             NextHop::Gateway(interface, IpAddr::V4(gateway)) => (interface, gateway.octets()),
             _ => return None,
         };
-        let head = frame.first_chunk_mut::<V4_HEAD>()?;
         let fits = u16::from_be_bytes([head[16], head[17]]) <= self.ports[usize::from(interface)].mtu_bytes;
-        if head[22] <= 1 || !fits {
-            return None;
-        }
-        let front = self.neighbours.ready_v4(interface, address, now_ns)?;
-        count_hop_v4(head);
-        head[..12].copy_from_slice(front);
-        Some(interface)
+        let front = self.neighbours.ready_v4(interface, address, now_ns).filter(|_| fits)?;
+        Some((interface, front))
     }
 
     #[inline(never)]

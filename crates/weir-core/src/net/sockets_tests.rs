@@ -321,6 +321,6 @@ fn sums_of_datagrams_are_those_of_smoltcp() {
     for len in 0..64u8 {
         let payload: Vec<u8> = (0..len).map(|byte| byte.wrapping_mul(37)).collect();
         let packet = datagram("192.0.2.2:9", "192.0.2.1:7", &payload);
-        assert_eq!(udp_sum(&packet.0[34..], &packet.0[26..34]), 0xffff, "{len}");
+        assert_eq!(transport_sum(UDP, &packet.0[34..], &packet.0[26..34]), 0xffff, "{len}");
     }
 }

@@ -2,6 +2,9 @@
 //!
 //! A datagram of ours has its IP header from the socket that sends it; here it gets its link-layer addresses, or waits for them as any
 //! packet does. A datagram to an own address goes to the socket that is bound there, without leaving.
+//!
+//! A burst passes the stages of a router's: IPv4 destinations are looked up together, and nearly every IPv4 packet of ours leaves by one condition
+//! ([`Router::way_v4`]), with no hash of its neighbour; any other by the rules one after the other, which say the same.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -39,15 +42,28 @@ impl<P: Packet> Router<P> {
         verdicts: &mut [Verdict],
     ) {
         let is_own = usize::from(ingress) >= self.ports.len();
-        let mut hashes = [0; BURST_MAX];
-        for ((packet, verdict), hash) in packets.iter_mut().zip(verdicts).zip(&mut hashes) {
+        let mac = self.ports.get(usize::from(ingress)).map_or([0; 6], |port| port.mac);
+        let mut kinds = [Kind::Arp; BURST_MAX];
+        let mut destinations = [[0; 4]; BURST_MAX];
+        for (packet, (kind, destination)) in packets.iter().zip(kinds.iter_mut().zip(&mut destinations)) {
+            let frame = bytes.of(packet);
+            match is_own {
+                true => *destination = destination_v4(frame),
+                false => *kind = inspect(frame, mac, &self.sources, destination),
+            }
+        }
+        let mut values = [0; BURST_MAX];
+        self.table.lookup_burst_v4(&destinations[..packets.len()], &mut values);
+        let looked_up = kinds.iter().zip(destinations.iter().zip(&values));
+        for ((packet, verdict), (&kind, (&to, &value))) in packets.iter_mut().zip(verdicts).zip(looked_up) {
             let frame = bytes.of_mut(packet);
-            (*verdict, *hash) = match is_own {
-                true => self.leave_host(frame, now_ns),
-                false => self.enter_host(ingress, frame, now_ns),
+            let (decided, hash) = match is_own {
+                true => self.leave_host(frame, to, value, now_ns),
+                false => self.enter_host(ingress, frame, kind, value, now_ns),
             };
-            if *hash != 0 {
-                packet.meta_mut().flow_hash = *hash;
+            *verdict = decided;
+            if hash != 0 {
+                packet.meta_mut().flow_hash = hash;
             }
         }
         if self.neighbours.next_due_ns().is_some() {
@@ -55,14 +71,19 @@ impl<P: Packet> Router<P> {
         }
     }
 
-    /// The verdict on a packet that came in by an interface, and the hash of its flow if one was asked for.
+    /// The verdict on a packet that came in by an interface, and the hash of its flow if one was asked for. `value` is the routes' answer for its
+    /// destination, if it is an IPv4 packet.
     #[inline]
-    fn enter_host(&mut self, ingress: u16, frame: &mut [u8], now_ns: u64) -> (Verdict, u32) {
-        let mut destination = [0; 4];
-        let mac = self.ports[usize::from(ingress)].mac;
-        let kind = inspect(frame, mac, &self.sources, &mut destination);
+    fn enter_host(
+        &mut self,
+        ingress: u16,
+        frame: &mut [u8],
+        kind: Kind,
+        value: u32,
+        now_ns: u64,
+    ) -> (Verdict, u32) {
         let is_ours = match kind {
-            Kind::V4 => self.table.lookup_v4(destination.into()) == NextHop::Local,
+            Kind::V4 => matches!(self.table.hop(value), NextHop::Local),
             Kind::V6 { to_us: true } => frame.first_chunk::<V6_HEAD>().is_some_and(|head| {
                 let (_, destination) = addresses_v6(head);
                 self.table.lookup_v6(destination) == NextHop::Local
@@ -70,7 +91,7 @@ impl<P: Packet> Router<P> {
             }),
             // Packets to the groups of neighbour discovery, and ARP.
             Kind::V6 { to_us: false } | Kind::Arp => {
-                return (self.decide(ingress, frame, kind, destination, 0, now_ns), 0);
+                return (self.decide(ingress, frame, kind, [0; 4], 0, now_ns), 0);
             }
             Kind::V4Group => return (Verdict::Drop(DropReason::NoHandler), 0),
             Kind::Drop(reason) => return (Verdict::Drop(reason), 0),
@@ -98,9 +119,22 @@ impl<P: Packet> Router<P> {
         Verdict::Forward(self.ports.len() as u16 + socket)
     }
 
-    /// The verdict on a packet that a socket sends, and the hash of its flow.
+    /// The verdict on a packet that a socket sends, and the hash of its flow if it stays here. `value` is the routes' answer for its destination, if it
+    /// is an IPv4 packet.
     #[inline]
-    fn leave_host(&mut self, frame: &mut [u8], now_ns: u64) -> (Verdict, u32) {
+    fn leave_host(&mut self, frame: &mut [u8], to: [u8; 4], value: u32, now_ns: u64) -> (Verdict, u32) {
+        if let Some(head) = frame.first_chunk_mut::<V4_HEAD>().filter(|head| head[ETHERNET_LEN] >> 4 == 4)
+            && let Some((interface, front)) = self.way_v4(head, to, value, now_ns)
+        {
+            head[..12].copy_from_slice(front);
+            return (Verdict::Forward(interface), 0);
+        }
+        self.leave_host_otherwise(frame, now_ns)
+    }
+
+    /// The same of a packet that something stands in the way of, or of IPv6.
+    #[inline(never)]
+    fn leave_host_otherwise(&mut self, frame: &mut [u8], now_ns: u64) -> (Verdict, u32) {
         let Some(destination) = destination_of(frame) else {
             return (Verdict::Drop(DropReason::Malformed), 0);
         };
@@ -133,6 +167,15 @@ impl<P: Packet> Router<P> {
             Resolved::Drop(reason) => (Verdict::Drop(reason), 0),
             resolved => (send(frame, interface, resolved, false), 0),
         }
+    }
+}
+
+/// The destination of an IPv4 packet of ours, no address of any other.
+#[inline]
+fn destination_v4(frame: &[u8]) -> [u8; 4] {
+    match frame.first_chunk::<V4_HEAD>() {
+        Some(head) if head[ETHERNET_LEN] >> 4 == 4 => [head[30], head[31], head[32], head[33]],
+        _ => [0; 4],
     }
 }
 
