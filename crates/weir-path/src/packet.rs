@@ -16,8 +16,7 @@ pub struct PathPacket {
     pub meta: Meta,
     /// The frame that the packet lies in.
     pub frame: Frame,
-    /// The number in the plan of the attachment that the packet comes to, while it is under way to another worker. Out of the path, its
-    /// holder may keep a number of its own here.
+    /// The number in the plan of the attachment that the packet comes to, while it is under way to another worker.
     pub to: u32,
     /// The place in the frame where the packet starts, in bytes.
     pub offset_bytes: u16,

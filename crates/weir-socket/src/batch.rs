@@ -7,7 +7,6 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use weir_path::packet::PathPacket;
-use weir_ring::memory::Frame;
 
 use crate::datagram::{Datagram, DatagramMut, Held, ends, headers_len, turn_round, write_headers};
 use crate::socket::{UdpSocket, os};
@@ -43,13 +42,16 @@ use crate::socket::{UdpSocket, os};
 /// ```
 pub struct Datagrams<'s> {
     pub(crate) socket: &'s UdpSocket,
-    pub(crate) held: Vec<Held>,
-    pub(crate) most: usize,
+    packets: Vec<PathPacket>,
+    /// Of each packet.
+    held: Vec<Held>,
+    most: usize,
 }
 
 impl<'s> Datagrams<'s> {
     pub(crate) fn new(socket: &'s UdpSocket, most: usize) -> Datagrams<'s> {
-        Datagrams { socket, held: Vec::with_capacity(most), most: most.max(1) }
+        let most = most.max(1);
+        Datagrams { socket, packets: Vec::with_capacity(most), held: Vec::with_capacity(most), most }
     }
 
     /// How many there are.
@@ -70,13 +72,15 @@ impl<'s> Datagrams<'s> {
     /// Each of them, in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Datagram<'_>> {
         let (memory, rss) = (self.socket.memory(), self.socket.rss());
-        self.held.iter().map(move |held| Datagram { held, memory, rss })
+        let all = self.packets.iter().zip(&self.held);
+        all.map(move |(packet, held)| Datagram { packet, held, memory, rss })
     }
 
     /// Each of them, to be written.
     pub fn iter_mut(&mut self) -> impl ExactSizeIterator<Item = DatagramMut<'_>> {
         let memory = self.socket.memory();
-        self.held.iter_mut().map(move |held| DatagramMut { held, memory })
+        let all = self.packets.iter_mut().zip(&mut self.held);
+        all.map(move |(packet, held)| DatagramMut { packet, held, memory })
     }
 
     /// Writes one more, to this address, with a payload of so many bytes, zeros at first, which may be written in place.
@@ -116,23 +120,43 @@ impl<'s> Datagrams<'s> {
         let bytes = packet.bytes_mut(memory);
         bytes[headers_len(to.ip())..].fill(0);
         write_headers(bytes, source, to, 0);
-        self.held.push(Held { packet, is_received: false, is_changed: false, ecn: 0, received_bytes: 0 });
-        let held = self.held.last_mut().expect("it was pushed");
-        Ok(DatagramMut { held, memory })
+        self.packets.push(packet);
+        self.held.push(Held { lane: 0, is_received: false, is_changed: false, ecn: 0 });
+        let (packet, held) =
+            (self.packets.last_mut().expect("it was pushed"), self.held.last_mut().expect("it was pushed"));
+        Ok(DatagramMut { packet, held, memory })
     }
 
     /// Keeps those that `keep` says, in their order.
-    pub fn retain(&mut self, mut keep: impl FnMut(Datagram<'_>) -> bool) {
-        let (memory, rss) = (self.socket.memory(), self.socket.rss());
-        let gone: Vec<Held> =
-            self.held.extract_if(.., |held| !keep(Datagram { held, memory, rss })).collect();
+    pub fn retain(&mut self, keep: impl FnMut(Datagram<'_>) -> bool) {
+        let gone = self.remove_from(0, keep);
         self.socket.give_back(gone);
+    }
+
+    /// Takes those out that `keep` does not say, of all from this place on.
+    fn remove_from(
+        &mut self,
+        first: usize,
+        keep: impl FnMut(Datagram<'_>) -> bool,
+    ) -> Vec<(PathPacket, Held)> {
+        // All are asked before any is moved: one that panics loses none.
+        let keeps: Vec<bool> = self.iter().skip(first).map(keep).collect();
+        let all: Vec<_> = self.packets.drain(first..).zip(self.held.drain(first..)).collect();
+        let mut gone = Vec::new();
+        for ((packet, held), keeps) in all.into_iter().zip(keeps) {
+            if keeps {
+                self.packets.push(packet);
+                self.held.push(held);
+            } else {
+                gone.push((packet, held));
+            }
+        }
+        gone
     }
 
     /// Removes all of them.
     pub fn clear(&mut self) {
-        let gone = std::mem::take(&mut self.held);
-        self.held = self.socket.give_back(gone);
+        self.socket.give_back(self.packets.drain(..).zip(self.held.drain(..)));
     }
 }
 
@@ -157,22 +181,15 @@ impl UdpSocket {
         loop {
             self.wait_for_datagram(&mut receive)?;
             let before = batch.held.len();
-            receive.take(room, |packet| {
-                let received_bytes = packet.len_bytes;
-                batch.held.push(Held {
-                    packet,
-                    is_received: true,
-                    is_changed: false,
-                    ecn: 0,
-                    received_bytes,
-                });
+            let Datagrams { packets, held, .. } = &mut *batch;
+            receive.take_into(room, packets, |lane, count| {
+                let one = Held { lane, is_received: true, is_changed: false, ecn: 0 };
+                held.extend(std::iter::repeat_n(one, count));
             });
             if self.lock_peer().is_some() {
-                let memory = self.memory();
-                let others = batch
-                    .held
-                    .extract_if(before.., |held| !self.is_from_peer(ends(held.packet.bytes(memory)).0));
-                self.give_back_others(others.collect());
+                let others = batch.remove_from(before, |datagram| self.is_from_peer(datagram.peer()));
+                self.note_from_others(others.len() as u64);
+                self.give_back(others);
             }
             if batch.held.len() > before {
                 return Ok(batch.held.len() - before);
@@ -201,48 +218,40 @@ impl UdpSocket {
             let frame = self.wait_for_frame(&mut send)?;
             send.put_back(frame);
         }
-        let mut exchanged: Vec<(u32, Frame, u16)> = Vec::with_capacity(batch.held.len());
+        let mut returns = self.lock_returns();
         let mut count = 0;
-        for held in &mut batch.held {
+        let Datagrams { packets, held, .. } = &mut *batch;
+        for (packet, held) in packets.iter_mut().zip(&*held) {
             if held.is_received {
                 let Some(frame) = send.take_frame() else { break };
-                exchanged.push((held.packet.to, frame, held.received_bytes));
-                turn_round(held.packet.bytes_mut(memory), held.is_changed, held.ecn);
+                // It goes in the frame in which it came.
+                returns.read(held.lane, frame, packet.len_bytes);
+                turn_round(packet, memory, held.is_changed, held.ecn);
             } else if held.is_changed || held.ecn != 0 {
-                let bytes = held.packet.bytes_mut(memory);
+                let bytes = packet.bytes_mut(memory);
                 let (from, to) = ends(bytes);
                 write_headers(bytes, from, to, held.ecn);
             }
             count += 1;
         }
-        batch.held.drain(..count).for_each(|held| send.stage(held.packet));
-        send.publish();
-        drop(send);
-        if !exchanged.is_empty() {
-            let mut returns = self.lock_returns();
-            exchanged.into_iter().for_each(|(lane, frame, len_bytes)| returns.read(lane, frame, len_bytes));
-            returns.publish();
-        }
+        held.drain(..count);
+        let mut left = packets.split_off(count);
+        send.send_all(packets);
+        packets.append(&mut left);
+        returns.publish();
         Ok(count)
     }
 
-    /// Gives the frames of datagrams back that go nowhere; the memory that they were listed in.
-    pub(crate) fn give_back(&self, mut gone: Vec<Held>) -> Vec<Held> {
+    /// Gives the frames of datagrams back that go nowhere.
+    fn give_back(&self, gone: impl IntoIterator<Item = (PathPacket, Held)>) {
         let mut returns = self.lock_returns();
-        for Held { packet, is_received, received_bytes, .. } in gone.drain(..) {
+        for (packet, Held { lane, is_received, .. }) in gone {
             match is_received {
-                true => returns.read(packet.to, packet.frame, received_bytes),
+                true => returns.read(lane, packet.frame, packet.len_bytes),
                 false => returns.unused(packet.frame),
             }
         }
         returns.publish();
-        drop(returns);
-        gone
-    }
-
-    fn give_back_others(&self, others: Vec<Held>) {
-        self.note_from_others(others.len() as u64);
-        self.give_back(others);
     }
 
     fn check_own(&self, batch: &Datagrams<'_>) -> io::Result<()> {

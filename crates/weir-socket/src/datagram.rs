@@ -6,16 +6,20 @@
 //!
 //! The host ([`weir_core::net::router`]) has checked what comes: lengths fit, checksums are right. What leaves gets its headers here, but
 //! for the link-layer addresses. It is never cut (IPv4 with DF and identification 0, RFC 6864), so a datagram is no longer than the MTU.
+//! An answer goes in the frame of its question: addresses and ports change places, and the UDP checksum stays, as a sum is the same in any
+//! order (RFC 1071). It is computed where the payload is another or there was none.
+//!
+//! Headers are written as whole words: a processor waits for bytes that it has just written in parts and is to read as a whole.
 //!
 //! Owner: whoever holds the frame. Limits: IPv6 extension headers are not looked past; the host lets no such datagram through.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use smoltcp::wire::{
-    EthernetFrame, EthernetProtocol, Icmpv4DstUnreachable, Icmpv4Message, Icmpv4Packet, Icmpv6DstUnreachable,
-    Icmpv6Message, Icmpv6Packet, IpProtocol, Ipv4Packet, Ipv6Packet, UdpPacket,
+    Icmpv4DstUnreachable, Icmpv4Message, Icmpv4Packet, Icmpv6DstUnreachable, Icmpv6Message, Icmpv6Packet,
+    Ipv4Packet, Ipv6Packet,
 };
-use weir_core::net::sockets::udp_sum;
+use weir_core::net::checksum::ones_sum;
 use weir_core::steer::rss::Rss;
 use weir_path::packet::PathPacket;
 use weir_ring::memory::FrameMemory;
@@ -24,6 +28,11 @@ pub(crate) const ETHERNET_LEN: usize = 14;
 const IPV4_LEN: usize = 20;
 const IPV6_LEN: usize = 40;
 const UDP_LEN: usize = 8;
+/// All headers of a datagram.
+const V4_HEADERS: usize = ETHERNET_LEN + IPV4_LEN + UDP_LEN;
+const V6_HEADERS: usize = ETHERNET_LEN + IPV6_LEN + UDP_LEN;
+/// The protocol's number.
+const UDP: u8 = 17;
 /// The bits of a traffic class that are ECN's.
 pub(crate) const ECN_MASK: u8 = 0b11;
 /// Time to live of what we send (RFC 1700's default, as everybody's).
@@ -31,7 +40,7 @@ const TTL: u8 = 64;
 
 /// How long the headers before a payload are, to or from such an address.
 pub(crate) fn headers_len(address: IpAddr) -> usize {
-    ETHERNET_LEN + UDP_LEN + if address.is_ipv4() { IPV4_LEN } else { IPV6_LEN }
+    if address.is_ipv4() { V4_HEADERS } else { V6_HEADERS }
 }
 
 /// The longest payload that goes to such an address in an IP packet of so many bytes.
@@ -52,97 +61,120 @@ pub(crate) fn bucket_of(rss: &Rss, source: SocketAddr, destination: SocketAddr) 
 /// Writes all headers of a datagram from one address to another, of the same family, whose payload is there already, with this ECN codepoint;
 /// the frame has the length of the packet.
 pub(crate) fn write_headers(frame: &mut [u8], source: SocketAddr, destination: SocketAddr, ecn: u8) {
-    let ip_len = frame.len() - ETHERNET_LEN;
-    let (ethertype, ip_header_len) = match (source.ip(), destination.ip()) {
+    let ports = [source.port(), destination.port()].map(u16::to_be_bytes);
+    match (source.ip(), destination.ip()) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
-            let mut ip = Ipv4Packet::new_unchecked(&mut frame[ETHERNET_LEN..]);
-            ip.set_version(4);
-            ip.set_header_len(IPV4_LEN as u8);
-            ip.set_dscp(0);
-            ip.set_ecn(ecn);
-            ip.set_total_len(ip_len as u16);
-            ip.set_ident(0);
-            ip.clear_flags();
-            ip.set_dont_frag(true);
-            ip.set_frag_offset(0);
-            ip.set_hop_limit(TTL);
-            ip.set_next_header(IpProtocol::Udp);
-            ip.set_src_addr(from);
-            ip.set_dst_addr(to);
-            ip.fill_checksum();
-            (EthernetProtocol::Ipv4, IPV4_LEN)
+            let flow = Flow { addresses: [from.octets(), to.octets()], ports };
+            flow.write_v4(frame, ecn, None);
         }
         (IpAddr::V6(from), IpAddr::V6(to)) => {
-            let mut ip = Ipv6Packet::new_unchecked(&mut frame[ETHERNET_LEN..]);
-            ip.set_version(6);
-            ip.set_traffic_class(ecn);
-            ip.set_flow_label(0);
-            ip.set_payload_len((ip_len - IPV6_LEN) as u16);
-            ip.set_next_header(IpProtocol::Udp);
-            ip.set_hop_limit(TTL);
-            ip.set_src_addr(from);
-            ip.set_dst_addr(to);
-            (EthernetProtocol::Ipv6, IPV6_LEN)
+            let flow = Flow { addresses: [from.octets(), to.octets()], ports };
+            flow.write_v6(frame, ecn, None);
         }
         _ => unreachable!("a datagram has addresses of one family"),
-    };
-    EthernetFrame::new_unchecked(&mut *frame).set_ethertype(ethertype);
-    let mut udp = UdpPacket::new_unchecked(&mut frame[ETHERNET_LEN + ip_header_len..]);
-    udp.set_src_port(source.port());
-    udp.set_dst_port(destination.port());
-    udp.set_len((ip_len - ip_header_len) as u16);
-    fill_checksum(frame);
-}
-
-/// Computes the checksum of a datagram whose headers are there.
-fn fill_checksum(frame: &mut [u8]) {
-    let (addresses, udp_at) = match frame[ETHERNET_LEN] >> 4 {
-        4 => (ETHERNET_LEN + 12..ETHERNET_LEN + 20, ETHERNET_LEN + IPV4_LEN),
-        _ => (ETHERNET_LEN + 8..ETHERNET_LEN + 40, ETHERNET_LEN + IPV6_LEN),
-    };
-    frame[udp_at + 6..udp_at + 8].fill(0);
-    let sum = !udp_sum(&frame[udp_at..], &frame[addresses]);
-    // Zero says that there is none (RFC 768).
-    let sum = if sum == 0 { 0xffff } else { sum };
-    frame[udp_at + 6..udp_at + 8].copy_from_slice(&sum.to_ne_bytes());
-}
-
-/// Makes an answer of a datagram that came in: to where it came from, with the payload that is there now, and this ECN codepoint.
-pub(crate) fn turn_round(frame: &mut [u8], is_changed: bool, ecn: u8) {
-    let (from, to) = ends(frame);
-    let is_v4 = from.is_ipv4();
-    let udp_at = headers_len(from.ip()) - UDP_LEN;
-    let has_options = is_v4 && frame[ETHERNET_LEN] != 0x45;
-    // A sum stays as it is when addresses and ports change places.
-    let kept: [u8; 2] = [frame[udp_at + 6], frame[udp_at + 7]];
-    let is_kept = !is_changed && !has_options && kept != [0, 0];
-    if !is_kept {
-        return write_headers(frame, to, from, ecn);
     }
-    if is_v4 {
-        let mut ip = Ipv4Packet::new_unchecked(&mut frame[ETHERNET_LEN..]);
-        let (IpAddr::V4(from), IpAddr::V4(to)) = (from.ip(), to.ip()) else { return };
-        ip.set_dscp(0);
-        ip.set_ecn(ecn);
-        ip.set_ident(0);
-        ip.clear_flags();
-        ip.set_dont_frag(true);
-        ip.set_hop_limit(TTL);
-        ip.set_src_addr(to);
-        ip.set_dst_addr(from);
-        ip.fill_checksum();
+}
+
+/// Makes an answer of a datagram that came in: to where it came from, with the payload that is there now, and this ECN codepoint. IPv4 options and
+/// what lies behind the datagram do not go back.
+#[inline]
+pub(crate) fn turn_round(packet: &mut PathPacket, memory: &FrameMemory, is_changed: bool, ecn: u8) {
+    let frame = packet.bytes_mut(memory);
+    let payload = payload_range(frame);
+    let (udp_at, payload_len) = (payload.start - UDP_LEN, payload.len());
+    // A sum stays as it is when addresses and ports change places; zero says that there is none.
+    let sum = [frame[udp_at + 6], frame[udp_at + 7]];
+    let sum = Some(sum).filter(|sum| !is_changed && *sum != [0, 0]);
+    let len = if frame[ETHERNET_LEN] >> 4 == 4 {
+        let flow = Flow::read(&frame[ETHERNET_LEN + 12..], &frame[udp_at..]);
+        if payload.start != V4_HEADERS {
+            frame.copy_within(payload, V4_HEADERS);
+        }
+        let len = V4_HEADERS + payload_len;
+        flow.back().write_v4(&mut frame[..len], ecn, sum);
+        len
     } else {
-        let mut ip = Ipv6Packet::new_unchecked(&mut frame[ETHERNET_LEN..]);
-        let (IpAddr::V6(from), IpAddr::V6(to)) = (from.ip(), to.ip()) else { return };
-        ip.set_traffic_class(ecn);
-        ip.set_flow_label(0);
-        ip.set_hop_limit(TTL);
-        ip.set_src_addr(to);
-        ip.set_dst_addr(from);
+        let flow = Flow::read(&frame[ETHERNET_LEN + 8..], &frame[udp_at..]);
+        let len = V6_HEADERS + payload_len;
+        flow.back().write_v6(&mut frame[..len], ecn, sum);
+        len
+    };
+    packet.len_bytes = len as u16;
+}
+
+/// Source and destination of a datagram, in this order, as they stand in its headers. An address has 4 bytes or 16.
+#[derive(Clone, Copy)]
+struct Flow<const N: usize> {
+    addresses: [[u8; N]; 2],
+    ports: [[u8; 2]; 2],
+}
+
+impl<const N: usize> Flow<N> {
+    /// From where the addresses begin, and where the UDP header does.
+    #[inline]
+    fn read(addresses: &[u8], udp: &[u8]) -> Flow<N> {
+        let addresses: &[[u8; N]; 2] =
+            addresses.as_chunks().0.first_chunk().expect("the host has checked it");
+        let ports: &[[u8; 2]; 2] = udp.as_chunks().0.first_chunk().expect("the host has checked it");
+        Flow { addresses: *addresses, ports: *ports }
     }
-    let mut udp = UdpPacket::new_unchecked(&mut frame[udp_at..]);
-    udp.set_src_port(to.port());
-    udp.set_dst_port(from.port());
+
+    /// That of an answer.
+    #[inline]
+    fn back(self) -> Flow<N> {
+        let Flow { addresses: [from, to], ports: [from_port, to_port] } = self;
+        Flow { addresses: [to, from], ports: [to_port, from_port] }
+    }
+
+    /// The UDP header before a payload, with this checksum if it is known.
+    #[inline]
+    fn udp_header(&self, payload: &[u8], sum: Option<[u8; 2]>) -> [u8; UDP_LEN] {
+        let len = (UDP_LEN + payload.len()) as u16;
+        let sum = sum.unwrap_or_else(|| {
+            // The length stands in the header and in the pseudo header, with the protocol.
+            let words = 2 * u64::from(len.to_be()) + u64::from(u16::from(UDP).to_be());
+            let words = u64::from(ones_sum(self.addresses.as_flattened(), words));
+            let words = u64::from(ones_sum(self.ports.as_flattened(), words));
+            match !ones_sum(payload, words) {
+                // Zero says that there is none (RFC 768).
+                0 => [0xff; 2],
+                sum => sum.to_ne_bytes(),
+            }
+        });
+        let ([[f0, f1], [t0, t1]], [l0, l1]) = (self.ports, len.to_be_bytes());
+        [f0, f1, t0, t1, l0, l1, sum[0], sum[1]]
+    }
+}
+
+impl Flow<4> {
+    /// Writes the headers before the payload, with this UDP checksum if it is known.
+    #[inline]
+    fn write_v4(&self, frame: &mut [u8], ecn: u8, sum: Option<[u8; 2]>) {
+        const DONT_FRAGMENT: u8 = 0x40;
+        let (head, payload) = frame.split_first_chunk_mut::<V4_HEADERS>().expect("the headers have room");
+        let [l0, l1] = ((IPV4_LEN + UDP_LEN + payload.len()) as u16).to_be_bytes();
+        let mut ip = [0x45, ecn, l0, l1, 0, 0, DONT_FRAGMENT, 0, TTL, UDP, 0, 0];
+        let addresses = self.addresses.as_flattened();
+        let ip_sum = !ones_sum(&ip, u64::from(ones_sum(addresses, 0)));
+        ip[10..].copy_from_slice(&ip_sum.to_ne_bytes());
+        head[12..14].copy_from_slice(&[0x08, 0x00]);
+        head[14..26].copy_from_slice(&ip);
+        head[26..34].copy_from_slice(addresses);
+        head[34..].copy_from_slice(&self.udp_header(payload, sum));
+    }
+}
+
+impl Flow<16> {
+    /// As [`Flow::write_v4`].
+    #[inline]
+    fn write_v6(&self, frame: &mut [u8], ecn: u8, sum: Option<[u8; 2]>) {
+        let (head, payload) = frame.split_first_chunk_mut::<V6_HEADERS>().expect("the headers have room");
+        let [l0, l1] = ((UDP_LEN + payload.len()) as u16).to_be_bytes();
+        head[12..14].copy_from_slice(&[0x86, 0xdd]);
+        head[14..22].copy_from_slice(&[0x60, ecn << 4, 0, 0, l0, l1, UDP, TTL]);
+        head[22..54].copy_from_slice(self.addresses.as_flattened());
+        head[54..].copy_from_slice(&self.udp_header(payload, sum));
+    }
 }
 
 /// Where a datagram came from, and where it goes.
@@ -175,7 +207,16 @@ pub(crate) fn payload_range(frame: &[u8]) -> std::ops::Range<usize> {
 
 /// What an ICMP error is about: to whom that was sent, and the number of the error. None of a datagram, and of errors that are no more
 /// than news of the network's (RFC 1122 section 4.2.3.9 calls them soft).
+#[inline]
 pub(crate) fn error_of(frame: &[u8]) -> Option<(SocketAddr, i32)> {
+    let ip = frame.first_chunk::<{ ETHERNET_LEN + IPV4_LEN }>()?;
+    let protocol = if ip[ETHERNET_LEN] >> 4 == 4 { ip[ETHERNET_LEN + 9] } else { ip[ETHERNET_LEN + 6] };
+    if protocol == UDP { None } else { quoted_error(frame) }
+}
+
+/// The same of a packet that is no datagram.
+#[cold]
+fn quoted_error(frame: &[u8]) -> Option<(SocketAddr, i32)> {
     const ICMP: u8 = 1;
     const ICMPV6: u8 = 58;
     let ip = frame.get(ETHERNET_LEN..)?;
@@ -220,23 +261,23 @@ pub(crate) fn error_of(frame: &[u8]) -> Option<(SocketAddr, i32)> {
     }
 }
 
-/// A datagram as a batch holds it.
-#[derive(Debug)]
+/// What a batch knows of a datagram beside its packet. Packets are apart from this, so that they move as memory.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Held {
-    pub(crate) packet: PathPacket,
+    /// The lane that it came by, if it came in.
+    pub(crate) lane: u16,
     /// Whether it came in, and so goes back to where it came from if it is sent.
     pub(crate) is_received: bool,
     /// Whether its payload is another than came in.
     pub(crate) is_changed: bool,
     /// The ECN codepoint that it is sent with.
     pub(crate) ecn: u8,
-    /// How long the packet was that came in.
-    pub(crate) received_bytes: u16,
 }
 
 /// A datagram of a batch ([`crate::Datagrams`]).
 #[derive(Clone, Copy)]
 pub struct Datagram<'a> {
+    pub(crate) packet: &'a PathPacket,
     pub(crate) held: &'a Held,
     pub(crate) memory: &'a FrameMemory,
     pub(crate) rss: &'a Rss,
@@ -244,13 +285,14 @@ pub struct Datagram<'a> {
 
 /// A datagram of a batch, to be written.
 pub struct DatagramMut<'a> {
+    pub(crate) packet: &'a mut PathPacket,
     pub(crate) held: &'a mut Held,
     pub(crate) memory: &'a FrameMemory,
 }
 
 impl<'a> Datagram<'a> {
     fn frame(&self) -> &'a [u8] {
-        self.held.packet.bytes(self.memory)
+        self.packet.bytes(self.memory)
     }
 
     /// What it says.
@@ -278,7 +320,7 @@ impl<'a> Datagram<'a> {
 
     /// The Toeplitz hash of its flow: an answer has the same, as the key is symmetric unless another was chosen.
     pub fn flow_hash(&self) -> u32 {
-        match self.held.packet.meta.flow_hash {
+        match self.packet.meta.flow_hash {
             0 => self.rss.hash(self.frame()),
             hash => hash,
         }
@@ -291,14 +333,14 @@ impl<'a> Datagram<'a> {
 
     /// When the path took it, in nanoseconds of its clock (`CLOCK_MONOTONIC`).
     pub fn arrival_ns(&self) -> u64 {
-        self.held.packet.meta.arrival_ns
+        self.packet.meta.arrival_ns
     }
 }
 
 impl DatagramMut<'_> {
     /// What it says.
     pub fn payload(&self) -> &[u8] {
-        let frame = self.held.packet.bytes(self.memory);
+        let frame = self.packet.bytes(self.memory);
         &frame[payload_range(frame)]
     }
 
@@ -310,8 +352,12 @@ impl DatagramMut<'_> {
     /// The same, to be written.
     pub fn payload_mut(&mut self) -> &mut [u8] {
         self.held.is_changed = true;
-        let frame = self.held.packet.bytes_mut(self.memory);
+        let frame = self.packet.bytes_mut(self.memory);
         let range = payload_range(frame);
         &mut frame[range]
     }
 }
+
+#[cfg(test)]
+#[path = "datagram_tests.rs"]
+mod tests;

@@ -227,9 +227,23 @@ impl SendHalf {
         self.sent.stage(packet).expect("a ring has a slot for each frame of the send buffer");
     }
 
+    /// Sends packets as [`SendHalf::stage`] and [`SendHalf::publish`] do, and leaves none.
+    pub(crate) fn send_all(&mut self, packets: &mut Vec<PathPacket>) {
+        let count = packets.len();
+        let sent = self.sent.push_all(packets);
+        assert_eq!(sent, count, "a ring has a slot for each frame of the send buffer");
+        self.announce(count);
+    }
+
     /// Lets the worker have what was staged.
     pub(crate) fn publish(&mut self) {
-        if self.sent.publish() > 0 {
+        let count = self.sent.publish();
+        self.announce(count);
+    }
+
+    /// Calls the worker for so many packets.
+    fn announce(&self, count: usize) {
+        if count > 0 {
             // R0, to A0.
             self.lane.is_announced.store(true, Ordering::Release);
             self.caller.call();
@@ -289,17 +303,35 @@ impl SendHalf {
 }
 
 impl ReceiveHalf {
-    /// Hands the datagrams that have come to `each`, at most so many; how many. Each has the number of its lane in `to`.
-    pub(crate) fn take(&mut self, most: usize, mut each: impl FnMut(PathPacket)) -> usize {
+    /// Hands the datagrams that have come to `each` with the numbers of their lanes, at most so many; how many.
+    pub(crate) fn take(&mut self, most: usize, mut each: impl FnMut(u16, PathPacket)) -> usize {
         let mut taken = 0;
         for _ in 0..self.received.len() {
             let lane = self.turn;
             self.turn = (lane + 1) % self.received.len();
-            let each = |mut packet: PathPacket| {
-                packet.to = lane as u32;
-                each(packet);
-            };
-            taken += self.received[lane].0.pop_each(most - taken, each);
+            taken += self.received[lane].0.pop_each(most - taken, |packet| each(lane as u16, packet));
+            if taken == most {
+                break;
+            }
+        }
+        taken
+    }
+
+    /// Moves the datagrams that have come to the end of `packets`, at most so many and as have room there without allocating; how many. `moved` is
+    /// told of each lane how many came by it.
+    pub(crate) fn take_into(
+        &mut self,
+        most: usize,
+        packets: &mut Vec<PathPacket>,
+        mut moved: impl FnMut(u16, usize),
+    ) -> usize {
+        let mut taken = 0;
+        for _ in 0..self.received.len() {
+            let lane = self.turn;
+            self.turn = (lane + 1) % self.received.len();
+            let count = self.received[lane].0.pop_into(packets, most - taken);
+            moved(lane as u16, count);
+            taken += count;
             if taken == most {
                 break;
             }
@@ -363,8 +395,8 @@ fn has_any(lanes: &mut [ReceiveLane]) -> bool {
 
 impl Returns {
     /// Gives the frame of a datagram of so many bytes back, or another one for it, to the lane that it came by, with the next [`Returns::publish`].
-    pub(crate) fn read(&mut self, lane: u32, frame: Frame, len_bytes: u16) {
-        self.stage(lane as usize, Returned::Read(frame, len_bytes));
+    pub(crate) fn read(&mut self, lane: u16, frame: Frame, len_bytes: u16) {
+        self.stage(lane.into(), Returned::Read(frame, len_bytes));
     }
 
     /// Gives a frame of the send buffer back, which has another for it, with the next [`Returns::publish`].
@@ -374,8 +406,8 @@ impl Returns {
     }
 
     /// Gives the frame of a packet back that is not read, to the lane that it came by, with the next [`Returns::publish`].
-    pub(crate) fn unread(&mut self, lane: u32, frame: Frame) {
-        self.stage(lane as usize, Returned::Unread(frame));
+    pub(crate) fn unread(&mut self, lane: u16, frame: Frame) {
+        self.stage(lane.into(), Returned::Unread(frame));
     }
 
     fn stage(&mut self, lane: usize, returned: Returned) {

@@ -463,8 +463,9 @@ impl TransmitRing for SocketPort {
 
     fn complete(&mut self, frames: &mut Frames, mut each: impl FnMut(Count, Completion)) {
         if let Some(open) = &mut self.open {
-            let delivered = &mut self.ended.delivered;
+            let mut delivered = Count::default();
             open.take_returned(frames, |len_bytes| delivered.add(len_bytes.into()));
+            self.ended.delivered.merge(delivered);
         }
         self.pay(frames);
         let Ended { delivered, full, closed } = std::mem::take(&mut self.ended);

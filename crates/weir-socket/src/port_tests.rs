@@ -204,7 +204,7 @@ fn a_full_receive_buffer_holds_its_senders_alone() {
     let mut came = 0;
     for _ in 0..1000 {
         let Halves { receive, returns, .. } = &mut bed.halves[1];
-        came += receive.take(usize::MAX, |packet| returns.read(packet.to, packet.frame, packet.len_bytes));
+        came += receive.take(usize::MAX, |lane, packet| returns.read(lane, packet.frame, packet.len_bytes));
         returns.publish();
         bed.step();
     }
@@ -287,10 +287,10 @@ fn what_came_by_a_worker_goes_back_there() {
     let mut lanes = Vec::new();
     while socket.receive.is_readable() {
         let Halves { receive, returns, .. } = &mut socket;
-        receive.take(2, |packet| {
-            assert_eq!(u32::from(packet.len_bytes), 100 + packet.to);
-            lanes.push(packet.to);
-            returns.read(packet.to, packet.frame, packet.len_bytes);
+        receive.take(2, |lane, packet| {
+            assert_eq!(packet.len_bytes, 100 + lane);
+            lanes.push(lane);
+            returns.read(lane, packet.frame, packet.len_bytes);
         });
     }
     assert_eq!(lanes, [0, 0, 1, 1, 0, 0, 1, 1, 0, 1]);

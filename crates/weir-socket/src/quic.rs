@@ -120,11 +120,11 @@ impl AsyncUdpSocket for QuicSocket {
             let mut places = buffers.iter_mut().zip(&mut *meta);
             let mut returns = self.socket.lock_returns();
             let room = places.len();
-            let count = receive.take(room, |packet| {
+            let count = receive.take(room, |lane, packet| {
                 if let Some((buffer, meta)) = places.next() {
                     *meta = copy_out(packet.bytes(memory), buffer);
                 }
-                returns.read(packet.to, packet.frame, packet.len_bytes);
+                returns.read(lane, packet.frame, packet.len_bytes);
             });
             returns.publish();
             drop(returns);

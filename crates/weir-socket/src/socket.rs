@@ -216,15 +216,15 @@ impl UdpSocket {
         buffer: &mut [u8],
     ) -> Option<(usize, SocketAddr)> {
         let mut one = None;
-        receive.take(1, |packet| one = Some(packet));
-        let packet = one?;
+        receive.take(1, |lane, packet| one = Some((lane, packet)));
+        let (lane, packet) = one?;
         let bytes = packet.bytes(self.memory());
         let (from, _) = ends(bytes);
         let payload = &bytes[payload_range(bytes)];
         let len = payload.len().min(buffer.len());
         buffer[..len].copy_from_slice(&payload[..len]);
         let mut returns = self.lock_returns();
-        returns.read(packet.to, packet.frame, packet.len_bytes);
+        returns.read(lane, packet.frame, packet.len_bytes);
         returns.publish();
         drop(returns);
         if !self.is_from_peer(from) {

@@ -152,9 +152,9 @@ impl TcpModel {
     pub fn read(&mut self, stream: usize) -> usize {
         let Halves { receive, returns, .. } = &mut self.streams[stream].halves;
         let mut bytes = 0;
-        receive.take(usize::MAX, |packet| {
+        receive.take(usize::MAX, |lane, packet| {
             bytes += usize::from(packet.len_bytes);
-            returns.read(packet.to, packet.frame, packet.len_bytes);
+            returns.read(lane, packet.frame, packet.len_bytes);
         });
         returns.publish();
         self.hear();

@@ -75,8 +75,16 @@ pub(crate) struct Inner {
 /// What has come.
 pub(crate) struct Receiving {
     pub(crate) half: ReceiveHalf,
-    /// The chunk that is being read, and how much of it was.
-    chunk: Option<(PathPacket, usize)>,
+    chunk: Option<Chunk>,
+}
+
+/// A chunk that is being read.
+struct Chunk {
+    packet: PathPacket,
+    /// The lane that it came by.
+    lane: u16,
+    /// How many of its bytes were read.
+    done: usize,
 }
 
 impl TcpStream {
@@ -325,7 +333,7 @@ impl Inner {
         let has_ended = self.shared.stream.has(StreamState::RECEIVE_ENDED | StreamState::SHUT_RECEIVE);
         let is_abandoned = half.is_abandoned();
         if chunk.is_none() {
-            half.take(1, |packet| *chunk = Some((packet, 0)));
+            half.take(1, |lane, packet| *chunk = Some(Chunk { packet, lane, done: 0 }));
         }
         if chunk.is_some() {
             return Ok(Some(true));
@@ -343,14 +351,14 @@ impl Inner {
         read: impl FnOnce(&[u8]) -> (usize, usize),
     ) -> usize {
         let Receiving { chunk, .. } = receiving;
-        let Some((packet, done)) = chunk else { return 0 };
+        let Some(Chunk { packet, done, .. }) = chunk else { return 0 };
         let (taken, told) = read(&packet.bytes(self.stack.memory())[*done..]);
         *done += taken;
         if *done == usize::from(packet.len_bytes)
-            && let Some((packet, _)) = chunk.take()
+            && let Some(Chunk { packet, lane, .. }) = chunk.take()
         {
             let mut returns = self.lock_returns();
-            returns.read(packet.to, packet.frame, packet.len_bytes);
+            returns.read(lane, packet.frame, packet.len_bytes);
             returns.publish();
         }
         told
@@ -376,7 +384,7 @@ impl Drop for Inner {
         let unread = receive.chunk.take();
         let mut returns = self.lock_returns();
         spare.into_iter().for_each(|frame| returns.unused(frame));
-        unread.into_iter().for_each(|(packet, _)| returns.unread(packet.to, packet.frame));
+        unread.into_iter().for_each(|Chunk { packet, lane, .. }| returns.unread(lane, packet.frame));
         returns.publish();
     }
 }
