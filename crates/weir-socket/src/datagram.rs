@@ -148,7 +148,7 @@ impl<const N: usize> Flow<N> {
 
 impl Flow<4> {
     /// Writes the headers before the payload, with this UDP checksum if it is known.
-    #[inline]
+    #[inline(always)]
     fn write_v4(&self, frame: &mut [u8], ecn: u8, sum: Option<[u8; 2]>) {
         const DONT_FRAGMENT: u8 = 0x40;
         let (head, payload) = frame.split_first_chunk_mut::<V4_HEADERS>().expect("the headers have room");
@@ -166,7 +166,7 @@ impl Flow<4> {
 
 impl Flow<16> {
     /// As [`Flow::write_v4`].
-    #[inline]
+    #[inline(always)]
     fn write_v6(&self, frame: &mut [u8], ecn: u8, sum: Option<[u8; 2]>) {
         let (head, payload) = frame.split_first_chunk_mut::<V6_HEADERS>().expect("the headers have room");
         let [l0, l1] = ((UDP_LEN + payload.len()) as u16).to_be_bytes();

@@ -10,6 +10,11 @@
 //! Source: RFC 1071 (sums in any byte order), RFC 1624 section 3, equation 3. Sums over ICMP messages come from
 //! `smoltcp::wire`.
 
+use weir_simd::sum::sum_words;
+
+/// The number of words from which on wide additions are worth a call.
+const LONG_WORDS: usize = 16;
+
 /// Length of an IPv4 header without options.
 pub const IPV4_LEN: usize = 20;
 
@@ -40,7 +45,12 @@ pub fn ones_sum(bytes: &[u8], start: u64) -> u16 {
     let (words, rest) = bytes.as_chunks::<4>();
     let mut last = [0; 4];
     last[..rest.len()].copy_from_slice(rest);
-    let sum: u64 = words.iter().map(|&word| u64::from(u32::from_ne_bytes(word))).sum();
+    // A header is summed where it is read.
+    let sum = if words.len() < LONG_WORDS {
+        words.iter().map(|&word| u64::from(u32::from_ne_bytes(word))).sum()
+    } else {
+        sum_words(words)
+    };
     let sum = sum + start + u64::from(u32::from_ne_bytes(last));
     let sum = (sum >> 32) + (sum & 0xffff_ffff);
     let sum = (sum >> 32) + (sum & 0xffff_ffff);

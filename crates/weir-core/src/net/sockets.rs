@@ -211,6 +211,7 @@ impl Bindings {
     }
 
     /// The entries of a port in the family of an address.
+    #[inline(always)]
     fn of_port(&self, address: IpAddr, port: u16) -> impl Iterator<Item = &Entry> {
         let mut next = self.first[usize::from(address.is_ipv6())][usize::from(port)];
         std::iter::from_fn(move || {
@@ -223,13 +224,21 @@ impl Bindings {
     /// The socket for a datagram to this address and port.
     #[inline(always)]
     pub(super) fn find(&self, address: IpAddr, port: u16) -> Option<Found<'_>> {
-        let entry = self
-            .of_port(address, port)
-            .find(|entry| entry.address == address || entry.address.is_unspecified())?;
-        match &entry.sockets[..] {
-            [Some(socket)] => Some(Found::Socket(*socket)),
-            sockets => Some(Found::Bucket(sockets)),
+        // A loop is inlined where `find` is not.
+        for entry in self.of_port(address, port) {
+            let is_meant = match (entry.address, address) {
+                (IpAddr::V4(own), IpAddr::V4(asked)) => own == asked || own.is_unspecified(),
+                (IpAddr::V6(own), IpAddr::V6(asked)) => own == asked || own.is_unspecified(),
+                _ => false,
+            };
+            if is_meant {
+                return Some(match &entry.sockets[..] {
+                    [Some(socket)] => Found::Socket(*socket),
+                    sockets => Found::Bucket(sockets),
+                });
+            }
         }
+        None
     }
 }
 

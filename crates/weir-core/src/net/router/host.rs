@@ -57,11 +57,10 @@ impl<P: Packet> Router<P> {
         let looked_up = kinds.iter().zip(destinations.iter().zip(&values));
         for ((packet, verdict), (&kind, (&to, &value))) in packets.iter_mut().zip(verdicts).zip(looked_up) {
             let frame = bytes.of_mut(packet);
-            let (decided, hash) = match is_own {
-                true => self.leave_host(frame, to, value, now_ns),
-                false => self.enter_host(ingress, frame, kind, value, now_ns),
+            let hash = match is_own {
+                true => self.leave_host(frame, to, value, now_ns, verdict),
+                false => self.enter_host(ingress, frame, kind, value, now_ns, verdict),
             };
-            *verdict = decided;
             if hash != 0 {
                 packet.meta_mut().flow_hash = hash;
             }
@@ -71,8 +70,10 @@ impl<P: Packet> Router<P> {
         }
     }
 
-    /// The verdict on a packet that came in by an interface, and the hash of its flow if one was asked for. `value` is the routes' answer for its
+    /// Decides on a packet that came in by an interface. Returns the hash of its flow, 0 if none was asked for. `value` is the routes' answer for its
     /// destination, if it is an IPv4 packet.
+    ///
+    /// The verdict is written where it stays: a processor waits for a value that it has just written in parts and is to copy as a whole.
     #[inline]
     fn enter_host(
         &mut self,
@@ -81,7 +82,8 @@ impl<P: Packet> Router<P> {
         kind: Kind,
         value: u32,
         now_ns: u64,
-    ) -> (Verdict, u32) {
+        verdict: &mut Verdict,
+    ) -> u32 {
         let is_ours = match kind {
             Kind::V4 => matches!(self.table.hop(value), NextHop::Local),
             Kind::V6 { to_us: true } => frame.first_chunk::<V6_HEAD>().is_some_and(|head| {
@@ -91,23 +93,37 @@ impl<P: Packet> Router<P> {
             }),
             // Packets to the groups of neighbour discovery, and ARP.
             Kind::V6 { to_us: false } | Kind::Arp => {
-                return (self.decide(ingress, frame, kind, [0; 4], 0, now_ns), 0);
+                *verdict = self.decide(ingress, frame, kind, [0; 4], 0, now_ns);
+                return 0;
             }
-            Kind::V4Group => return (Verdict::Drop(DropReason::NoHandler), 0),
-            Kind::Drop(reason) => return (Verdict::Drop(reason), 0),
+            Kind::V4Group => {
+                *verdict = Verdict::Drop(DropReason::NoHandler);
+                return 0;
+            }
+            Kind::Drop(reason) => {
+                *verdict = Verdict::Drop(reason);
+                return 0;
+            }
         };
         if !is_ours {
-            return (Verdict::Drop(DropReason::NotForUs), 0);
+            *verdict = Verdict::Drop(DropReason::NotForUs);
+            return 0;
         }
         match self.to_host(frame) {
-            ToHost::Socket(socket, hash) => (self.to_socket(socket), hash),
-            ToHost::Drop(reason) => (Verdict::Drop(reason), 0),
+            ToHost::Socket(socket, hash) => {
+                *verdict = self.to_socket(socket);
+                return hash;
+            }
+            ToHost::Drop(reason) => *verdict = Verdict::Drop(reason),
             // Echo requests are answered, and senders are told that no socket listens.
-            ToHost::NoPort | ToHost::Other => match kind {
-                Kind::V4 => (self.local_v4(ingress, frame, now_ns), 0),
-                _ => (self.local_v6(ingress, frame, now_ns), 0),
-            },
+            ToHost::NoPort | ToHost::Other => {
+                *verdict = match kind {
+                    Kind::V4 => self.local_v4(ingress, frame, now_ns),
+                    _ => self.local_v6(ingress, frame, now_ns),
+                }
+            }
         }
+        0
     }
 
     fn to_host(&self, frame: &[u8]) -> ToHost {
@@ -119,20 +135,30 @@ impl<P: Packet> Router<P> {
         Verdict::Forward(self.ports.len() as u16 + socket)
     }
 
-    /// The verdict on a packet that a socket sends, and the hash of its flow if it stays here. `value` is the routes' answer for its destination, if it
+    /// Decides on a packet that a socket sends. Returns the hash of its flow if it stays here. `value` is the routes' answer for its destination, if it
     /// is an IPv4 packet.
     #[inline]
-    fn leave_host(&mut self, frame: &mut [u8], to: [u8; 4], value: u32, now_ns: u64) -> (Verdict, u32) {
+    fn leave_host(
+        &mut self,
+        frame: &mut [u8],
+        to: [u8; 4],
+        value: u32,
+        now_ns: u64,
+        verdict: &mut Verdict,
+    ) -> u32 {
         if let Some(head) = frame.first_chunk_mut::<V4_HEAD>().filter(|head| head[ETHERNET_LEN] >> 4 == 4)
             && let Some((interface, front)) = self.way_v4(head, to, value, now_ns)
         {
             head[..12].copy_from_slice(front);
-            return (Verdict::Forward(interface), 0);
+            *verdict = Verdict::Forward(interface);
+            return 0;
         }
-        self.leave_host_otherwise(frame, now_ns)
+        let (decided, hash) = self.leave_host_otherwise(frame, now_ns);
+        *verdict = decided;
+        hash
     }
 
-    /// The same of a packet that something stands in the way of, or of IPv6.
+    /// The verdict on a packet of IPv6 or one that something stands in the way of, and the hash of its flow if it stays here.
     #[inline(never)]
     fn leave_host_otherwise(&mut self, frame: &mut [u8], now_ns: u64) -> (Verdict, u32) {
         let Some(destination) = destination_of(frame) else {
