@@ -9,12 +9,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use weir_core::classify::{Conditions, Target};
+use weir_core::classify::Conditions;
 use weir_core::units::size_text;
 use weir_port::limit::Asked;
 use weir_port::limit::record::Record;
 
-use crate::classes::FREE;
 
 /// The present state of a limit.
 #[derive(Clone, Copy, Debug)]
@@ -165,20 +164,6 @@ fn values(asked: &Asked) -> BTreeMap<Key, Value> {
     let Some(classes) = asked.classes.as_ref().filter(|classes| !classes.classes.is_empty()) else {
         return values;
     };
-    for class in &classes.classes {
-        add(3, &format!("class {}", class.name), Value::Text(plan::class_text(classes, class)));
-    }
-    let name = |target| match target {
-        Target::Class(place) => {
-            classes.classes.get(usize::from(place)).map_or("", |class| &class.name).to_string()
-        }
-        Target::Free => FREE.into(),
-    };
-    let rules = classes.classifier.rules().iter();
-    let rules: Vec<_> = rules.map(|rule| (rule.conditions.clone(), name(rule.target))).collect();
-    if !rules.is_empty() {
-        add(4, "filters", Value::Filters(rules));
-    }
-    add(5, "default", Value::Text(name(classes.classifier.otherwise())));
+    values.extend(plan::class_values(classes));
     values
 }

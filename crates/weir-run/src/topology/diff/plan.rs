@@ -341,11 +341,19 @@ fn values(port: &PortPlan) -> BTreeMap<Key, Value> {
         }
     }
     let Some(classes) = port.classes.as_deref() else { return values };
+    values.extend(class_values(classes));
+    values
+}
+
+/// The values of classes: their shaper, each class, the filters and the default.
+pub(super) fn class_values(classes: &Classes) -> BTreeMap<Key, Value> {
+    let mut values = BTreeMap::new();
+    let mut add = |rank, text: &str, value: Value| values.insert(Key { rank, text: text.into() }, value);
     if classes.kind == TreeKind::Cbq {
         add(CLASSES_RANK, "shaper", Value::Text("cbq".into()));
     }
     for class in &classes.classes {
-        add(4, &format!("class {}", class.name), Value::Text(class_text(classes, class)));
+        add(CLASSES_RANK + 1, &format!("class {}", class.name), Value::Text(class_text(classes, class)));
     }
     let name = |target| match target {
         Target::Class(place) => {
@@ -356,14 +364,14 @@ fn values(port: &PortPlan) -> BTreeMap<Key, Value> {
     let rules = classes.classifier.rules().iter();
     let rules: Vec<_> = rules.map(|rule| (rule.conditions.clone(), name(rule.target))).collect();
     if !rules.is_empty() {
-        add(5, "filters", Value::Filters(rules));
+        add(CLASSES_RANK + 2, "filters", Value::Filters(rules));
     }
-    add(6, "default", Value::Text(name(classes.classifier.otherwise())));
+    add(CLASSES_RANK + 3, "default", Value::Text(name(classes.classifier.otherwise())));
     values
 }
 
 /// A class in words, without its defaults: `100mbit to 150mbit below link priority 1 full ecn`.
-pub(super) fn class_text(classes: &Classes, class: &ClassConfig) -> String {
+fn class_text(classes: &Classes, class: &ClassConfig) -> String {
     let ClassConfig { parent, rate, leaf, bounded, quantum_bytes, .. } = class;
     let parent = parent.and_then(|place| classes.classes.get(place)).map(|parent| parent.name.as_str());
     // The ceiling of CBQ follows from the other values.
