@@ -18,7 +18,7 @@ help:
 
 build:
 	scripts/setup.sh
-	$(RUST) cargo build --release -p weir-cli -p weir-lab
+	$(RUST) cargo build --release -p weir-cli -p weir-lab -p weir-memcache
 
 demo:
 	scripts/setup.sh

@@ -11,8 +11,8 @@ scripts/setup.sh || echo "test: going on without; tests that need these packages
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
-# The whole-program tests try the program that people run.
-cargo build --release -p weir-cli -p weir-lab
+# The whole-program tests try the programs that people run.
+cargo build --release -p weir-cli -p weir-lab -p weir-memcache
 WEIR_BIN=${WEIR_BIN:-$(cargo metadata --format-version 1 --no-deps | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')/release/weir}
 export WEIR_BIN
 seed=${PROPTEST_RNG_SEED:-$(sed -n 's/^PROPTEST_RNG_SEED = "\(.*\)"/\1/p' .cargo/config.toml)}

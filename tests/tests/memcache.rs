@@ -275,6 +275,7 @@ fn the_program_says_what_is_wrong_and_which_port_it_has() -> Result<()> {
     pair.left.ip("address add 10.99.0.1/24 dev veth0")?;
     let weir = weir_binary()?;
     let program = weir.with_file_name("weir-memcache");
+    ensure!(program.is_file(), "there is no {}: run `make build`", program.display());
     let start = |arguments: &str| -> Command {
         let mut command = pair.right.command("env");
         command.arg("--default-signal").arg(&program).arg("veth1").args(arguments.split(' '));

@@ -14,7 +14,6 @@ use weir_core::units::size_text;
 use weir_port::limit::Asked;
 use weir_port::limit::record::Record;
 
-
 /// The present state of a limit.
 #[derive(Clone, Copy, Debug)]
 pub struct LimitNow<'a> {
