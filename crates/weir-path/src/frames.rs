@@ -16,16 +16,18 @@ pub struct Frames {
     pub pool: Pool,
     /// Frames on loan.
     pub loans: Loans,
+    pub(crate) memory: Arc<FrameMemory>,
 }
 
 impl Frames {
     /// The frames of a worker's pool, with none on loan.
     pub fn new(pool: Pool) -> Frames {
-        Frames { loans: Loans::new(Arc::clone(pool.memory())), pool }
+        let memory = Arc::clone(pool.memory());
+        Frames { loans: Loans::new(Arc::clone(&memory)), memory, pool }
     }
 
     /// The memory that the frames are of.
     pub fn memory(&self) -> &Arc<FrameMemory> {
-        self.pool.memory()
+        &self.memory
     }
 }

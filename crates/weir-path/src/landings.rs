@@ -141,7 +141,6 @@ impl Landings {
     /// Works on the next burst from each other worker; returns the number of its elements.
     pub(crate) fn land(&mut self, between: &mut Between, now_ns: u64) -> usize {
         let Landings { inbox, ways, arrived, gates, taken, landed, sources, .. } = self;
-        let memory = Arc::clone(between.frames.memory());
         let mut at = u32::MAX;
         let mut take = |at: u32, between: &mut Between, arrived: &mut Vec<PathPacket>| {
             gates.take(between, ways.get(at as usize).copied().flatten(), arrived, now_ns);
@@ -154,7 +153,7 @@ impl Landings {
                 }
                 // The packet's headers are in another processor's cache: asked for now, to write, they come while the other packets are
                 // taken.
-                prefetch_write(packet.bytes(&memory));
+                prefetch_write(packet.bytes(between.frames.memory()));
                 taken.add(packet.len_bytes.into());
                 if let Source::Worker(number) = source {
                     landed[sources[number]] += 1;

@@ -193,12 +193,12 @@ impl ReceiveQueues for MemoryPort {
         let most = source.due.min(source.poll_budget as usize);
         let flows = &mut source.flows[queue];
         let len_bytes = flows.size_bytes();
-        let memory = frames.pool.memory().clone();
+        let Frames { pool, memory, .. } = frames;
         let beside = memory.frame_size_bytes().saturating_sub(len_bytes.next_multiple_of(64).into());
         let offset_bytes = HEADROOM_BYTES.min(u16::try_from(beside).unwrap_or(u16::MAX));
         let mut made = 0;
         while made < most {
-            let run = frames.pool.take_run(most - made);
+            let run = pool.take_run(most - made);
             if run.len() == 0 {
                 break;
             }
