@@ -1,4 +1,5 @@
-//! An echo server of UDP, with a thread for each bucket of flows, and of TCP, with one for each connection: `echo INTERFACE ADDRESS/PREFIX [PORT]`, as root.
+//! An echo server of UDP, with a thread for each bucket of flows, and of TCP, with one for each connection: `echo INTERFACE ADDRESS/PREFIX [PORT]`,
+//! as root.
 //!
 //! ```text
 //! ip netns add client
@@ -12,8 +13,8 @@
 //! ip netns exec client socat - TCP:192.0.2.2:7
 //! ```
 //!
-//! Each thread has a socket of its own, and shares nothing with the others. A datagram goes back in the frame in which it came. What comes for other
-//! ports goes on to the kernel. Ctrl-C ends it, and its guardian puts the interface back.
+//! Each thread has a socket of its own, and shares nothing with the others. A datagram goes back in the frame in which it came. Packets for other
+//! ports go on to the kernel. Ctrl-C ends the server, and its guardian puts the interface back.
 
 use std::io;
 use std::process::ExitCode;
@@ -61,19 +62,19 @@ fn serve(interface: &str, address: &str, port: &str) -> io::Result<()> {
             }
         });
         let threads: Vec<_> = sockets.iter().map(|socket| scope.spawn(move || echo(socket))).collect();
-        // All end for the same reason.
+        // All threads end for the same reason.
         threads.into_iter().try_for_each(|thread| {
             thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked")))
         })
     })
 }
 
-/// Sends back what comes, to the end of the stream.
+/// Sends back the bytes of a stream, to its end.
 fn echo_stream(stream: &TcpStream) -> io::Result<u64> {
     io::copy(&mut &*stream, &mut &*stream)
 }
 
-/// Sends back what comes, for ever.
+/// Sends back all datagrams, for ever.
 fn echo(socket: &UdpSocket) -> io::Result<()> {
     let mut batch = socket.datagrams(BATCH);
     loop {

@@ -1,9 +1,9 @@
-//! The calls of sockets for tasks, of tokio's or any other executor: what would wait returns `Pending` and wakes the task when it can go on.
+//! The socket calls for tasks of tokio or any other executor: a call that would wait returns `Pending` and wakes the task when it can go on.
 //!
 //! Rule: a task that waits to send is woken when there is a frame to send in, and not before, as a thread is. The modes and timeouts of the
 //! blocking calls mean nothing here.
 //!
-//! Owner: of each direction one task at a time, as of any `AsyncRead` or `AsyncWrite`: of two that wait in one direction the later is woken.
+//! Owner: one task at a time for each direction, as for any `AsyncRead` or `AsyncWrite`. If two tasks wait in one direction, the later is woken.
 //! While a thread waits in a direction, tasks wait for its lock.
 
 use std::future::poll_fn;
@@ -23,10 +23,10 @@ use crate::tcp::listener::TcpListener;
 use crate::tcp::stream::TcpStream;
 
 impl UdpSocket {
-    /// Ready when a datagram would go, or the stack has ended.
+    /// Ready when the send buffer has a frame for a datagram, or the stack has ended.
     ///
     /// # Errors
-    /// `BrokenPipe` if it has ended.
+    /// `BrokenPipe` if the stack has ended.
     pub fn poll_send_ready(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut send = self.lock_send();
         match send.is_abandoned() {
@@ -137,8 +137,8 @@ impl TcpListener {
 }
 
 impl TcpStream {
-    /// As [`TcpStream::connect`], for a task and to one address. It waits for the worker to say that there is a place, a matter of
-    /// microseconds, on the executor's thread; then, for the other side, as a task.
+    /// As [`TcpStream::connect`], for a task and to one address. The call waits on the executor's thread until the worker says that there is a place,
+    /// a matter of microseconds. It waits for the other side as a task.
     ///
     /// # Errors
     /// As [`TcpStream::connect`].
@@ -200,7 +200,7 @@ impl AsyncWrite for TcpStream {
 
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         match TcpStream::shutdown(&self, Shutdown::Write) {
-            // As of a stream that the other side has ended too.
+            // The stream is shut down already if the other side has ended it too.
             Err(error) if error.kind() == io::ErrorKind::NotConnected => Poll::Ready(Ok(())),
             result => Poll::Ready(result),
         }

@@ -1,7 +1,7 @@
 //! Datagrams in their frames, received or to be sent: many at a time, and no copy of any.
 //!
-//! Owner: the thread that has it. What is in it is of the buffers of its socket: a received datagram takes room in the receive buffer until
-//! it is removed or sent back, and one that was written a frame of the send buffer.
+//! Owner: the thread that has the batch. Its datagrams are in the buffers of its socket: a received datagram takes room in the receive buffer until
+//! it is removed or sent back, and a datagram that was written takes a frame of the send buffer.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -13,8 +13,8 @@ use crate::socket::{UdpSocket, os};
 
 /// Some datagrams of a socket ([`UdpSocket::datagrams`]).
 ///
-/// Those that were received go back to where they came from when they are sent, in the frames in which they came: an echo server is
-/// [`UdpSocket::recv_batch`] and [`UdpSocket::send_batch`].
+/// A received datagram goes back to its sender when it is sent, in the frame in which it came: an echo server is [`UdpSocket::recv_batch`] and
+/// [`UdpSocket::send_batch`].
 ///
 /// ```
 /// use weir_socket::{Stack, UdpSocket};
@@ -43,7 +43,7 @@ use crate::socket::{UdpSocket, os};
 pub struct Datagrams<'s> {
     pub(crate) socket: &'s UdpSocket,
     packets: Vec<PathPacket>,
-    /// Of each packet.
+    /// The state of each packet.
     held: Vec<Held>,
     most: usize,
 }
@@ -54,36 +54,36 @@ impl<'s> Datagrams<'s> {
         Datagrams { socket, packets: Vec::with_capacity(most), held: Vec::with_capacity(most), most }
     }
 
-    /// How many there are.
+    /// The number of datagrams.
     pub fn len(&self) -> usize {
         self.held.len()
     }
 
-    /// Whether there are none.
+    /// Whether the batch is empty.
     pub fn is_empty(&self) -> bool {
         self.held.is_empty()
     }
 
-    /// The most that there may be.
+    /// The largest number of datagrams that the batch may have.
     pub fn capacity(&self) -> usize {
         self.most
     }
 
-    /// Each of them, in order.
+    /// The datagrams, in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Datagram<'_>> {
         let (memory, rss) = (self.socket.memory(), self.socket.rss());
         let all = self.packets.iter().zip(&self.held);
         all.map(move |(packet, held)| Datagram { packet, held, memory, rss })
     }
 
-    /// Each of them, to be written.
+    /// The datagrams, in order, to be written.
     pub fn iter_mut(&mut self) -> impl ExactSizeIterator<Item = DatagramMut<'_>> {
         let memory = self.socket.memory();
         let all = self.packets.iter_mut().zip(&mut self.held);
         all.map(move |(packet, held)| DatagramMut { packet, held, memory })
     }
 
-    /// Writes one more, to this address, with a payload of so many bytes, zeros at first, which may be written in place.
+    /// Writes one more datagram, to this address, with a payload of so many bytes, zeros at first, which may be written in place.
     ///
     /// # Errors
     /// As [`UdpSocket::send_to`]; `WouldBlock` also if the batch is full or the send buffer is, whatever the mode of the socket.
@@ -91,7 +91,7 @@ impl<'s> Datagrams<'s> {
         self.push_routed(to, payload_bytes, None)
     }
 
-    /// The same, from this address: one of the stack's, where the socket is bound to all of them.
+    /// Writes one more datagram as [`Datagrams::push`] does, from this address: one of the stack's, if the socket is bound to all of them.
     ///
     /// # Errors
     /// As [`Datagrams::push`]; `AddrNotAvailable` of an address that is not the socket's.
@@ -127,19 +127,19 @@ impl<'s> Datagrams<'s> {
         Ok(DatagramMut { packet, held, memory })
     }
 
-    /// Keeps those that `keep` says, in their order.
+    /// Keeps the datagrams for which `keep` is true, in their order.
     pub fn retain(&mut self, keep: impl FnMut(Datagram<'_>) -> bool) {
         let gone = self.remove_from(0, keep);
         self.socket.give_back(gone);
     }
 
-    /// Takes those out that `keep` does not say, of all from this place on.
+    /// Takes out the datagrams for which `keep` is false, from this place on.
     fn remove_from(
         &mut self,
         first: usize,
         keep: impl FnMut(Datagram<'_>) -> bool,
     ) -> Vec<(PathPacket, Held)> {
-        // All are asked before any is moved: one that panics loses none.
+        // `keep` is asked about all datagrams before any is moved: a `keep` that panics loses none.
         let keeps: Vec<bool> = self.iter().skip(first).map(keep).collect();
         let all: Vec<_> = self.packets.drain(first..).zip(self.held.drain(first..)).collect();
         let mut gone = Vec::new();
@@ -154,19 +154,19 @@ impl<'s> Datagrams<'s> {
         gone
     }
 
-    /// Removes all of them.
+    /// Removes all datagrams.
     pub fn clear(&mut self) {
         self.socket.give_back(self.packets.drain(..).zip(self.held.drain(..)));
     }
 }
 
 impl UdpSocket {
-    /// Room for so many datagrams of this socket.
+    /// An empty batch with room for so many datagrams of this socket.
     pub fn datagrams(&self, most: usize) -> Datagrams<'_> {
         Datagrams::new(self, most)
     }
 
-    /// Receives as many datagrams as have come and the batch has room for, behind those that are in it; how many. Waits while nothing has
+    /// Receives as many datagrams as have come and the batch has room for, behind those that are in it. Returns their number. Waits while nothing has
     /// come.
     ///
     /// # Errors
@@ -197,8 +197,8 @@ impl UdpSocket {
         }
     }
 
-    /// Sends the datagrams of a batch in their order, those that were received to where they came from; how many. They leave the batch.
-    /// Waits until it could send one; what the send buffer has no room for then stays in the batch.
+    /// Sends the datagrams of a batch in their order, received ones to their senders. Returns the number sent, which leave the batch. Waits until one
+    /// can be sent; datagrams that the send buffer then has no room for stay in the batch.
     ///
     /// # Errors
     /// As [`UdpSocket::send_to`]; `InvalidInput` if the batch is another socket's.
@@ -214,7 +214,7 @@ impl UdpSocket {
             return Err(os(libc::EPIPE));
         }
         if batch.held[0].is_received {
-            // One to go in exchange for the first.
+            // A frame to give in exchange for the first datagram's.
             let frame = self.wait_for_frame(&mut send)?;
             send.put_back(frame);
         }
@@ -224,7 +224,7 @@ impl UdpSocket {
         for (packet, held) in packets.iter_mut().zip(&*held) {
             if held.is_received {
                 let Some(frame) = send.take_frame() else { break };
-                // It goes in the frame in which it came.
+                // The datagram goes in the frame in which it came.
                 returns.read(held.lane, frame, packet.len_bytes);
                 turn_round(packet, memory, held.is_changed, held.ecn);
             } else if held.is_changed || held.ecn != 0 {
@@ -242,7 +242,7 @@ impl UdpSocket {
         Ok(count)
     }
 
-    /// Gives the frames of datagrams back that go nowhere.
+    /// Gives back the frames of datagrams that are not sent.
     fn give_back(&self, gone: impl IntoIterator<Item = (PathPacket, Held)>) {
         let mut returns = self.lock_returns();
         for (packet, Held { lane, is_received, .. }) in gone {

@@ -1,4 +1,4 @@
-//! How long the calls of a socket wait: for ever, for a time, or not at all.
+//! The time that calls of a socket may wait: for ever, for a set time, or not at all.
 //!
 //! Owner: any thread.
 
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use weir_run::clock::now_ns;
 
-/// The timeout of those who wait for ever.
+/// The timeout of calls that wait for ever.
 const NEVER: u64 = 0;
 
 /// See the head of the file.
@@ -19,11 +19,11 @@ pub(crate) struct Blocking {
     pub(crate) write: Timeout,
 }
 
-/// How long calls of one direction wait.
+/// The longest wait of calls of one direction, in nanoseconds.
 #[derive(Debug, Default)]
 pub(crate) struct Timeout(AtomicU64);
 
-/// When a wait ends that has begun, or is about to.
+/// The end of a wait that has begun, or is about to begin.
 #[derive(Default)]
 pub(crate) struct Deadline(Option<Option<u64>>);
 
@@ -48,7 +48,7 @@ impl Timeout {
     }
 
     /// # Errors
-    /// `InvalidInput` if it is no time at all.
+    /// `InvalidInput` if the timeout is zero.
     pub(crate) fn set(&self, timeout: Option<Duration>) -> io::Result<()> {
         if timeout == Some(Duration::ZERO) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "cannot set a 0 duration timeout"));
@@ -60,12 +60,12 @@ impl Timeout {
 }
 
 impl Deadline {
-    /// After so long from now.
+    /// The end of a wait of so long from now.
     pub(crate) fn after(timeout: Option<Duration>) -> Deadline {
         Deadline(Some(deadline(timeout)))
     }
 
-    /// When the wait ends; it begins now if it has not begun.
+    /// The end of the wait, in nanoseconds of the clock, if it is not for ever. The wait begins now if it has not begun.
     pub(crate) fn of(&mut self, timeout: &Timeout) -> Option<u64> {
         *self.0.get_or_insert_with(|| deadline(timeout.get()))
     }

@@ -1,7 +1,7 @@
-//! What a stack is to be: its addresses, its buffers, and where it is.
+//! The settings of a stack (addresses, buffers, limits), and the opening of a stack with them.
 //!
-//! Rule: packet memory is taken for all sockets that there may be, with their buffers full, so that one that does not read takes no frame
-//! from another. What cannot be meant is refused before anything is changed.
+//! Rule: packet memory is taken for all sockets that there may be, with their buffers full, so a socket that does not read takes no frame from
+//! another. Settings that cannot be meant are refused before anything is changed.
 //!
 //! Owner: the caller.
 
@@ -44,19 +44,19 @@ use crate::worker::StackPort;
 
 /// Packets that may wait for neighbours whose addresses are asked for.
 pub const HELD_MAX: usize = 2048;
-/// Packets that wait to leave by an interface before sockets are held, what is on the device's ring included.
+/// Packets that wait to leave by an interface before sockets are held, packets on the device's ring included.
 pub(crate) const EGRESS_PACKETS_MAX: u64 = 512;
-/// Packets that wait before the receive buffer of a socket, beyond what that takes, before who sends them is held.
+/// Packets that wait before the receive buffer of a socket, beyond its size, before their senders are held.
 const BEFORE_SOCKET: u64 = POLL_PACKETS_MAX as u64;
-/// The frames of an interface of the kernel's, which XDP asks for; and those of packets in memory.
+/// The size of frames for an interface of the kernel's, which XDP asks for; and for packets in memory.
 pub(crate) const KERNEL_FRAME_BYTES: u32 = 4096;
 pub(crate) const MEMORY_FRAME_BYTES: u32 = 2112;
 pub(crate) const MEMORY_MTU_BYTES: u16 = 1500;
 const GIBIBIT: u64 = 1 << 30;
-/// How large the buffers of a connection may be.
+/// The sizes that the buffers of a connection may have, in bytes.
 const TCP_BUFFER_BYTES: std::ops::RangeInclusive<u32> = 4 << 10..=16 << 20;
 
-/// What a stack is to be.
+/// The settings of a stack that is to be opened.
 ///
 /// ```no_run
 /// use weir_socket::{Stack, UdpSocket};
@@ -106,51 +106,50 @@ impl Default for StackBuilder {
 }
 
 impl StackBuilder {
-    /// An address with the length of its network's prefix, such as `192.0.2.2/24` or `2001:db8::2/64`; one of each family or more. It may be one
-    /// that the kernel has as well when the stack is opened: then the ports that are bound on the stack are its own, and all else is the kernel's.
+    /// An address with the length of its network's prefix, such as `192.0.2.2/24` or `2001:db8::2/64`; one or more for each family. The kernel may
+    /// have the address as well when the stack is opened: then the ports that are bound on the stack are the stack's, and all else is the kernel's.
     pub fn address(mut self, address: impl Into<String>) -> StackBuilder {
         self.addresses.push(address.into());
         self
     }
 
-    /// The router that everything beyond these networks goes to; one for each family.
+    /// The router for all destinations beyond these networks; one for each family.
     pub fn gateway(mut self, gateway: impl Into<String>) -> StackBuilder {
         self.gateways.push(gateway.into());
         self
     }
 
-    /// A station whose link-layer address is not asked for.
+    /// A station with its link-layer address, which the stack does not ask for.
     pub fn neighbour(mut self, address: impl Into<String>, mac: [u8; 6]) -> StackBuilder {
         self.neighbours.push((address.into(), mac));
         self
     }
 
-    /// The limit of what leaves by the interface: sockets that send more are held.
+    /// The limit of the packets that leave by the interface: sockets that send more are held.
     pub fn rate(mut self, rate: Rate) -> StackBuilder {
         self.rate = Some(rate);
         self
     }
 
-    /// How many sockets there may be; 16 unless said otherwise. Packet memory is taken for all of them.
+    /// The number of sockets that there may be; 16 unless said otherwise. Packet memory is taken for all of them.
     pub fn sockets(mut self, sockets: u16) -> StackBuilder {
         self.sockets = sockets;
         self
     }
 
-    /// The largest buffer a socket may have, in datagrams; 256 unless said otherwise.
+    /// The largest buffer that a socket may have, in datagrams; 256 unless said otherwise.
     pub fn buffer_frames_max(mut self, frames: u32) -> StackBuilder {
         self.buffer_frames_max = frames;
         self
     }
 
-    /// How many TCP connections there may be at once, for each worker; 16 unless said otherwise, and none at all if 0. Those that wait to be
-    /// accepted count, and those that were closed here until the other side has closed them too.
+    /// The number of TCP connections that there may be at once, for each worker; 16 unless said otherwise, and no TCP at all if 0. Connections that
+    /// wait to be accepted count, and connections that were closed here until the other side has closed them too.
     ///
-    /// Each takes two descriptors of this process, unless [`TcpListener::accept_for`] accepted it, two buffers
-    /// ([`StackBuilder::tcp_buffer_bytes`]) once it is used, and 16 frames of packet memory from the start. There are
-    /// 4096 more places for connections that somebody has asked for and not confirmed: whatever flood of SYNs there is, it costs no more
-    /// than
-    /// these. Their buffers are address space; memory is taken for what was once in them.
+    /// Each connection takes two descriptors of this process, unless [`TcpListener::accept_for`] accepted it, two buffers
+    /// ([`StackBuilder::tcp_buffer_bytes`]) once it is used, and 16 frames of packet memory from the start. There are 4096 more places for
+    /// connections that somebody has asked for and not confirmed: a flood of SYNs costs no more than these places. Their buffers are address space;
+    /// memory is taken for the parts that were once used.
     ///
     /// [`TcpListener::accept_for`]: crate::TcpListener::accept_for
     pub fn connections(mut self, connections: u16) -> StackBuilder {
@@ -158,32 +157,32 @@ impl StackBuilder {
         self
     }
 
-    /// How much a TCP connection may have sent and not acknowledged, and how much received and not read, in bytes; 64 KiB unless said
+    /// The bytes that a TCP connection may have sent and not acknowledged, and as many that it may have received and not read; 64 KiB unless said
     /// otherwise, from 4 KiB to 16 MiB.
     pub fn tcp_buffer_bytes(mut self, bytes: u32) -> StackBuilder {
         self.tcp_buffer_bytes = bytes;
         self
     }
 
-    /// `2^bits` buckets of flows; 8 buckets unless said otherwise.
+    /// The number of buckets of flows, as `2^bits`; 8 buckets unless said otherwise.
     pub fn bucket_bits(mut self, bits: u32) -> StackBuilder {
         self.bucket_bits = bits;
         self
     }
 
-    /// The key of the hash by which flows fall into buckets; [`Key::SYMMETRIC`] unless said otherwise, with which an answer has the hash of
-    /// its question.
+    /// The key of the hash by which flows fall into buckets; [`Key::SYMMETRIC`] unless said otherwise, with which an answer has the hash of its
+    /// question.
     pub fn key(mut self, key: Key) -> StackBuilder {
         self.key = key;
         self
     }
 
-    /// How many workers it has, each with receive queues and a way out of its own, and the buckets that fall to it; one unless said otherwise.
+    /// The number of workers, each with receive queues and a way out of its own, and the buckets that fall to it; one unless said otherwise.
     ///
-    /// An interface has at least as many receive queues. Its queues are dealt to the workers in turn, and the other end of the veth puts each flow
-    /// into a queue of the worker of its bucket, as a NIC does that is told the same key. So a thread for each bucket, each with a socket of its
-    /// own ([`UdpSocket::bind_bucket`]), shares nothing. A socket without a bucket receives what comes to its port by whatever worker, as one of
-    /// the kernel's does by whatever queue, and sends by one of them; its receive buffer is so large for each.
+    /// The interface has at least as many receive queues. Its queues are dealt to the workers in turn. The other end of the veth puts each flow into
+    /// a queue of the worker of its bucket, as a NIC does that is told the same key. So a thread for each bucket, each with a socket of its own
+    /// ([`UdpSocket::bind_bucket`]), shares nothing. A socket without a bucket receives the datagrams for its port from all workers, as a kernel
+    /// socket does from all queues, and sends by one worker; its receive buffer has its full size for each worker.
     ///
     /// ```
     /// use std::io::{Read, Write};
@@ -203,7 +202,7 @@ impl StackBuilder {
     /// # Ok::<(), std::io::Error>(())
     /// ```
     ///
-    /// A limit ([`StackBuilder::rate`]) is one worker's to keep, so a stack with a limit has one.
+    /// A limit ([`StackBuilder::rate`]) is one worker's to keep, so a stack with a limit has one worker.
     ///
     /// [`UdpSocket::bind_bucket`]: crate::UdpSocket::bind_bucket
     pub fn workers(mut self, workers: usize) -> StackBuilder {
@@ -211,30 +210,30 @@ impl StackBuilder {
         self
     }
 
-    /// The cores that the workers stay on, one each; they may be anywhere unless said otherwise.
+    /// The cores that the workers stay on, one each; workers may run on any core unless said otherwise.
     pub fn cores(mut self, cores: impl IntoIterator<Item = usize>) -> StackBuilder {
         self.cores = cores.into_iter().collect();
         self
     }
 
-    /// Where the program `weir` is, whose guardian puts an interface back when this process is killed; it is looked for in `PATH` unless
-    /// said otherwise.
+    /// The path of the program `weir`, whose guardian puts an interface back when this process is killed; `PATH` is searched for it unless said
+    /// otherwise.
     pub fn guardian(mut self, program: impl AsRef<Path>) -> StackBuilder {
         self.guardian = program.as_ref().into();
         self
     }
 
-    /// What `weir stat` calls it; as its interface unless said otherwise, with a number behind that if something is called so.
+    /// The name of the stack in `weir stat`; the name of its interface unless said otherwise, followed by a number if that name is taken.
     pub fn name(mut self, name: impl Into<String>) -> StackBuilder {
         self.name = Some(name.into());
         self
     }
 
-    /// A stack on an interface of this thread's network namespace: a veth whose other end is on this machine. What is not for the stack goes on to the
-    /// kernel's own.
+    /// Opens a stack on an interface of this thread's network namespace: a veth whose other end is on this machine. Packets that are not for the
+    /// stack go on to the kernel's own stack.
     ///
     /// # Errors
-    /// `InvalidInput` for what cannot be meant; otherwise what the kernel refuses, in a sentence.
+    /// `InvalidInput` for settings that cannot be meant; otherwise the kernel's refusal, in a sentence.
     pub fn open(&self, interface: &str) -> io::Result<Stack> {
         let guardian = Guardian::start(&self.guardian, false, |_| {});
         let mut guardian = guardian.map_err(|error| {
@@ -249,19 +248,19 @@ impl StackBuilder {
                 Ok(stack)
             }
             Err(error) => {
-                // What was changed is put back; the first error says it all.
+                // The guardian puts back what was changed; the first error says it all.
                 guardian.finish();
                 Err(error)
             }
         }
     }
 
-    /// The same; `keeper` puts back what was changed, once the stack has ended.
+    /// Opens a stack as [`StackBuilder::open`] does; `keeper` puts back what was changed, once the stack has ended.
     ///
     /// # Errors
     /// As [`StackBuilder::open`].
     pub fn open_kept(&self, interface: &str, keeper: &mut dyn Keeper) -> io::Result<Stack> {
-        // What cannot be meant is said before anything is changed.
+        // Settings that cannot be meant are refused before anything is changed.
         let link = Link::by_name(interface).map_err(io::Error::other)?;
         let workers = self.check_workers()?;
         check_queues(interface, &link, workers)?;
@@ -277,8 +276,8 @@ impl StackBuilder {
         Ok(stack)
     }
 
-    /// A stack on interfaces in memory, one for each of its workers: what a generator makes comes in there, from the first socket of the worker
-    /// on, and what leaves ends there ([`MemoryPort::dealt`]). Its link-layer address is `02:00:00:00:00:01`.
+    /// Opens a stack on interfaces in memory, one for each of its workers. Packets that a generator makes come in there, from the first socket of the
+    /// worker on. Packets that leave end there ([`MemoryPort::dealt`]). The link-layer address of the stack is `02:00:00:00:00:01`.
     ///
     /// # Errors
     /// As [`StackBuilder::open`].
@@ -296,7 +295,7 @@ impl StackBuilder {
         Stack::start(self, &[("memory", self.limits())], vec![host], parts.collect())
     }
 
-    /// With the buffers, sockets, buckets and workers of another.
+    /// These settings with the buffers, sockets, buckets and workers of another stack.
     pub(crate) fn like(self, other: &StackBuilder) -> StackBuilder {
         StackBuilder {
             sockets: other.sockets,
@@ -310,7 +309,7 @@ impl StackBuilder {
         }
     }
 
-    /// How many workers there may be.
+    /// The number of workers, if there may be so many.
     pub(crate) fn check_workers(&self) -> io::Result<usize> {
         let workers = self.workers;
         if workers == 0 || workers > sys::allowed_cores().len().min(WORKERS_MAX) {
@@ -326,7 +325,7 @@ impl StackBuilder {
         Ok(workers)
     }
 
-    /// How many frames of packet memory so many workers with so many hosts each need.
+    /// The number of frames of packet memory that so many workers with so many hosts each need.
     pub(crate) fn frames(&self, workers: u32, hosts: u32) -> u32 {
         let of_socket = 2 * self.buffer_frames_max + 3 * POLL_PACKETS_MAX;
         let of_tcp = u32::from(self.connections) * 2 * CHUNKS + ANSWERS_MAX as u32 + 3 * POLL_PACKETS_MAX;
@@ -334,7 +333,7 @@ impl StackBuilder {
         workers * (of_worker + hosts * (u32::from(self.sockets) * of_socket + of_tcp))
     }
 
-    /// The settings of the host.
+    /// The settings of the host, checked.
     pub(crate) fn host(
         &self,
         mac: EthernetAddress,
@@ -422,7 +421,7 @@ impl StackBuilder {
         })
     }
 
-    /// TCP of the host.
+    /// The settings of the host's TCP.
     pub(crate) fn tcp(&self, mtu_bytes: u16) -> TcpSettings {
         TcpSettings { connections: self.connections, buffer_bytes: self.tcp_buffer_bytes, mtu_bytes }
     }
@@ -438,9 +437,9 @@ impl StackBuilder {
     }
 }
 
-/// What a worker is made of.
+/// The parts that a worker is made of.
 pub(crate) struct WorkerParts {
-    /// Those of its hosts, one each; without any its two hosts are joined.
+    /// The interfaces of its hosts, one each; if there are none, its two hosts are joined.
     pub(crate) interfaces: Vec<StackPort>,
     pub(crate) frames: Frames,
     pub(crate) kernel: Option<KernelSide>,
@@ -451,7 +450,7 @@ pub(crate) fn mac_of(host: u8) -> EthernetAddress {
     EthernetAddress([2, 0, 0, 0, 0, host + 1])
 }
 
-/// Whether the router at an address can be the way out of a stack with these.
+/// Checks that the router at an address can be the gateway of a stack with these addresses.
 fn check_gateway(gateway: IpAddr, own: &[IpCidr]) -> Result<(), String> {
     check_station(gateway)?;
     if own.iter().any(|own| IpAddr::from(own.address()) == gateway) {

@@ -1,7 +1,7 @@
-//! What of a stack changes while it is there: which ports are given out.
+//! The part of a stack that changes while it runs: the ports that are given out.
 //!
-//! Rule: a port of UDP and the same of TCP are two. A port that is asked for by no number is one that nobody has (RFC 6335 section 6). The
-//! bindings here are those of all workers; a worker has those of its own.
+//! Rule: a port of UDP and a port of TCP with the same number are two ports. A socket that asks for no particular port gets one that nobody has (RFC
+//! 6335 section 6). The bindings here are those of all workers; each worker has its own bindings besides.
 //!
 //! Owner: one thread at a time, by the stack's lock.
 
@@ -14,20 +14,20 @@ use weir_run::seed::random_seed;
 use crate::builder::invalid;
 use crate::socket::os;
 
-/// Ports that are given where none is asked for (RFC 6335 section 6).
+/// Ports that are given to sockets that ask for none (RFC 6335 section 6).
 pub(crate) const EPHEMERAL: std::ops::RangeInclusive<u16> = 49152..=65535;
-/// What one thread at a time may change.
+/// The bindings and counters that one thread at a time may change.
 pub(crate) struct Control {
-    /// Of each host, whatever the worker. Sockets are numbered from here, over all workers.
+    /// The bindings of each host's UDP sockets, over all workers. Sockets are numbered from here.
     pub(crate) bindings: Vec<Bindings>,
-    /// The same of those that listen for connections; these are numbered as they come.
+    /// The bindings of each host's TCP listeners, which are numbered as they come.
     listeners: Vec<Bindings>,
     next_listener: u16,
     next_ephemeral: u16,
 }
 
 impl Control {
-    /// Of so many hosts with so many buckets each, nothing bound.
+    /// The control of so many hosts with so many buckets each, with nothing bound.
     pub(crate) fn new(hosts: usize, buckets: usize) -> Control {
         let bindings = |buckets| (0..hosts).map(|_| Bindings::new(buckets)).collect();
         Control {
@@ -55,7 +55,7 @@ impl Control {
         ephemeral(next_ephemeral, &listeners[host], address, None)
     }
 
-    /// Binds a listener; its number.
+    /// Binds a listener; returns its number.
     pub(crate) fn listen(&mut self, host: usize, binding: Binding) -> io::Result<u16> {
         // Numbers come round again after 65,536 listeners, some of which may still be there.
         let numbers = (0..=u16::MAX).map(|more| self.next_listener.wrapping_add(more));

@@ -4,14 +4,14 @@
 //! Ethernet 14 | IPv4 20 or IPv6 40 | UDP 8 | payload
 //! ```
 //!
-//! The host ([`weir_core::net::router`]) has checked what comes: lengths fit, checksums are right. What leaves gets its headers here, but
-//! for the link-layer addresses. It is never cut (IPv4 with DF and identification 0, RFC 6864), so a datagram is no longer than the MTU.
-//! An answer goes in the frame of its question: addresses and ports change places, and the UDP checksum stays, as a sum is the same in any
-//! order (RFC 1071). It is computed where the payload is another or there was none.
+//! The host ([`weir_core::net::router`]) has checked packets that come in: lengths fit, checksums are right. Packets that leave get their headers
+//! here, but for the link-layer addresses. They are never cut (IPv4 with DF and identification 0, RFC 6864), so a datagram is no longer than the MTU.
+//! An answer goes in the frame of its question: addresses and ports change places, and the UDP checksum stays, as a sum is the same in any order (RFC
+//! 1071). The checksum is computed if the payload has changed or the question had none.
 //!
 //! Headers are written as whole words: a processor waits for bytes that it has just written in parts and is to read as a whole.
 //!
-//! Owner: whoever holds the frame. Limits: IPv6 extension headers are not looked past; the host lets no such datagram through.
+//! Owner: the thread that holds the frame. Limits: IPv6 extension headers are not looked past; the host lets no such datagram through.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -28,17 +28,17 @@ pub(crate) const ETHERNET_LEN: usize = 14;
 const IPV4_LEN: usize = 20;
 const IPV6_LEN: usize = 40;
 const UDP_LEN: usize = 8;
-/// All headers of a datagram.
+/// The length of all headers of a datagram, Ethernet included.
 const V4_HEADERS: usize = ETHERNET_LEN + IPV4_LEN + UDP_LEN;
 const V6_HEADERS: usize = ETHERNET_LEN + IPV6_LEN + UDP_LEN;
-/// The protocol's number.
+/// The protocol number of UDP.
 const UDP: u8 = 17;
 /// The bits of a traffic class that are ECN's.
 pub(crate) const ECN_MASK: u8 = 0b11;
-/// Time to live of what we send (RFC 1700's default, as everybody's).
+/// The time to live of packets that we send (RFC 1700's default, as everybody's).
 const TTL: u8 = 64;
 
-/// How long the headers before a payload are, to or from such an address.
+/// The length of the headers before a payload, to or from such an address, in bytes.
 pub(crate) fn headers_len(address: IpAddr) -> usize {
     if address.is_ipv4() { V4_HEADERS } else { V6_HEADERS }
 }
@@ -48,18 +48,18 @@ pub(crate) fn payload_max(address: IpAddr, mtu_bytes: u16) -> usize {
     (ETHERNET_LEN + usize::from(mtu_bytes)).saturating_sub(headers_len(address))
 }
 
-/// The bucket that a flow between two addresses falls into, by the way its packets come in here.
+/// The bucket that a flow between two addresses falls into, with source and destination as its packets come in here.
 ///
 /// # Panics
-/// If they are of different families.
+/// If the addresses are of different families.
 pub(crate) fn bucket_of(rss: &Rss, source: SocketAddr, destination: SocketAddr) -> usize {
     let mut frame = vec![0; headers_len(destination.ip())];
     write_headers(&mut frame, source, destination, 0);
     rss.bucket(rss.hash(&frame))
 }
 
-/// Writes all headers of a datagram from one address to another, of the same family, whose payload is there already, with this ECN codepoint;
-/// the frame has the length of the packet.
+/// Writes all headers of a datagram from one address to another, of the same family, with this ECN codepoint. The payload is there already, and the
+/// frame has the length of the packet.
 pub(crate) fn write_headers(frame: &mut [u8], source: SocketAddr, destination: SocketAddr, ecn: u8) {
     let ports = [source.port(), destination.port()].map(u16::to_be_bytes);
     match (source.ip(), destination.ip()) {
@@ -75,14 +75,14 @@ pub(crate) fn write_headers(frame: &mut [u8], source: SocketAddr, destination: S
     }
 }
 
-/// Makes an answer of a datagram that came in: to where it came from, with the payload that is there now, and this ECN codepoint. IPv4 options and
-/// what lies behind the datagram do not go back.
+/// Turns a datagram that came in into an answer to its sender, with the payload that is there now, and this ECN codepoint. IPv4 options and bytes
+/// behind the datagram do not go back.
 #[inline]
 pub(crate) fn turn_round(packet: &mut PathPacket, memory: &FrameMemory, is_changed: bool, ecn: u8) {
     let frame = packet.bytes_mut(memory);
     let payload = payload_range(frame);
     let (udp_at, payload_len) = (payload.start - UDP_LEN, payload.len());
-    // A sum stays as it is when addresses and ports change places; zero says that there is none.
+    // A sum stays as it is when addresses and ports change places; zero says that there is no checksum.
     let sum = [frame[udp_at + 6], frame[udp_at + 7]];
     let sum = Some(sum).filter(|sum| !is_changed && *sum != [0, 0]);
     let len = if frame[ETHERNET_LEN] >> 4 == 4 {
@@ -110,7 +110,7 @@ struct Flow<const N: usize> {
 }
 
 impl<const N: usize> Flow<N> {
-    /// From where the addresses begin, and where the UDP header does.
+    /// Reads a flow from the bytes that begin with the IP addresses, and those that begin with the UDP header.
     #[inline]
     fn read(addresses: &[u8], udp: &[u8]) -> Flow<N> {
         let addresses: &[[u8; N]; 2] =
@@ -119,7 +119,7 @@ impl<const N: usize> Flow<N> {
         Flow { addresses: *addresses, ports: *ports }
     }
 
-    /// That of an answer.
+    /// The flow of an answer.
     #[inline]
     fn back(self) -> Flow<N> {
         let Flow { addresses: [from, to], ports: [from_port, to_port] } = self;
@@ -136,7 +136,7 @@ impl<const N: usize> Flow<N> {
             let words = u64::from(ones_sum(self.addresses.as_flattened(), words));
             let words = u64::from(ones_sum(self.ports.as_flattened(), words));
             match !ones_sum(payload, words) {
-                // Zero says that there is none (RFC 768).
+                // Zero says that there is no checksum (RFC 768).
                 0 => [0xff; 2],
                 sum => sum.to_ne_bytes(),
             }
@@ -177,7 +177,7 @@ impl Flow<16> {
     }
 }
 
-/// Where a datagram came from, and where it goes.
+/// The source and the destination of a datagram.
 pub(crate) fn ends(frame: &[u8]) -> (SocketAddr, SocketAddr) {
     let ip = &frame[ETHERNET_LEN..];
     let (from, to, udp_at): (IpAddr, IpAddr, usize) = if ip[0] >> 4 == 4 {
@@ -197,7 +197,7 @@ pub(crate) fn ecn(frame: &[u8]) -> u8 {
     ECN_MASK & if ip[0] >> 4 == 4 { ip[1] } else { ip[1] >> 4 }
 }
 
-/// Where the payload is.
+/// The range of the payload in the frame.
 pub(crate) fn payload_range(frame: &[u8]) -> std::ops::Range<usize> {
     let ip = &frame[ETHERNET_LEN..];
     let udp_at = if ip[0] >> 4 == 4 { usize::from(ip[0] & 0x0f) * 4 } else { IPV6_LEN };
@@ -205,8 +205,8 @@ pub(crate) fn payload_range(frame: &[u8]) -> std::ops::Range<usize> {
     ETHERNET_LEN + udp_at + UDP_LEN..ETHERNET_LEN + udp_at + len
 }
 
-/// What an ICMP error is about: to whom that was sent, and the number of the error. None of a datagram, and of errors that are no more
-/// than news of the network's (RFC 1122 section 4.2.3.9 calls them soft).
+/// The destination of the packet that an ICMP error is about, and the number of the error. None for a datagram, and for errors that are no more than
+/// news of the network's (RFC 1122 section 4.2.3.9 calls them soft).
 #[inline]
 pub(crate) fn error_of(frame: &[u8]) -> Option<(SocketAddr, i32)> {
     let ip = frame.first_chunk::<{ ETHERNET_LEN + IPV4_LEN }>()?;
@@ -214,7 +214,7 @@ pub(crate) fn error_of(frame: &[u8]) -> Option<(SocketAddr, i32)> {
     if protocol == UDP { None } else { quoted_error(frame) }
 }
 
-/// The same of a packet that is no datagram.
+/// The destination and the error of [`error_of`], for a packet that is no datagram.
 #[cold]
 fn quoted_error(frame: &[u8]) -> Option<(SocketAddr, i32)> {
     const ICMP: u8 = 1;
@@ -261,16 +261,16 @@ fn quoted_error(frame: &[u8]) -> Option<(SocketAddr, i32)> {
     }
 }
 
-/// What a batch knows of a datagram beside its packet. Packets are apart from this, so that they move as memory.
+/// The state that a batch keeps of a datagram beside its packet. Packets are kept apart from this state, so that they move as memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Held {
-    /// The lane that it came by, if it came in.
+    /// The lane that the datagram came by, if it was received.
     pub(crate) lane: u16,
-    /// Whether it came in, and so goes back to where it came from if it is sent.
+    /// Whether the datagram was received, and so goes back to its sender if it is sent.
     pub(crate) is_received: bool,
-    /// Whether its payload is another than came in.
+    /// Whether the payload may have changed since it came in.
     pub(crate) is_changed: bool,
-    /// The ECN codepoint that it is sent with.
+    /// The ECN codepoint that the datagram is sent with.
     pub(crate) ecn: u8,
 }
 
@@ -295,30 +295,30 @@ impl<'a> Datagram<'a> {
         self.packet.bytes(self.memory)
     }
 
-    /// What it says.
+    /// The payload.
     pub fn payload(&self) -> &'a [u8] {
         let frame = self.frame();
         &frame[payload_range(frame)]
     }
 
-    /// Where it came from, or, of one that was written here, where it is to go.
+    /// The source of a received datagram; the destination of a datagram that was written here.
     pub fn peer(&self) -> SocketAddr {
         let (from, to) = ends(self.frame());
         if self.held.is_received { from } else { to }
     }
 
-    /// Where it was sent to, or, of one that was written here, where it comes from.
+    /// The destination of a received datagram; the source of a datagram that was written here.
     pub fn local(&self) -> SocketAddr {
         let (from, to) = ends(self.frame());
         if self.held.is_received { to } else { from }
     }
 
-    /// The ECN codepoint that it came with (RFC 3168 section 5): 0 none, 1 and 2 capable, 3 that it met congestion.
+    /// The ECN codepoint that the datagram came with (RFC 3168 section 5): 0 none, 1 and 2 capable, 3 that it met congestion.
     pub fn ecn(&self) -> u8 {
         ecn(self.frame())
     }
 
-    /// The Toeplitz hash of its flow: an answer has the same, as the key is symmetric unless another was chosen.
+    /// The Toeplitz hash of the datagram's flow: an answer has the same, as the key is symmetric unless another was chosen.
     pub fn flow_hash(&self) -> u32 {
         match self.packet.meta.flow_hash {
             0 => self.rss.hash(self.frame()),
@@ -326,30 +326,30 @@ impl<'a> Datagram<'a> {
         }
     }
 
-    /// The bucket that its flow falls in.
+    /// The bucket that the datagram's flow falls into.
     pub fn bucket(&self) -> usize {
         self.rss.bucket(self.flow_hash())
     }
 
-    /// When the path took it, in nanoseconds of its clock (`CLOCK_MONOTONIC`).
+    /// The time when the path took the datagram, in nanoseconds of its clock (`CLOCK_MONOTONIC`).
     pub fn arrival_ns(&self) -> u64 {
         self.packet.meta.arrival_ns
     }
 }
 
 impl DatagramMut<'_> {
-    /// What it says.
+    /// The payload.
     pub fn payload(&self) -> &[u8] {
         let frame = self.packet.bytes(self.memory);
         &frame[payload_range(frame)]
     }
 
-    /// Sends it with this ECN codepoint ([`Datagram::ecn`]); 0 unless said otherwise, also of one that came with another.
+    /// Sends the datagram with this ECN codepoint ([`Datagram::ecn`]); 0 unless said otherwise, also for a datagram that came with another.
     pub fn set_ecn(&mut self, codepoint: u8) {
         self.held.ecn = codepoint & ECN_MASK;
     }
 
-    /// The same, to be written.
+    /// The payload, to be written.
     pub fn payload_mut(&mut self) -> &mut [u8] {
         self.held.is_changed = true;
         let frame = self.packet.bytes_mut(self.memory);

@@ -51,12 +51,12 @@ fn assert_is(frame: &[u8], from: SocketAddr, to: SocketAddr, payload: &[u8], cod
     assert_eq!(&frame[payload_range(frame)], payload);
 }
 
-/// The answer to a frame that came in.
+/// The answer to a received frame, whose payload is filled with `change` if there is one.
 fn answer(frame: &[u8], change: Option<u8>, ecn: u8) -> Vec<u8> {
     let memory = FrameMemory::new(1, 2048).expect("memory");
     let mut pool = Pool::for_workers(memory, 1).remove(0);
     let memory = pool.memory().clone();
-    // As behind a device's headroom.
+    // The packet lies behind a headroom, as a device leaves it.
     let mut packet = PathPacket::new(pool.take().expect("a frame"), 256, frame.len() as u16);
     packet.bytes_mut(&memory).copy_from_slice(frame);
     if let Some(byte) = change {
@@ -83,7 +83,7 @@ proptest! {
         }
     }
 
-    /// With a payload of its own or the same one, however long the frame is in which it came.
+    /// An answer, with its own payload or the received one, and whatever the length of the frame in which the question came.
     #[test]
     fn an_answer_goes_back_with_what_is_there(
         payload in prop::collection::vec(any::<u8>(), 0..600), change in any::<Option<u8>>(),
@@ -114,7 +114,7 @@ fn a_checksum_of_zero_is_written_as_all_ones() {
         let frame = written(from, to, &payload, 0);
         [frame[V4_HEADERS - 2], frame[V4_HEADERS - 1]]
     };
-    // With what is left of all ones the sum is all ones, and the checksum zero.
+    // The payload is the checksum of a packet with zeros there, so that the sum is all ones, and the checksum zero.
     assert_eq!(sum_of(sum_of([0; 2])), [0xff; 2]);
 }
 
@@ -123,7 +123,7 @@ fn options_do_not_go_back() {
     let (from, to) = (at(FROM[0]), at(TO[0]));
     let whole = written(from, to, b"behind options", 0);
     let mut frame = whole[..ETHERNET_LEN + IPV4_LEN].to_vec();
-    // No operations.
+    // Options that do nothing.
     frame.extend([1; 8]);
     frame.extend(&whole[ETHERNET_LEN + IPV4_LEN..]);
     let mut ip = Ipv4Packet::new_unchecked(&mut frame[ETHERNET_LEN..]);

@@ -1,14 +1,14 @@
-//! An application that drives its stack: the worker's passes are made by a thread of its own, between what it does with its sockets.
+//! An application that drives its stack: a thread of the application makes the worker's passes, between its work with its sockets.
 //!
 //! ```text
 //! loop: turn --> what has come is in the receive buffers --> the application answers --> turn --> ... nothing moved: rest
 //! ```
 //!
-//! So a request costs one wake-up, that of the interface's, and what is received is in the cache of the core that answers it.
+//! So a request costs one wake-up, that of the interface's, and received data is in the cache of the core that answers it.
 //!
-//! Rule: who drives a stack waits in [`Driver::rest`] alone. A call of any socket or stack that would wait on this thread is refused with
-//! `ErrorKind::Deadlock`: nobody else would make the pass that it waits for. Invariant 3 (ARCHITECTURE.md) holds with one more input: what
-//! the application looks for is looked for once more after the worker has said that it parks.
+//! Rule: a thread that drives a stack waits in [`Driver::rest`] alone. A call of any socket or stack that would wait on this thread is refused with
+//! `ErrorKind::Deadlock`: nobody else would make the pass that it waits for. Invariant 3 (ARCHITECTURE.md) holds with one more input: the application
+//! looks once more for its own work after the worker has said that it parks.
 //!
 //! Owner: one thread; the worker comes from the thread that the stack gave it, and goes back there when the driver is dropped. Limits: while
 //! the application does something else, nothing of its stack moves.
@@ -30,11 +30,11 @@ use crate::stack::Stack;
 use crate::worker::{Request, StackWorker};
 
 thread_local! {
-    /// How many stacks this thread drives.
+    /// The number of stacks that this thread drives.
     static DRIVEN: Cell<usize> = const { Cell::new(0) };
 }
 
-/// A worker of a stack, driven by the thread that has this.
+/// A worker of a stack, driven by the thread that has this handle.
 ///
 /// ```
 /// use weir_socket::{Stack, UdpSocket};
@@ -52,15 +52,15 @@ thread_local! {
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub struct Driver {
-    /// Until the stack is over.
+    /// The worker, until the stack is over.
     lent: Option<Lent>,
     idle: Idle,
-    /// When the next turn is due, and whether something may come before.
+    /// The time when the next turn is due, and whether something may come before.
     until_ns: Option<u64>,
     is_expecting: bool,
     // Last: a stack that ends with this handle waits for its worker.
     _stack: Stack,
-    /// It stays with its thread.
+    /// The driver stays with its thread.
     _here: PhantomData<*const ()>,
 }
 
@@ -71,12 +71,12 @@ pub(crate) struct Lent {
 }
 
 impl Stack {
-    /// Drives a worker of the stack by this thread from now on, until the driver is dropped; of a pair of stacks both. Timers of this thread
-    /// become exact (`PR_SET_TIMERSLACK`).
+    /// Lets this thread drive a worker of the stack from now on, until the driver is dropped; for a pair of stacks the worker serves both. Timers of
+    /// this thread become exact (`PR_SET_TIMERSLACK`).
     ///
     /// # Errors
-    /// `InvalidInput` if there is no such worker; `ResourceBusy` if another thread drives it; `Deadlock` if this one drives a worker
-    /// already; `BrokenPipe` if it has ended.
+    /// `InvalidInput` if there is no such worker; `ResourceBusy` if another thread drives it; `Deadlock` if this thread drives a worker already;
+    /// `BrokenPipe` if the stack has ended.
     pub fn drive(&self, worker: usize) -> io::Result<Driver> {
         if worker >= self.workers() {
             let why = format!("this stack has {} workers, numbered from 0", self.workers());
@@ -98,7 +98,8 @@ impl Stack {
         })
     }
 
-    /// The worker that the thread of a bucket is to drive where each has one: that of its flows, unless an earlier bucket has the same.
+    /// The worker that the thread of a bucket is to drive, where each bucket has a thread: the worker of its flows, unless an earlier bucket has the
+    /// same worker.
     pub fn driven_for(&self, bucket: usize) -> Option<usize> {
         let worker = |bucket: usize| self.rss().worker(bucket as u32);
         (0..bucket).all(|before| worker(before) != worker(bucket)).then(|| worker(bucket))
@@ -106,10 +107,10 @@ impl Stack {
 }
 
 impl Driver {
-    /// Makes one pass; whether something moved.
+    /// Makes one pass; returns whether something moved.
     ///
     /// # Errors
-    /// `BrokenPipe` once the stack was stopped, and what ends it otherwise.
+    /// `BrokenPipe` once the stack was stopped; otherwise the error that ends the stack.
     pub fn turn(&mut self) -> io::Result<bool> {
         let Some(lent) = &mut self.lent else { return Err(os(libc::EPIPE)) };
         let now = now_ns();
@@ -119,7 +120,7 @@ impl Driver {
         });
         let (look_ns, pass) = match looked {
             Ok(Some(looked)) => looked,
-            // Its ports go with it, and whoever waits at a socket is woken; its thread ends.
+            // The worker's ports are dropped with it, and every thread that waits at a socket is woken; the worker's thread ends.
             ended => {
                 self.lent = None;
                 return Err(ended.err().unwrap_or_else(|| os(libc::EPIPE)));
@@ -133,11 +134,11 @@ impl Driver {
         Ok(pass.moved > 0)
     }
 
-    /// Waits until another turn is due: after one in which nothing moved, and with nothing to do here. `has_work` is asked whether something
-    /// has come meanwhile; whoever brings that rings [`Stack::ringer`]. It may return early.
+    /// Waits until another turn is due. It is to be called after a turn in which nothing moved, and with nothing to do in the application. `has_work`
+    /// is asked whether something has come meanwhile; the thread that brings such work rings [`Stack::ringer`]. The call may return early.
     ///
     /// # Errors
-    /// If the kernel does not let it sleep.
+    /// If the kernel does not let the thread sleep.
     pub fn rest(&mut self, has_work: impl FnOnce() -> bool) -> io::Result<()> {
         let Some(lent) = &mut self.lent else { return Ok(()) };
         match self.idle.rest(now_ns(), self.until_ns, self.is_expecting) {
@@ -147,7 +148,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Turns, and rests, until it is so.
+    /// Turns, and rests, until `is_so` is true.
     ///
     /// # Errors
     /// As [`Driver::turn`] and [`Driver::rest`].
@@ -160,7 +161,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Sends all of a batch by a socket of the stack, and turns while its send buffer is full; how many that were.
+    /// Sends all of a batch by a socket of the stack, and turns while its send buffer is full; returns the number of datagrams.
     ///
     /// # Errors
     /// As [`UdpSocket::send_batch`] of a socket that does not wait, but `WouldBlock`, and as [`Driver::turn_until`].
@@ -183,7 +184,7 @@ impl Drop for Driver {
     fn drop(&mut self) {
         DRIVEN.set(DRIVEN.get() - 1);
         if let Some(Lent { worker, back }) = self.lent.take() {
-            // Its thread waits for it.
+            // The worker's thread waits for the worker.
             let _ = back.send(worker);
         }
     }
@@ -195,10 +196,10 @@ impl std::fmt::Debug for Driver {
     }
 }
 
-/// Whether this thread may wait for a worker of a stack.
+/// Checks that this thread may wait for a worker of a stack.
 ///
 /// # Errors
-/// `Deadlock` if it drives one.
+/// `Deadlock` if this thread drives a worker.
 pub(crate) fn may_wait() -> io::Result<()> {
     if DRIVEN.get() == 0 { Ok(()) } else { Err(os(libc::EDEADLK)) }
 }

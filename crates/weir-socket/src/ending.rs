@@ -1,7 +1,7 @@
-//! What ends with a stack: the threads of its workers, the one that answers for it, and then the guardian, which puts the interface back.
+//! The end of a stack: first the threads of its workers, then the thread that answers for it, and last the guardian, which puts the interface back.
 //!
-//! Owner: one thread at a time, by a lock of its own: who drives a worker may need the stack's while another thread waits here for that
-//! worker's end.
+//! Owner: one thread at a time, by a lock of its own: a thread that drives a worker may need the stack's lock while another thread waits here for
+//! that worker's end.
 
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -21,7 +21,7 @@ struct Rest {
 }
 
 impl Ending {
-    /// Of these threads.
+    /// The end of a stack with these threads.
     pub(crate) fn new(threads: Vec<JoinHandle<io::Result<()>>>) -> Ending {
         Ending(Mutex::new(Rest { threads, answering: None, guardian: None }))
     }
@@ -31,12 +31,12 @@ impl Ending {
         self.lock().guardian = Some(guardian);
     }
 
-    /// Somebody answers for the stack until the threads have ended.
+    /// Keeps the thread that answers for the stack until the workers' threads have ended.
     pub(crate) fn answer(&self, answering: Answering) {
         self.lock().answering = Some(answering);
     }
 
-    /// The threads are about to be told to end.
+    /// Says that the threads are about to be told to end.
     pub(crate) fn announce(&self) {
         self.lock().answering.iter().for_each(Answering::announce_end);
     }
@@ -48,7 +48,7 @@ impl Ending {
     /// Waits for the threads, which were told to end, does `then`, and has everything put back.
     ///
     /// # Errors
-    /// What ended a worker before, or could not be put back.
+    /// The error that ended a worker before, or that kept something from being put back.
     pub(crate) fn wait(&self, then: impl FnOnce()) -> io::Result<()> {
         let mut rest = self.lock();
         let mut result = Ok(());

@@ -1,10 +1,10 @@
-//! The application's half of a socket: what it does with frames, and how it waits for them.
+//! The application's half of a socket: its use of frames, and its waits for them.
 //!
-//! Rule: of each worker it has a lane, by which come the flows that this worker receives; it sends by that of one of them, its home. Whoever waits
-//! says so, looks once more, and sleeps (ARCHITECTURE.md, invariant 3). Who is woken to send has a frame to send in;
-//! times that it had none are counted, and are 0 (invariant 5).
+//! Rule: the socket has a lane for each worker, by which the flows come that this worker receives. It sends by the lane of one worker, its home. A
+//! thread that waits says so, looks once more, and sleeps (ARCHITECTURE.md, invariant 3). A thread that is woken to send has a frame to send in;
+//! wakes without a frame are counted, and their number is 0 (invariant 5).
 //!
-//! Owner: the socket, under a lock for each direction, which nobody but its own threads can ever hold, and one for frames that go back.
+//! Owner: the socket, under a lock for each direction, which nobody but its own threads can ever hold, and a lock for frames that go back.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -27,7 +27,7 @@ use crate::task::Task;
 use crate::task::{Asked, Waits};
 use crate::tcp::state::{News, StreamState as State};
 
-/// How large the buffers of a socket are.
+/// The sizes of a socket's buffers, and the rule when the receive buffer is full.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BufferSizes {
     pub(crate) send_frames: u32,
@@ -35,16 +35,16 @@ pub(crate) struct BufferSizes {
     pub(crate) full: FullRule,
 }
 
-/// How the application calls the worker.
+/// The way by which the application calls the worker.
 #[derive(Clone)]
 pub(crate) struct Caller {
     pub(crate) worker: Ringer,
-    /// Where it says which connection has news, if it is one of many of a port.
+    /// The list of connections with news, and this connection's number in it, if many connections share a port.
     pub(crate) news: Option<(Arc<News>, u32)>,
 }
 
 impl Caller {
-    /// Calls it, after something was published.
+    /// Calls the worker, after something was published.
     pub(crate) fn call(&self) {
         if let Some((news, connection)) = &self.news {
             news.note(*connection);
@@ -53,7 +53,7 @@ impl Caller {
     }
 }
 
-/// Sends.
+/// The half that sends.
 pub(crate) struct SendHalf {
     sent: Producer<PathPacket>,
     empty: Consumer<Frame>,
@@ -67,10 +67,10 @@ pub(crate) struct SendHalf {
     shared: Arc<Shared>,
 }
 
-/// Receives.
+/// The half that receives.
 pub(crate) struct ReceiveHalf {
     received: Vec<ReceiveLane>,
-    /// Whose turn it is.
+    /// The lane that is read next.
     turn: usize,
     awaited: Awaited,
     #[cfg(feature = "tokio")]
@@ -78,18 +78,18 @@ pub(crate) struct ReceiveHalf {
     shared: Arc<Shared>,
 }
 
-/// Gives frames back, for both: nobody ever waits with it in hand.
+/// The half that gives frames back, for both others: nobody ever waits with its lock held.
 pub(crate) struct Returns {
     lanes: Vec<ReturnLane>,
     home: usize,
     has_unused: bool,
 }
 
-/// Whence datagrams come. In cache lines of its own, as another socket's may be next to it in memory.
+/// A lane's ring of received datagrams. In cache lines of its own, as another socket's may be next to it in memory.
 #[repr(align(128))]
 struct ReceiveLane(Consumer<PathPacket>);
 
-/// Where frames go back to; so too.
+/// A lane's ring of frames that go back; also in cache lines of its own.
 #[repr(align(128))]
 struct ReturnLane {
     returned: Producer<Returned>,
@@ -105,11 +105,11 @@ pub(crate) struct Halves {
     pub(crate) shared: Arc<Shared>,
 }
 
-/// How a thread waits for one direction of a socket.
+/// The way in which a thread waits for one direction of a socket.
 enum Awaited {
-    /// By itself: the bell is its own.
+    /// The thread waits for this direction alone: the bell is its own.
     Alone(Doorbell),
-    /// With much else: it sleeps elsewhere, and this rings there. Nobody waits here.
+    /// The thread sleeps elsewhere and waits for much else too: the direction rings there. Nobody waits here.
     WithOthers(Ringer),
 }
 
@@ -128,7 +128,7 @@ impl Awaited {
         }
     }
 
-    /// Sleeps until there is something, or until this time.
+    /// Sleeps until `there_is` is true, or until this time.
     fn wait(&mut self, deadline_ns: Option<u64>, there_is: impl FnMut() -> bool) -> io::Result<Woken> {
         match self {
             Awaited::Alone(doorbell) => wait(doorbell, deadline_ns, there_is),
@@ -137,8 +137,8 @@ impl Awaited {
     }
 }
 
-/// The halves of a socket with such buffers, which has a lane to the path's worker that each of `callers` calls, and sends by that with the number
-/// `home`. What becomes of them rings `ringer`, if there is one, instead of bells of their own: then nobody waits for them alone.
+/// The halves of a socket with such buffers. The socket has a lane to the worker of each of `callers`, and sends by the lane with the number `home`.
+/// News for the halves rings `ringer`, if there is one, instead of bells of their own: then nobody waits for them alone.
 pub(crate) fn halves(
     sizes: BufferSizes,
     callers: &[Caller],
@@ -217,7 +217,7 @@ impl SendHalf {
         self.spare.pop().or_else(|| self.empty.pop())
     }
 
-    /// Puts a frame back that was taken and is not used.
+    /// Puts back a frame that was taken and is not used.
     pub(crate) fn put_back(&mut self, frame: Frame) {
         self.spare.push(frame);
     }
@@ -235,7 +235,7 @@ impl SendHalf {
         self.announce(count);
     }
 
-    /// Lets the worker have what was staged.
+    /// Publishes the staged packets to the worker.
     pub(crate) fn publish(&mut self) {
         let count = self.sent.publish();
         self.announce(count);
@@ -255,7 +255,7 @@ impl SendHalf {
         self.sent.is_abandoned()
     }
 
-    /// Notes that somebody wants to send and there was no frame.
+    /// Notes that a sender found no frame.
     pub(crate) fn note_throttled(&mut self) {
         let SendHalf { empty, spare, shared, .. } = self;
         shared.note_throttled(|| !spare.is_empty() || !empty.is_empty());
@@ -266,7 +266,7 @@ impl SendHalf {
         !self.spare.is_empty() || !self.empty.is_empty()
     }
 
-    /// Waits until there is a frame, or until this time; whether there is one, or the worker has gone.
+    /// Waits until there is a frame, or until this time; returns whether there is a frame, or the worker has gone.
     pub(crate) fn wait(&mut self, deadline_ns: Option<u64>) -> io::Result<bool> {
         self.note_throttled();
         let SendHalf { empty, spare, awaited, sent, shared, .. } = self;
@@ -278,7 +278,7 @@ impl SendHalf {
         Ok(woken.there_is)
     }
 
-    /// Whether there is a frame, or the worker has gone, or the stream has ended; otherwise this task is woken when it is so.
+    /// Whether there is a frame, or the worker has gone, or the stream has ended; otherwise this task is woken when one of these is so.
     #[cfg(feature = "tokio")]
     pub(crate) fn ask(&mut self, waker: &Waker) -> bool {
         let SendHalf { empty, spare, sent, shared, task: (task, waits), .. } = self;
@@ -296,14 +296,14 @@ impl SendHalf {
         matches!(asked, Asked::Ready(_))
     }
 
-    /// The frames that are left in hand.
+    /// The frames that were taken and not used.
     pub(crate) fn take_spare(&mut self) -> Vec<Frame> {
         std::mem::take(&mut self.spare)
     }
 }
 
 impl ReceiveHalf {
-    /// Hands the datagrams that have come to `each` with the numbers of their lanes, at most so many; how many.
+    /// Hands the datagrams that have come to `each` with the numbers of their lanes, at most so many; returns their number.
     pub(crate) fn take(&mut self, most: usize, mut each: impl FnMut(u16, PathPacket)) -> usize {
         let mut taken = 0;
         for _ in 0..self.received.len() {
@@ -317,8 +317,8 @@ impl ReceiveHalf {
         taken
     }
 
-    /// Moves the datagrams that have come to the end of `packets`, at most so many and as have room there without allocating; how many. `moved` is
-    /// told of each lane how many came by it.
+    /// Moves the datagrams that have come to the end of `packets`, at most so many and as have room there without allocating; returns their number.
+    /// `moved` is told for each lane how many came by it.
     pub(crate) fn take_into(
         &mut self,
         most: usize,
@@ -339,17 +339,17 @@ impl ReceiveHalf {
         taken
     }
 
-    /// Whether a worker has gone and nothing is left.
+    /// Whether a worker has gone and no datagram is left.
     pub(crate) fn is_abandoned(&mut self) -> bool {
         is_any_abandoned(&self.received) && !self.is_readable()
     }
 
-    /// Whether something has come.
+    /// Whether a datagram has come.
     pub(crate) fn is_readable(&mut self) -> bool {
         has_any(&mut self.received)
     }
 
-    /// Whether something has come, or a worker has gone, or the stream has ended; otherwise this task is woken when it is so.
+    /// Whether a datagram has come, or a worker has gone, or the stream has ended; otherwise this task is woken when one of these is so.
     #[cfg(feature = "tokio")]
     pub(crate) fn ask(&mut self, waker: &Waker) -> bool {
         let ReceiveHalf { received, shared, task: (task, waits), .. } = self;
@@ -360,12 +360,12 @@ impl ReceiveHalf {
         matches!(asked, Asked::Ready(_))
     }
 
-    /// Waits until a datagram or an error has come, or until this time; whether one has, or a worker has gone.
+    /// Waits until a datagram or an error has come, or until this time; returns whether one has, or a worker has gone.
     pub(crate) fn wait(&mut self, deadline_ns: Option<u64>) -> io::Result<bool> {
         self.wait_until(deadline_ns, &mut |is_readable| is_readable)
     }
 
-    /// The same, but until `is_so` is, which is told whether a datagram has come.
+    /// Waits as [`ReceiveHalf::wait`] does, but until `is_so` returns true, which is told whether a datagram has come.
     pub(crate) fn wait_until(
         &mut self,
         deadline_ns: Option<u64>,
@@ -379,7 +379,7 @@ impl ReceiveHalf {
         Ok(woken.there_is)
     }
 
-    /// Wakes who waits.
+    /// The ringer of the thread that waits to receive.
     pub(crate) fn ringer(&self) -> Ringer {
         self.awaited.ringer()
     }
@@ -394,18 +394,18 @@ fn has_any(lanes: &mut [ReceiveLane]) -> bool {
 }
 
 impl Returns {
-    /// Gives the frame of a datagram of so many bytes back, or another one for it, to the lane that it came by, with the next [`Returns::publish`].
+    /// Gives back the frame of a datagram of so many bytes, or another one for it, to the lane that it came by, with the next [`Returns::publish`].
     pub(crate) fn read(&mut self, lane: u16, frame: Frame, len_bytes: u16) {
         self.stage(lane.into(), Returned::Read(frame, len_bytes));
     }
 
-    /// Gives a frame of the send buffer back, which has another for it, with the next [`Returns::publish`].
+    /// Gives back a frame of the send buffer that is not used, in exchange for another, with the next [`Returns::publish`].
     pub(crate) fn unused(&mut self, frame: Frame) {
         self.has_unused = true;
         self.stage(self.home, Returned::Unused(frame));
     }
 
-    /// Gives the frame of a packet back that is not read, to the lane that it came by, with the next [`Returns::publish`].
+    /// Gives back the frame of a packet that is not read, to the lane that it came by, with the next [`Returns::publish`].
     pub(crate) fn unread(&mut self, lane: u16, frame: Frame) {
         self.stage(lane.into(), Returned::Unread(frame));
     }
@@ -414,7 +414,7 @@ impl Returns {
         self.lanes[lane].returned.stage(returned).expect("a ring has a slot for each frame of the socket");
     }
 
-    /// Lets the workers have what was given back, which they may be waiting for.
+    /// Publishes the returned frames to the workers, which may be waiting for them.
     pub(crate) fn publish(&mut self) {
         let has_unused = std::mem::take(&mut self.has_unused);
         for (number, ReturnLane { returned, caller, lane }) in self.lanes.iter_mut().enumerate() {
@@ -426,7 +426,7 @@ impl Returns {
     }
 }
 
-/// How a wait ended.
+/// The outcome of a wait.
 #[derive(Default)]
 pub(crate) struct Woken {
     pub(crate) there_is: bool,
@@ -434,7 +434,7 @@ pub(crate) struct Woken {
     empty_wakes: u64,
 }
 
-/// Sleeps until there is something, or until this time.
+/// Sleeps until `there_is` is true, or until this time.
 pub(crate) fn wait(
     doorbell: &mut Doorbell,
     deadline_ns: Option<u64>,
@@ -445,7 +445,7 @@ pub(crate) fn wait(
     loop {
         let kicks_before = doorbell.counts().kicks_sent;
         let Some(parked) = doorbell.park(&mut there_is) else {
-            // Something has come meanwhile; or somebody called, which is looked into.
+            // Something has come meanwhile; or somebody called, and `there_is` is asked again.
             woken.there_is = there_is();
             if woken.there_is {
                 return Ok(woken);
@@ -459,7 +459,7 @@ pub(crate) fn wait(
         sys::poll_readable(&mut [sys::poll_in(parked.as_fd().as_raw_fd())], left_ns)?;
         drop(parked);
         woken.there_is = there_is();
-        // The late ring of an earlier kick is no wake of anybody's.
+        // The late ring of an earlier kick counts as no wake.
         let is_wake = u64::from(doorbell.counts().kicks_sent > kicks_before);
         woken.wakes += is_wake;
         if woken.there_is {

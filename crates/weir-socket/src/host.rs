@@ -1,8 +1,8 @@
-//! What does not change of a host: its addresses and where they lead.
+//! The part of a host that does not change: its addresses and its routes.
 //!
-//! Rule: a socket of any address speaks from the one in the network of whom it speaks to, as the kernel's do (RFC 1122 section 3.3.4.3).
+//! Rule: a socket of any address sends from the address in the network of its peer, as the kernel's do (RFC 1122 section 3.3.4.3).
 //!
-//! Owner: nobody changes it, and every thread looks.
+//! Owner: nobody changes it, and every thread reads it.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
@@ -17,14 +17,14 @@ pub(crate) struct HostSide {
     pub(crate) addresses: Vec<IpCidr>,
     pub(crate) table: RouteTable,
     pub(crate) mtu_bytes: u16,
-    /// The port of its first socket.
+    /// The port of the host's first socket.
     pub(crate) first_port: usize,
     /// The port of all TCP, if there is TCP.
     pub(crate) tcp_port: Option<usize>,
 }
 
 impl HostSide {
-    /// The address to speak to another from: that in its network, or the first of its family.
+    /// The source address for packets to another address: the one in its network, or the first of its family.
     pub(crate) fn source_for(&self, to: IpAddr) -> io::Result<IpAddr> {
         let hop = match to {
             IpAddr::V4(to) => self.table.lookup_v4(to),
@@ -43,7 +43,7 @@ impl HostSide {
         near.map(|own| own.address().into()).ok_or_else(|| os(libc::ENETUNREACH))
     }
 
-    /// Whether a socket can be bound to an address.
+    /// Checks that a socket can be bound to an address.
     pub(crate) fn check_own(&self, address: IpAddr) -> io::Result<()> {
         let mut own = self.addresses.iter().map(|own| IpAddr::from(own.address()));
         if own.clone().all(|own| own.is_ipv4() != address.is_ipv4()) {

@@ -4,10 +4,10 @@
 //! queue q --> worker q mod workers          flow --> bucket --> its worker --> one of that one's queues (`weir_core::steer::rss::Rss::queues`)
 //! ```
 //!
-//! Rule: each worker has receive queues, a way out, a bell and a tap of its own. The first one alone hears how the interface fares, owns all queues
-//! again after it was down, and gives the others word.
+//! Rule: each worker has receive queues, a way out, a bell and a tap of its own. The first worker alone hears of the state of the interface, owns all
+//! queues again after the interface was down, and tells the others.
 //!
-//! Owner: the caller until the workers have it; then each its part.
+//! Owner: the caller until the workers have it; then each worker has its part.
 
 use std::io;
 use std::net::IpAddr;
@@ -43,17 +43,17 @@ pub(crate) struct Opened {
     pub(crate) parts: Vec<WorkerParts>,
     pub(crate) link: Link,
     pub(crate) pair: Pair,
-    /// The shorter of both ends.
+    /// The MTU of the end whose MTU is smaller, in bytes.
     pub(crate) mtu_bytes: u16,
 }
 
-/// A worker's part of the kernel's things beside the port.
+/// A worker's part of the kernel's resources beside the port.
 pub(crate) struct KernelSide {
     pub(crate) bell: Bell,
-    /// How the interface fares, for the first worker.
+    /// The monitor of the interface's state; the first worker has it.
     pub(crate) watch: Option<Watch>,
     pub(crate) ports: Arc<SharedPorts>,
-    // Last: the memory goes when the sockets have gone.
+    // Last field: the memory goes when the sockets have gone.
     pub(crate) _umem: Arc<Umem>,
 }
 
@@ -69,7 +69,7 @@ impl Stack {
 }
 
 impl StackBuilder {
-    /// Takes an interface over, for as many workers as there are to be.
+    /// Takes an interface over, for as many workers as the stack has.
     pub(crate) fn take_over(
         &self,
         interface: &str,
@@ -115,7 +115,7 @@ impl StackBuilder {
     }
 }
 
-/// Whether an interface has a receive queue for each of so many workers.
+/// Checks that an interface has a receive queue for each of so many workers.
 pub(crate) fn check_queues(interface: &str, link: &Link, workers: usize) -> io::Result<()> {
     let queues = link.rx_queues as usize;
     if workers > 1 && queues < workers {
@@ -132,7 +132,8 @@ pub(crate) fn check_queues(interface: &str, link: &Link, workers: usize) -> io::
     Ok(())
 }
 
-/// The ports of a host on an interface of so many queues, for so many workers, none bound yet, and which of its addresses the kernel has too.
+/// The ports of a host on an interface of so many queues, for so many workers, none bound yet. They know which of the host's addresses the kernel has
+/// too.
 fn bound_ports(host: &RouterSettings, queues: u32, workers: usize) -> weir_port::Result<Arc<BoundPorts>> {
     let kernels = address::addresses()?;
     let own = |address: &IpCidr| {
@@ -149,7 +150,7 @@ fn bound_ports(host: &RouterSettings, queues: u32, workers: usize) -> weir_port:
 }
 
 impl StackWorker {
-    /// The interface, if it is the kernel's, and this the first worker.
+    /// The interface, if it is the kernel's and this is the first worker.
     fn kernel_port(&mut self) -> Option<&mut Port> {
         match &mut self.path.end_mut(INTERFACE).0.port {
             EitherPort::Kernel(port) => port.kernel_mut()?.kernel_mut(),
@@ -157,7 +158,7 @@ impl StackWorker {
         }
     }
 
-    /// The part of the interface that is another worker's.
+    /// This worker's part of the interface, if it is the kernel's and this is not the first worker.
     fn worker_port(&mut self) -> Option<&mut WorkerPort> {
         match &mut self.path.end_mut(INTERFACE).0.port {
             EitherPort::Kernel(port) => match port.kernel_mut()? {
@@ -168,7 +169,7 @@ impl StackWorker {
         }
     }
 
-    /// Looks whether there is something that the kernel's own stack has got and this one is to hear of too; by what it will show.
+    /// Looks for packets that the kernel's own stack has got and this stack is to hear of too; returns the descriptor that shows the next ones.
     pub(crate) fn look_at_tap(&mut self) -> Option<RawFd> {
         let tap = match self.worker_port() {
             Some(port) => Some(port.tap_mut()),
@@ -178,7 +179,7 @@ impl StackWorker {
         Some(tap.fd())
     }
 
-    /// Sees to what has happened to the interface.
+    /// Handles changes of the interface's state.
     pub(crate) fn look_at_interface(&mut self, now_ns: u64) -> weir_port::Result<()> {
         if let Some(port) = self.worker_port() {
             port.look();
@@ -195,7 +196,7 @@ impl StackWorker {
                 }
                 State::Down => self.kernel_port().into_iter().for_each(Port::note_down),
                 State::Up | State::NoCarrier => match self.own_again(now_ns) {
-                    // Down again already: it will come up again, or vanish.
+                    // The interface is down again already: it will come up again, or vanish.
                     Err(_) if !self.is_up() => {}
                     result => result?,
                 },
@@ -208,7 +209,7 @@ impl StackWorker {
         self.kernel_port().is_some_and(|port| Link::by_index(port.link().ifindex).is_ok_and(|link| link.up))
     }
 
-    /// Owns the queues again if they have other instances than before. What was received before is taken in, since its rings are not the
+    /// Owns the queues again if they have other instances than before. Packets that were received before are taken in, since their rings are not the
     /// new instances'.
     fn own_again(&mut self, now_ns: u64) -> weir_port::Result<()> {
         let Some(port) = self.kernel_port() else { return Ok(()) };
@@ -226,7 +227,7 @@ impl StackWorker {
             EitherPort::Memory(_) => Ok(()),
         };
         self.path.tune();
-        // Their queues have other pollers.
+        // The other workers' queues have other pollers.
         self.others.iter().for_each(|other| other.tell(Request::LookAtInterface));
         result
     }

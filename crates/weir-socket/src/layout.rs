@@ -6,7 +6,7 @@
 //!                       -- last: port of all TCP
 //! ```
 //!
-//! Every socket that there may be has its port from the start; bound, the port has rings ([`crate::port`]). So binding changes no plan.
+//! Every socket that there may be has its port from the start; a bound socket's port has rings ([`crate::port`]). So binding changes no plan.
 
 use std::io;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use crate::tcp::port::{TcpPort, TcpSettings};
 use crate::tcp::state::News;
 use crate::worker::StackPort;
 
-/// The plan of hosts: each on one of these interfaces with its limits, or two that are joined without.
+/// The plan of hosts: each on one of these interfaces with its limits, or, without interfaces, two that are joined.
 pub(crate) fn plan(hosts: &[RouterSettings], interfaces: &[(&str, Option<TbfConfig>)]) -> Plan {
     let port = |interface: String, limits| PortPlan { interface, limits, classes: None, is_optional: false };
     let mut plan = Plan::default();

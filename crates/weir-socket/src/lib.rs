@@ -1,13 +1,13 @@
 #![forbid(unsafe_code)]
-//! UDP and TCP sockets on a Weir path: as those of `std`, but a full buffer holds whoever fills it, and nothing is lost in between.
+//! UDP and TCP sockets on a Weir path: as those of `std`, but a full buffer holds its sender, and nothing is lost in between.
 //!
 //! A caller begins with [`Stack::builder`] and [`StackBuilder::open`] on an interface, or with [`Stack::pair`] in memory. It then binds a
 //! [`UdpSocket`], a [`TcpListener`] or a [`TcpStream`] on the stack. The example `echo` of this crate is an echo server of UDP with a thread
 //! for each bucket, and of TCP.
 //!
 //! - A [`Stack`] is a host in this process, on an interface or on a link in memory.
-//! - A socket's send buffer is an intake of the path, its receive buffer an exit. The sender therefore feels what a shaper or a slow reader does
-//!   not take, one call before the loss.
+//! - A socket's send buffer is an intake of the path, its receive buffer an exit. The sender therefore feels a shaper or a slow reader that takes no
+//!   more, one call before the loss.
 //! - [`Datagrams`] are many datagrams at a time, in place.
 //! - Flows fall into buckets by the hash that devices use. A socket may be bound to a bucket: a thread for each bucket shares nothing with the
 //!   others.
@@ -44,23 +44,23 @@
 //!
 //! The interface of a stack stays the kernel's as well, and `ssh` by it goes on. A stack has one of two kinds of address:
 //!
-//! - One that the kernel has too. Packets for a port that is bound on the stack are the stack's. All else is the kernel's, which answers
-//!   ARP, neighbour discovery, pings, and requests for a port that nobody has.
-//! - One of its own, which the stack alone answers for.
+//! - An address that the kernel has too. Packets for a port that is bound on the stack are the stack's. All else is the kernel's, which answers ARP,
+//!   neighbour discovery, pings, and requests for a port that nobody has.
+//! - An address of its own, which the stack alone answers for.
 //!
 //! A port that a program has of the kernel is in use here (`AddrInUse`), and the other way round, as long as a socket, a listener or a connection
 //! has it. Differences from two programs on the kernel's sockets:
 //!
-//! - A socket that does not read holds the receive queue that its datagrams come by, and with it what comes that way for the kernel, until it
-//!   reads. With [`FullRule::Drop`] it holds nothing.
-//! - Programs of the same namespace do not reach a socket on a shared address: what they send to that address does not leave by the interface.
-//!   A connection is refused and a datagram is lost.
+//! - A socket that does not read holds the receive queue that its datagrams come by, and with it the kernel's packets in that queue, until it reads.
+//!   With [`FullRule::Drop`] it holds nothing.
+//! - Programs of the same namespace do not reach a socket on a shared address: their packets to that address do not leave by the interface. A
+//!   connection is refused and a datagram is lost.
 //! - Fragments to a shared address are the kernel's, which has no socket for them.
 //! - The stack looks once which addresses the kernel has, when it is opened.
-//! - What arrives while the stack is being opened, or takes its queues again after the interface was down, may be dropped: some milliseconds.
+//! - Packets that arrive while the stack is being opened, or takes its queues again after the interface was down, may be dropped: some milliseconds.
 //! - The stack asks for its neighbours itself. It has routes of its own ([`StackBuilder::gateway`]), not the kernel's.
-//! - What the interface receives is not joined into larger packets for the kernel (GRO), unless somebody has switched that on; then a segment
-//!   may wait for a next one for some milliseconds.
+//! - Received packets are not joined into larger ones for the kernel (GRO), unless somebody has switched that on; then a segment may wait for a next
+//!   one for some milliseconds.
 //!
 //! # In `weir stat`
 //!

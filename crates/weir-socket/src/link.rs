@@ -1,11 +1,11 @@
-//! An end of a link in memory between two hosts of one worker: what leaves by one end comes in by the other.
+//! An end of a link in memory between two hosts of one worker: packets that leave by one end come in by the other.
 //!
 //! ```text
 //! egress queue of one host, with its limit --put, if there is room--> ring --poll--> the other host
 //! ```
 //!
-//! Rule: a packet is with the end that it was put on until the other is polled. What is not polled stays on the ring, and a full ring holds
-//! who sends, as the ring of a veth does.
+//! Rule: a packet is with the end that it was put on until the other end is polled. Packets that are not polled stay on the ring, and a full ring
+//! holds the sender, as the ring of a veth does.
 //!
 //! Owner: one worker has both ends; the lock is there because a worker moves to its thread, and nobody ever waits for it.
 
@@ -19,16 +19,16 @@ use weir_path::frames::Frames;
 use weir_path::packet::PathPacket;
 use weir_path::port::{Completion, POLL_PACKETS_MAX, ReceiveQueues, Transmit, TransmitRing};
 
-/// What a ring takes: as much as two polls bring.
+/// The packets that a ring takes: as many as two polls bring.
 const RING_PACKETS: u32 = 2 * POLL_PACKETS_MAX;
 
-/// From one end to the other.
+/// The way from one end to the other.
 #[derive(Debug, Default)]
 struct Way {
     ring: Vec<PathPacket>,
-    /// Whether something was put since the receiving end last said that it expects it.
+    /// Whether something was put since the receiving end last said that it expects packets.
     is_announced: bool,
-    /// What was polled and is not told as delivered.
+    /// Packets that were polled and are not reported as delivered.
     polled: Count,
 }
 
@@ -37,7 +37,7 @@ struct Way {
 pub(crate) struct LinkPort {
     out: Arc<Mutex<Way>>,
     incoming: Arc<Mutex<Way>>,
-    /// What was put and is not told as delivered.
+    /// Packets that were put and are not reported as delivered.
     in_flight: Count,
     poll_budget: u32,
 }
@@ -77,7 +77,7 @@ impl ReceiveQueues for LinkPort {
         lock(&self.incoming).is_announced = true;
     }
 
-    // It has one queue: nobody could go elsewhere.
+    // The end has one queue: no packet could go elsewhere.
     fn set_backlog(&mut self, _: usize, _: bool) {}
 
     fn poll(&mut self, _: usize, _: &mut Frames, received: &mut Vec<PathPacket>) -> usize {

@@ -1,17 +1,17 @@
-//! How a socket is to be, and what it counts.
+//! The options of a socket, and its counters.
 
 use crate::port::FullRule;
 
-/// How a socket is to be.
+/// The options of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketOptions {
-    /// How many datagrams its send buffer takes; at most what the stack was built for.
+    /// The number of datagrams that the send buffer takes; at most the number that the stack was built for.
     pub send_frames: u32,
-    /// How many datagrams its receive buffer takes; at most what the stack was built for.
+    /// The number of datagrams that the receive buffer takes; at most the number that the stack was built for.
     pub receive_packets: u32,
-    /// What becomes of a datagram that finds the receive buffer full.
+    /// The rule for a datagram that finds the receive buffer full.
     pub full: FullRule,
-    /// The bucket whose flows alone it receives.
+    /// The bucket whose flows alone the socket receives.
     pub bucket: Option<usize>,
 }
 
@@ -21,19 +21,19 @@ impl Default for SocketOptions {
     }
 }
 
-/// What a socket has counted.
+/// The counters of a socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SocketCounts {
     /// Whether the send buffer is full, and somebody wants to send.
     pub is_throttled: bool,
-    /// Times that somebody wanted to send and it was full.
+    /// Times that somebody wanted to send and the send buffer was full.
     pub throttled: u64,
-    /// For how long it was full when somebody wanted to send, in nanoseconds.
+    /// The time that the send buffer was full when somebody wanted to send, in nanoseconds.
     pub throttled_ns: u64,
     /// Times that a waiting sender was woken.
     pub wakes: u64,
-    /// Of those, times that there was nothing to send in.
+    /// Wakes of waiting senders that found no frame to send in.
     pub empty_wakes: u64,
-    /// Datagrams that were not from whom the socket is connected to, and were thrown away.
+    /// Datagrams that were not from the address that the socket is connected to, and were thrown away.
     pub from_others: u64,
 }

@@ -8,16 +8,16 @@
 //! read                   ---- returned >  complete: delivered, frame back
 //! ```
 //!
-//! Rule: the buffers are credit in frames. Of its send buffer the socket has every frame from the start: empty, in hand, or sent and not
-//! polled. Who has none left waits, and is woken when the path has taken a packet and given another frame for it, so whoever is woken can
-//! send. Of the receive buffer at most `receive_packets` are with the socket; what comes beyond waits in the egress queue before the port, whose
-//! room holds the receive queues that it came by, or is dropped as `socket-full` if that is the socket's rule ([`FullRule`]).
+//! Rule: the buffers are credit in frames. The socket has every frame of its send buffer from the start: empty, in hand, or sent and not polled. A
+//! sender that has no frame left waits, and is woken when the path has taken a packet and given another frame for it, so a woken sender can send. At
+//! most `receive_packets` packets of the receive buffer are with the socket. Packets beyond that wait in the egress queue before the port, whose room
+//! holds the receive queues that they came by, or are dropped as `socket-full` if that is the socket's rule ([`FullRule`]).
 //!
-//! Ordering: rings order packets (`weir_ring::spsc`). `R0` (`is_announced` set, after publishing) `<-> A0` (taken back by a read-modify-write
-//! before the poll): who polls sees what was published, or the announcement stays. Who wakes whom: `weir_ring::doorbell`.
+//! Ordering: rings order packets (`weir_ring::spsc`). `R0` (`is_announced` set, after publishing) `<-> A0` (taken back by a read-modify-write before
+//! the poll): the worker that polls sees what was published, or the announcement stays. The order of wakes: `weir_ring::doorbell`.
 //!
-//! Conservation: accepted = delivered + dropped + in flight, where delivered is what the application has given back. Owner: the path's
-//! worker; the application has the other half ([`crate::half`]).
+//! Conservation: accepted = delivered + dropped + in flight, where delivered counts the packets that the application has given back. Owner: the
+//! path's worker; the application has the other half ([`crate::half`]).
 
 use std::io;
 use std::net::SocketAddr;
@@ -40,51 +40,52 @@ use crate::task::Task;
 use crate::tcp::state::StreamState;
 use crate::throttle::ThrottleClock;
 
-/// What becomes of a datagram for which there is no room in the receive buffer.
+/// The rule for a datagram that finds no room in the receive buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FullRule {
-    /// It waits, and the receive queues wait by which it and its like come: those who send them are held. So is what comes by the same queues for
-    /// other sockets, and for the kernel.
+    /// The datagram waits, and so do the receive queues by which the socket's datagrams come: their senders are held. Packets in the same queues for
+    /// other sockets, and for the kernel, wait too.
     #[default]
     Hold,
-    /// It is dropped and counted as `socket-full`.
+    /// The datagram is dropped and counted as `socket-full`.
     Drop,
 }
 
 /// A frame on its way back from the application.
 #[derive(Debug)]
 pub(crate) enum Returned {
-    /// That of a datagram of so many bytes, or another one for it.
+    /// The frame of a datagram of so many bytes that was read, or another frame for it.
     Read(Frame, u16),
-    /// One of the send buffer that was not used.
+    /// A frame of the send buffer that was not used.
     Unused(Frame),
-    /// That of a packet that was not read, of a socket that is being closed.
+    /// The frame of a packet that was not read, from a socket that is being closed.
     Unread(Frame),
 }
 
-/// The flags by which the application and one worker tell each other something. Nobody else touches their cache line.
+/// The flags between the application and one worker. Nobody else touches their cache line.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Lane {
-    /// Whether something was sent since the worker last said that it expects it.
+    /// Whether something was sent since the worker last said that it expects packets.
     pub(crate) is_announced: AtomicBool,
     /// Whether the worker waits for room in the receive buffer.
     pub(crate) wants_room: AtomicBool,
 }
 
-/// The state that both halves look at, whatever the worker.
+/// The state that both halves read, for all workers.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Shared {
-    /// Whether there is an error to be told.
+    /// Whether there is an error that the application has not been told.
     pub(crate) has_error: AtomicBool,
-    /// To whom what it is about was sent, and its number. Off the packets' way: ICMP errors alone come here.
+    /// The destination of the packet that an ICMP error is about, and the error's number. Off the packets' way: ICMP errors alone come here.
     pub(crate) error: Mutex<Option<(SocketAddr, i32)>>,
-    /// How a stream of bytes stands, if it is one.
+    /// The state of the stream of bytes, for a TCP socket.
     pub(crate) stream: StreamState,
-    /// To whom a UDP socket is connected. In memory of its own: the application looks at it for each datagram, the worker when it is asked to tell.
+    /// The address that a UDP socket is connected to. In memory of its own: the application reads it for each datagram, and the worker when it
+    /// reports.
     pub(crate) peer: Arc<Mutex<Option<SocketAddr>>>,
-    /// What the socket counts ([`crate::SocketCounts`]).
+    /// The counters of the socket ([`crate::SocketCounts`]).
     pub(crate) throttled: AtomicU64,
     pub(crate) throttle: ThrottleClock,
     pub(crate) wakes: AtomicU64,
@@ -93,7 +94,8 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Somebody wants to send and there was no frame. `is_writable` is asked again: the worker, which ends this, may have come in between.
+    /// Notes that somebody wants to send and there was no frame. `is_writable` is asked again: the worker, which ends the throttling, may have come
+    /// in between.
     pub(crate) fn note_throttled(&self, is_writable: impl FnOnce() -> bool) {
         self.throttled.fetch_add(1, Ordering::Relaxed);
         if self.throttle.is_on() {
@@ -107,21 +109,21 @@ impl Shared {
         }
     }
 
-    /// There are frames to send in.
+    /// Ends the throttling: there are frames to send in.
     fn end_throttled(&self) {
         if self.throttle.is_on() {
             self.throttle.end(now_ns());
         }
     }
 
-    /// Notes that a sender was woken, and how often in vain.
+    /// Notes how often a sender was woken, and how often in vain.
     pub(crate) fn note_wakes(&self, wakes: u64, empty_wakes: u64) {
         self.wakes.fetch_add(wakes, Ordering::Relaxed);
         // R4.
         self.empty_wakes.fetch_add(empty_wakes, Ordering::Release);
     }
 
-    /// To whom a UDP socket is connected.
+    /// The address that a UDP socket is connected to.
     pub(crate) fn peer(&self) -> Option<SocketAddr> {
         *self.peer.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -129,7 +131,7 @@ impl Shared {
     pub(crate) fn counts(&self) -> SocketCounts {
         let Shared { throttled, throttle, wakes, empty_wakes, from_others, .. } = self;
         let (is_throttled, throttled_ns) = throttle.told(now_ns);
-        // A part before the whole, which is counted first: A4, from R4.
+        // A part is read before the whole, which is counted first: A4, from R4.
         let empty_wakes = empty_wakes.load(Ordering::Acquire);
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
         SocketCounts {
@@ -155,9 +157,9 @@ pub(crate) struct Open {
     pub(crate) shared: Arc<Shared>,
     pub(crate) receive_packets: u32,
     pub(crate) full: FullRule,
-    /// Frames of the send buffer; none where the socket sends by another worker.
+    /// Frames of the send buffer; 0 if the socket sends by another worker.
     pub(crate) send_frames: u32,
-    /// Frames that it lacks.
+    /// Frames that the send buffer lacks.
     pub(crate) owed: u32,
 }
 
@@ -188,7 +190,7 @@ impl Open {
         }
     }
 
-    /// Takes what the application has given back, telling `read` the length of each packet that it has read.
+    /// Takes the frames that the application has given back, telling `read` the length of each packet that it has read.
     pub(crate) fn take_returned(&mut self, frames: &mut Frames, mut read: impl FnMut(u16)) {
         let owed = &mut self.owed;
         self.returned.pop_each(usize::MAX, |returned| match returned {
@@ -204,8 +206,8 @@ impl Open {
         });
     }
 
-    /// Takes every frame back of a socket that the application has let go of, telling `read` and `unread` the lengths of packets that it
-    /// had read and had not.
+    /// Takes back every frame of a socket that the application has let go of, telling `read` and `unread` the lengths of packets that it had read and
+    /// had not read.
     pub(crate) fn reclaim(mut self, frames: &mut Frames, read: impl FnMut(u16), mut unread: impl FnMut(u16)) {
         self.take_returned(frames, read);
         while let Some(packet) = self.received.take_back() {
@@ -220,7 +222,7 @@ impl Open {
         }
     }
 
-    /// Has the application told of an error.
+    /// Tells the application of an error.
     fn tell_error(&self, error: (SocketAddr, i32)) {
         *self.shared.error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
         self.shared.has_error.store(true, Ordering::Release);
@@ -228,23 +230,24 @@ impl Open {
     }
 }
 
-/// Who waits to send, and who waits to receive. Rings when it is dropped, so that who waits finds that nobody is here any more.
+/// The ringers of the thread or task that waits to send, and of the one that waits to receive. They ring when they are dropped, so that a waiter
+/// finds that the worker has gone.
 #[derive(Debug)]
 pub(crate) struct Ringers {
     pub(crate) sender: OnDrop,
     pub(crate) receiver: OnDrop,
 }
 
-/// Wakes who waits, a thread or a task; also when it is dropped.
+/// Wakes a waiting thread or task; also when it is dropped.
 pub(crate) struct OnDrop {
     pub(crate) ringer: Ringer,
     pub(crate) task: Arc<Task>,
 }
 
 impl OnDrop {
-    /// To be called after publishing.
+    /// Wakes the waiter, after something was published.
     pub(crate) fn published(&self) {
-        // It has a full fence between what was published and what is looked at, the task included.
+        // The ringer has a full fence between the publishing and its look at the waiter, the task included.
         self.ringer.published();
         self.task.wake();
     }
@@ -262,7 +265,7 @@ impl Drop for OnDrop {
     }
 }
 
-/// What has ended, by its fate.
+/// Packets that have ended, by their fate.
 #[derive(Debug, Default)]
 struct Ended {
     delivered: Count,
@@ -274,16 +277,16 @@ struct Ended {
 #[derive(Debug)]
 pub(crate) struct SocketPort {
     open: Option<Open>,
-    /// The application has closed the socket: what it sent is still to be polled.
+    /// Whether the application has closed the socket; its sent packets are still to be polled.
     is_closing: bool,
     poll_budget: u32,
-    /// Datagrams that were polled since it was opened.
+    /// Datagrams that were polled since the socket was opened.
     sent: u64,
-    /// Put and not told as ended.
+    /// Packets that were put and are not reported as ended.
     in_flight: Count,
-    /// Put and not published.
+    /// Whether packets were put and not published.
     staged: bool,
-    /// What has ended and is not told yet.
+    /// Packets that have ended and are not reported yet.
     ended: Ended,
 }
 
@@ -302,19 +305,19 @@ impl Default for SocketPort {
 }
 
 impl SocketPort {
-    /// Is the port of a socket from now on. Its send buffer is filled from the pool, as far as that has frames.
+    /// Makes this the port of a socket. The send buffer is filled from the pool, as far as that has frames.
     pub(crate) fn open(&mut self, open: Open, frames: &mut Frames) {
         self.is_closing = false;
         self.sent = 0;
         self.open.insert(open).pay(frames);
     }
 
-    /// The application has closed the socket.
+    /// Notes that the application has closed the socket.
     pub(crate) fn close(&mut self) {
         self.is_closing = true;
     }
 
-    /// Whether everything that a closed socket sent has been polled; then its frames go back.
+    /// Gives back the frames of a closed socket once everything that it sent has been polled; returns whether the port has no socket any more.
     pub(crate) fn finish(&mut self, frames: &mut Frames) -> bool {
         let Some(open) = &mut self.open else { return true };
         if !self.is_closing || !open.sent.is_empty() {
@@ -338,17 +341,17 @@ impl SocketPort {
         self.open.as_ref().map_or(0, |open| open.frames_to_send() + self.in_flight.packets)
     }
 
-    /// Whether its socket sends by this worker.
+    /// Whether the socket sends by this worker.
     pub(crate) fn is_home(&self) -> bool {
         self.open.as_ref().is_some_and(|open| open.send_frames > 0)
     }
 
-    /// Datagrams that were polled since it was opened.
+    /// Datagrams that were polled since the socket was opened.
     pub(crate) fn sent(&self) -> u64 {
         self.sent
     }
 
-    /// What the socket and its application share, if there is one.
+    /// The state that the worker and the application share, if there is a socket.
     pub(crate) fn shared(&self) -> Option<&Shared> {
         self.open.as_ref().map(|open| &*open.shared)
     }
@@ -414,7 +417,7 @@ impl TransmitRing for SocketPort {
             Some(open) if open.full == FullRule::Hold && !self.is_closing => {
                 open.receive_packets.saturating_sub(self.in_flight.packets as u32)
             }
-            // What there is no room for is dropped.
+            // Packets without room are dropped.
             _ => POLL_PACKETS_MAX,
         }
     }

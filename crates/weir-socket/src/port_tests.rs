@@ -1,4 +1,4 @@
-//! Sockets behind one limit, in virtual time, on the worker that ships: who sends is held, nobody is passed over, and nothing is lost.
+//! Sockets behind one limit, in virtual time, on the worker that ships: senders are held, none is passed over, and nothing is lost.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -32,12 +32,12 @@ struct Bed {
     path: Worker<StackPort>,
     halves: Vec<Halves>,
     now_ns: u64,
-    // What a worker would park on.
+    // The doorbell that a worker would park on.
     _doorbell: Doorbell,
 }
 
 impl Bed {
-    /// So many sockets bound to ports from 1000 on, behind a limit.
+    /// A bed with so many sockets bound to ports from 1000 on, behind a limit.
     fn new(sockets: u16, rate: Option<&str>, full: FullRule) -> Bed {
         let mut builder = StackBuilder::default().address("192.0.2.1/24").neighbour("192.0.2.2", [2; 6]);
         builder = builder.sockets(sockets).buffer_frames_max(SEND_FRAMES);
@@ -70,7 +70,7 @@ impl Bed {
         bed
     }
 
-    /// Sends what the send buffer of a socket takes, `most` at the most, to this address; how many datagrams.
+    /// Sends as many datagrams as the send buffer of a socket takes, `most` at the most, to this address; returns their number.
     fn send(&mut self, socket: usize, to: &str, most: usize) -> usize {
         let from = SocketAddr::from(([192, 0, 2, 1], 1000 + socket as u16));
         let memory = Arc::clone(self.path.frames().memory());
@@ -88,7 +88,7 @@ impl Bed {
         count
     }
 
-    /// Passes until nothing moves, and a step of time.
+    /// Passes until nothing moves, and then lets a step of time pass.
     fn step(&mut self) {
         while self.path.pass(self.now_ns).expect("a pass").moved > 0 {
             assert!(self.balances());
@@ -112,7 +112,7 @@ impl Bed {
         queues.chain(stages).chain(exits).sum()
     }
 
-    /// What has left by the interface.
+    /// The packets that have left by the interface.
     fn left(&self) -> u64 {
         self.path.ends()[0].exit.account().delivered.packets
     }
@@ -127,7 +127,7 @@ fn senders_behind_one_limit_take_turns_and_lose_nothing() {
     let (mut wakes, mut empty) = (0, 0);
     for _ in 0..12_000 {
         for (socket, sent) in sent.iter_mut().enumerate() {
-            // Who is writable sends, at least one.
+            // A socket that is writable sends at least one datagram.
             if bed.halves[socket].send.is_writable() {
                 wakes += 1;
                 let count = bed.send(socket, "192.0.2.2:9", usize::MAX);
@@ -141,14 +141,14 @@ fn senders_behind_one_limit_take_turns_and_lose_nothing() {
     let rate = left as f64 * f64::from(FRAME_BYTES) * 8.0 / seconds;
     assert!((0.97 * 200e6..1.01 * 200e6).contains(&rate), "{:.1} Mbit/s", rate / 1e6);
     let (least, most) = (sent.iter().min().expect("some"), sent.iter().max().expect("some"));
-    // Each has as many on its way as its buffer and a poll take, and has had as many turns as any.
+    // Each socket has as many on its way as its buffer and a poll take, and has had as many turns as any.
     assert!(most - least <= u64::from(SEND_FRAMES + POLL_PACKETS_MAX), "{least} to {most}");
     assert!(*least > left / SENDERS as u64 / 2, "{least} of {left}");
     assert_eq!((bed.dropped(), empty), (0, 0));
     assert!(wakes > SENDERS as u64);
 }
 
-/// Of two behind one limit one never sends again once it is held: the other has all of the rate.
+/// Two sockets send behind one limit. One never sends again once it is held: the other has all of the rate.
 #[test]
 fn who_never_comes_back_harms_nobody() {
     let mut bed = Bed::new(2, Some("8mbit"), FullRule::Hold);
@@ -162,7 +162,7 @@ fn who_never_comes_back_harms_nobody() {
     assert_eq!(bed.dropped(), 0);
 }
 
-/// A send buffer is its frames: as many go as it has, and one more for each that the path has taken.
+/// A send buffer is its frames: it takes as many datagrams as it has frames, and one more for each that the path has taken.
 #[test]
 fn a_full_send_buffer_takes_as_many_as_have_gone() {
     let mut bed = Bed::new(1, Some("8mbit"), FullRule::Hold);
@@ -183,7 +183,7 @@ fn a_full_send_buffer_takes_as_many_as_have_gone() {
     assert_eq!(bed.dropped(), 0);
 }
 
-/// What nobody reads fills the receive buffer, then the queue before it, and then holds who sends; other sockets go on.
+/// Unread datagrams fill the receive buffer, then the queue before it, and then hold their senders; other sockets go on.
 #[test]
 fn a_full_receive_buffer_holds_its_senders_alone() {
     let mut bed = Bed::new(3, None, FullRule::Hold);
@@ -200,7 +200,7 @@ fn a_full_receive_buffer_holds_its_senders_alone() {
         bed.step();
     }
     assert_eq!((bed.left(), bed.dropped()), (100, 0));
-    // It is read, and all that was sent comes.
+    // The socket is read, and all that was sent comes.
     let mut came = 0;
     for _ in 0..1000 {
         let Halves { receive, returns, .. } = &mut bed.halves[1];
@@ -222,7 +222,7 @@ fn a_full_receive_buffer_drops_by_its_owners_rule() {
     assert_eq!(dropped, 100 - u64::from(RECEIVE_PACKETS));
 }
 
-/// Closed, a socket sends what it has sent, gives all its frames back, and what comes for it is dropped by name.
+/// A closed socket sends its sent datagrams and gives all its frames back. Datagrams for it are dropped by name.
 #[test]
 fn a_closed_socket_leaves_nothing_behind() {
     let mut bed = Bed::new(2, None, FullRule::Hold);
@@ -249,7 +249,7 @@ fn a_closed_socket_leaves_nothing_behind() {
     assert_eq!(bed.path.frames().pool.census().out, before - u64::from(SEND_FRAMES));
 }
 
-/// A socket of two workers: what comes by either is read in turns, goes back to where it came by, and nothing is sent by the one that is not its home.
+/// A socket of two workers reads the datagrams of both in turns and returns their frames to the worker that they came by. It sends by its home alone.
 #[test]
 fn what_came_by_a_worker_goes_back_there() {
     let doorbell = Doorbell::with_full_fences().expect("a doorbell");
@@ -283,7 +283,7 @@ fn what_came_by_a_worker_goes_back_there() {
         port.put(&mut come, frames);
         port.flush(&mut weir_path::carrier::Carrier::default(), 0).expect("flushed");
     }
-    // Two at a time: whose turn it is goes round.
+    // Two at a time: the lanes take turns.
     let mut lanes = Vec::new();
     while socket.receive.is_readable() {
         let Halves { receive, returns, .. } = &mut socket;
@@ -303,7 +303,7 @@ fn what_came_by_a_worker_goes_back_there() {
         });
         assert_eq!((delivered.packets, port.in_flight().packets), (5, 0));
     }
-    // It sends by its home alone.
+    // The socket sends by its home alone.
     let frame = socket.send.take_frame().expect("a frame");
     socket.send.stage(PathPacket::new(frame, 0, 60));
     socket.send.publish();

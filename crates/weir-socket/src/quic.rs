@@ -1,15 +1,15 @@
 //! Sockets of quinn's endpoints: QUIC on a path.
 //!
-//! Rule: a packet that finds the send buffer full waits with its connection, and is never lost for that. Connections that wait are in a line, and
-//! one is called when a packet of its would go: it sends one, and the next is called, so all of them share what there is by turns, and nobody
-//! is woken for nothing. What is longer than the interface takes is a probe of the path's MTU: it is not sent, and quinn's search finds the
-//! largest that is. Errors of the path in between are quinn's to find out by its timers, as with the kernel's sockets.
+//! Rule: a packet that finds the send buffer full waits with its connection, and is never lost for that. Connections that wait are in a line. The
+//! first one is called when the send buffer has room for a packet. It sends one packet, and the next is called. So all of them share the buffer by
+//! turns, and nobody is woken for nothing. A packet that is longer than the interface takes is a probe of the path's MTU: it is not sent, and quinn's
+//! search finds the largest size that is. Errors of the path in between are quinn's to find out by its timers, as with the kernel's sockets.
 //!
-//! A packet has its ECN codepoint and its address here both ways. A transmission is one packet: what segmentation offload would spare are
-//! system calls, and there are none.
+//! A packet keeps its ECN codepoint and its address here both ways. A transmission is one packet: segmentation offload would spare system calls, and
+//! there are none.
 //!
-//! Owner: any thread; the line has a lock, held for no longer than it takes to look at it. Limits: one endpoint to a socket. A connection that
-//! ended after it was called never answers: when somebody comes [`CALLED_NS_MAX`] later, or something is received, the next is called.
+//! Owner: any thread; the line has a lock, held for no longer than it takes to look at it. Limits: one endpoint to a socket. A connection that ended
+//! after it was called never answers: the next is called when somebody comes [`CALLED_NS_MAX`] later, or when something is received.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSliceMut};
@@ -26,7 +26,7 @@ use weir_run::clock::now_ns;
 use crate::datagram::{ecn, ends, payload_range};
 use crate::socket::{UdpSocket, os};
 
-/// For how long a connection that is called may take to come, where others wait.
+/// The time that a called connection may take to come before the next is called, in nanoseconds.
 const CALLED_NS_MAX: u64 = 20_000_000;
 
 /// A socket for an endpoint of quinn's.
@@ -56,23 +56,24 @@ const CALLED_NS_MAX: u64 = 20_000_000;
 pub struct QuicSocket {
     socket: UdpSocket,
     line: Arc<Line>,
-    /// Wakes the line.
+    /// The waker by which the send buffer wakes the line.
     waker: Waker,
 }
 
 impl QuicSocket {
-    /// Of a socket that is bound, and not connected.
+    /// A QUIC socket on a UDP socket that is bound, and not connected.
     pub fn new(socket: UdpSocket) -> QuicSocket {
         let line = Arc::<Line>::default();
         QuicSocket { socket, waker: Waker::from(Arc::clone(&line)), line }
     }
 
-    /// The socket: what it counts.
+    /// The UDP socket, which has the counters.
     pub fn socket(&self) -> &UdpSocket {
         &self.socket
     }
 
-    /// Calls the first in the line, if somebody waits, nobody is called, and a packet would go. If none would, the socket calls.
+    /// Calls the first connection in the line, if one waits, none is called, and a packet would go. If none would go, the send buffer wakes the line
+    /// later.
     fn call_next(&self) {
         {
             let mut waiters = self.line.lock();
@@ -81,7 +82,7 @@ impl QuicSocket {
                 return;
             }
         }
-        // Whoever comes in between has called somebody, which is as well.
+        // A thread that comes in between has called somebody, which is as well.
         if self.socket.lock_send().ask(&self.waker) {
             self.line.call();
         }
@@ -169,7 +170,7 @@ impl QuicSocket {
     }
 }
 
-/// What a QUIC stack finds out by itself: such a packet is as one that was lost behind the first router.
+/// Whether the error is one that a QUIC stack finds out by itself: such a packet is like one that was lost behind the first router.
 fn is_lost_on_the_way(error: &io::Error) -> bool {
     let known = [libc::EMSGSIZE, libc::ENETUNREACH, libc::EACCES, libc::EADDRNOTAVAIL, libc::EAFNOSUPPORT];
     error.raw_os_error().is_some_and(|number| known.contains(&number) || number == libc::EINVAL)
@@ -178,13 +179,13 @@ fn is_lost_on_the_way(error: &io::Error) -> bool {
 fn copy_out(frame: &[u8], buffer: &mut [u8]) -> RecvMeta {
     let (from, to) = ends(frame);
     let payload = &frame[payload_range(frame)];
-    // One that is longer than quinn has told its peers is cut, which it finds.
+    // A packet that is longer than quinn has told its peers is cut, which quinn finds.
     let len = payload.len().min(buffer.len());
     buffer[..len].copy_from_slice(&payload[..len]);
     RecvMeta { addr: from, len, stride: len, ecn: EcnCodepoint::from_bits(ecn(frame)), dst_ip: Some(to.ip()) }
 }
 
-/// What one connection waits with.
+/// The poller by which one connection waits to send.
 #[derive(Debug)]
 struct QuicSender {
     socket: Arc<QuicSocket>,
@@ -197,7 +198,7 @@ impl UdpPoller for QuicSender {
         let mut waiters = socket.line.lock();
         let is_called = waiters.take_call(*number);
         let is_free = waiters.called.is_none() && waiters.waiting.iter().all(|(other, _)| other == number);
-        // Under the lock of the line: when the socket calls, this one is in it.
+        // Under the lock of the line: this connection is in the line by the time that the socket calls.
         let asked = (is_called || is_free).then(|| socket.socket.lock_send().ask(&socket.waker));
         if asked == Some(true) {
             waiters.leave(*number);
@@ -222,7 +223,7 @@ impl Drop for QuicSender {
     }
 }
 
-/// Who waits to send; woken by the socket, it calls the first.
+/// The connections that wait to send. The send buffer wakes the line, which calls the first of them.
 #[derive(Debug, Default)]
 struct Line(Mutex<Waiters>);
 
@@ -233,7 +234,7 @@ impl Line {
 
     fn call(&self) {
         let called = self.lock().call(now_ns());
-        // Not under the lock: it may come at once.
+        // Not under the lock: the called connection may come at once.
         called.into_iter().for_each(Waker::wake);
     }
 }
@@ -247,7 +248,7 @@ impl Wake for Line {
 #[derive(Debug, Default)]
 struct Waiters {
     waiting: VecDeque<(u64, Waker)>,
-    /// Who was called and has not come yet, and when.
+    /// The connection that was called and has not come yet, and the time of the call.
     called: Option<(u64, u64)>,
     numbers: u64,
 }
@@ -258,12 +259,12 @@ impl Waiters {
         self.numbers
     }
 
-    /// Whether this one was called; it has come.
+    /// Takes the call of this connection, which has come; returns whether it was called.
     fn take_call(&mut self, number: u64) -> bool {
         self.called.take_if(|(called, _)| *called == number).is_some()
     }
 
-    /// Waits at the end of the line, or where it is; at its front if it was called for nothing.
+    /// Waits at the end of the line, or at the connection's place if it is in the line; at the front if it was called for nothing.
     fn wait(&mut self, number: u64, waker: &Waker, is_first: bool) {
         match self.waiting.iter_mut().find(|(other, _)| *other == number) {
             Some((_, own)) => own.clone_from(waker),
@@ -276,7 +277,7 @@ impl Waiters {
         self.waiting.retain(|(other, _)| *other != number);
     }
 
-    /// The first in the line, who is called now, unless somebody is.
+    /// Calls the first in the line, unless another is called; returns its waker.
     fn call(&mut self, now_ns: u64) -> Option<Waker> {
         if self.called.is_some() {
             return None;
@@ -286,7 +287,7 @@ impl Waiters {
         Some(waker)
     }
 
-    /// Who was called long ago comes no more.
+    /// Forgets a connection that was called longer than [`CALLED_NS_MAX`] ago: it comes no more.
     fn forget_late(&mut self) {
         self.called.take_if(|(_, since_ns)| now_ns().saturating_sub(*since_ns) > CALLED_NS_MAX);
     }

@@ -1,4 +1,4 @@
-//! What the worker of a stack tells when somebody asks: the books of its interfaces, of its hosts and of its sockets.
+//! The report of a worker of a stack: the books of its interfaces, of its hosts and of its sockets.
 //!
 //! ```text
 //! ->veth-a    what leaves by an interface: its egress queue and its exit
@@ -7,11 +7,11 @@
 //! socket:     accepted = delivered (read) + dropped + held, of its egress queue and its port since it was bound
 //! ```
 //!
-//! Rule: the places of sockets are used again, and their counters go on; so what a socket did is what was counted since it was bound. What it
-//! held then, of the one before, is its own. A worker that nobody asks does what it did, but for two additions: one in a pass that moves packets, and
-//! one in a poll of a socket, of how many it has sent.
+//! Rule: the places of sockets are used again, and their counters go on. So the report of a socket has the counts since it was bound. Packets of the
+//! socket before that were held then are not in it. Reports cost a worker two additions while nobody asks: one in a pass that moves packets, and one
+//! in a poll of a socket, of the number of datagrams that it has sent.
 //!
-//! Owner: the worker; what is told are copies. Frames of packet memory are counted where they are, so that their sum can fail.
+//! Owner: the worker; reports are copies. Frames of packet memory are counted at the places that have them, so that their sum can fail.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -35,12 +35,12 @@ use crate::options::SocketCounts;
 use crate::tcp::report::ConnectionReport;
 use crate::worker::{StackPort, tcp_port};
 
-/// What sockets are called together, as a direction: those of UDP, and all TCP.
+/// The names of directions that many sockets share: all sockets of UDP, and all TCP.
 pub(crate) const TRANSPORTS: [&str; 2] = ["udp", "tcp"];
 
-/// What a stack tells.
+/// The report of a worker.
 pub(crate) struct StackReport {
-    /// As of any datapath. After its interfaces there are two ports more, of all [`TRANSPORTS`].
+    /// The part as of any datapath. Two ports follow after its interfaces, one for each of [`TRANSPORTS`].
     pub(crate) part: PartReport,
     /// Frames of packet memory that sockets and connections have.
     pub(crate) frames_of_sockets: u64,
@@ -49,7 +49,7 @@ pub(crate) struct StackReport {
     pub(crate) connections: Vec<ConnectionReport>,
 }
 
-/// What a socket tells.
+/// The report of a socket.
 #[derive(Debug)]
 pub(crate) struct SocketReport {
     pub(crate) binding: Binding,
@@ -58,15 +58,15 @@ pub(crate) struct SocketReport {
     pub(crate) blocked_ns: u64,
     pub(crate) sent: u64,
     pub(crate) counts: SocketCounts,
-    /// The number of the interface that it sends by.
+    /// The number of the interface that the socket sends by.
     pub(crate) interface: usize,
-    /// Whether it sends by this worker.
+    /// Whether the socket sends by this worker.
     pub(crate) is_home: bool,
 }
 
 /// The reports of all workers of a stack, added up.
 pub(crate) struct AllReports {
-    /// The part of each: first the interfaces of all, then of each [`TRANSPORTS`].
+    /// The part of each worker. Its ports are numbered: first the interfaces of all workers, then the [`TRANSPORTS`] of each.
     pub(crate) parts: Vec<PartReport>,
     /// Frames of packet memory that sockets and connections have.
     pub(crate) frames_of_sockets: u64,
@@ -76,7 +76,8 @@ pub(crate) struct AllReports {
 }
 
 impl AllReports {
-    /// Of workers with so many interfaces each. A socket and a listener is at every worker: it is told once, with what all of them counted.
+    /// Adds up the reports of workers with so many interfaces each. A socket or listener is at every worker: it is reported once, with the counts of
+    /// all workers.
     pub(crate) fn of(reports: Vec<StackReport>, interfaces: usize) -> AllReports {
         let (workers, transports) = (reports.len(), TRANSPORTS.len());
         let mut all = AllReports {
@@ -96,7 +97,7 @@ impl AllReports {
             for port in &mut part.ports {
                 port.index = among_all(port.index);
                 if workers > 1 {
-                    // Each has a name of its own.
+                    // Each port of a worker has a name of its own.
                     port.port.name.clear();
                 }
             }
@@ -116,7 +117,7 @@ impl AllReports {
             for listener in listeners {
                 let is_it = |other: &&mut ListenerStats| other.local == listener.local;
                 match all.listeners.iter_mut().find(is_it).filter(|_| workers > 1) {
-                    // All but this they count together.
+                    // The half-open connections are counted by each worker; all other counts are shared.
                     Some(known) => known.half_open += listener.half_open,
                     None => all.listeners.push(listener),
                 }
@@ -128,7 +129,7 @@ impl AllReports {
 }
 
 impl SocketReport {
-    /// Adds what another worker tells of the same socket; what its application counts both tell.
+    /// Adds another worker's report of the same socket; both have the counts of the application.
     fn merge(&mut self, other: SocketReport) {
         self.books.merge(&other.books);
         self.blocked_ns = self.blocked_ns.max(other.blocked_ns);
@@ -144,18 +145,18 @@ impl SocketReport {
 #[derive(Debug, Default)]
 pub(crate) struct BoundSockets(BTreeMap<usize, Since>);
 
-/// What was counted at a port before its socket was bound, and what that is.
+/// The counts of a port before its socket was bound, and the socket's binding.
 #[derive(Debug)]
 struct Since {
     binding: Binding,
     host: usize,
-    /// What has ended.
+    /// The packets that had ended.
     ended: Account,
     blocked_ns: u64,
 }
 
 impl BoundSockets {
-    /// A socket of a host is bound, at this port.
+    /// Notes that a socket of a host is bound, at this port.
     pub(crate) fn add(
         &mut self,
         path: &mut Worker<StackPort>,
@@ -171,14 +172,14 @@ impl BoundSockets {
         self.0.insert(port, Since { binding, host, ended, blocked_ns });
     }
 
-    /// The socket at a port is closed.
+    /// Notes that the socket at a port is closed.
     pub(crate) fn remove(&mut self, port: usize) {
         self.0.remove(&port);
     }
 }
 
 impl Since {
-    /// What is told of the socket, but for what its application knows.
+    /// The report of the socket, without the state that its application has.
     fn report(&self, queue: &EgressQueue, end: &End<StackPort>, now_ns: u64) -> SocketReport {
         let mut held = queue.shaping.held();
         held.merge(end.port.in_flight());
@@ -194,7 +195,7 @@ impl Since {
         }
     }
 
-    /// The books since then.
+    /// The books since the socket was bound.
     fn books(&self, now: &Account, held: Count) -> Books {
         let less = |now: Count, before: Count| Count {
             packets: now.packets - before.packets,
@@ -211,14 +212,14 @@ impl Since {
     }
 }
 
-/// The books of what comes to a port: of the queue before it, and of its exit.
+/// The books of the packets for a port: of the queue before it, and of its exit.
 fn account(queue: &EgressQueue, end: &End<StackPort>) -> Account {
     let Account { accepted, mut dropped, .. } = queue.shaping.account();
     dropped.merge(&end.exit.account().dropped);
     Account { accepted, delivered: end.exit.account().delivered, dropped }
 }
 
-/// What leaves to many ports together.
+/// The sums of packets that leave to many ports.
 #[derive(Default)]
 struct Together {
     shaped: Account,
@@ -234,7 +235,7 @@ impl Together {
         let counts = queue.counts();
         self.tally.intake.qlimit = self.tally.intake.qlimit.max(counts.qlimit);
         if counts.entered + counts.refused == 0 {
-            // As that of most sockets that there may be.
+            // The queue was never used, like those of most sockets that there may be.
             return;
         }
         let Together { shaped, held, tally: Tally { intake, released }, delay, departed, departing } = self;
@@ -244,7 +245,7 @@ impl Together {
         intake.entered += counts.entered;
         intake.refused += counts.refused;
         intake.blocked += counts.blocked;
-        // Of each by itself.
+        // The highest mark is each queue's by itself, so the largest counts.
         intake.held_max = intake.held_max.max(counts.held_max);
         let counts = queue.shaping.released();
         released.dispatched += counts.dispatched;
@@ -254,10 +255,10 @@ impl Together {
         departing.merge(end.port.in_flight());
     }
 
-    /// The same as a direction that ends at a port of this number and name.
+    /// The sums as a direction that ends at a port of this number and name.
     fn report(self, index: usize, name: &str) -> (DirectionReport, PortReport) {
         let Together { shaped, held, tally, delay, departed, departing } = self;
-        // For how long one of them was blocked nobody counts: each socket tells it.
+        // Nobody counts for how long one of the queues was blocked: each socket reports its own.
         let place = PlaceStats::default().with_delay(&delay);
         let class = DirectionStats { place, ..DirectionStats::default() };
         let port = PortStats { name: name.into(), ..PortStats::default() };
@@ -268,7 +269,7 @@ impl Together {
     }
 }
 
-/// The report of this moment, after what is complete was noted. It moves no frame: the free ones of all workers are counted meanwhile.
+/// The report of this moment, after completed packets were noted. It moves no frame: the free frames of all workers are counted meanwhile.
 ///
 /// # Errors
 /// If the kernel does not say what it lost.
@@ -289,7 +290,7 @@ pub(crate) fn report(
         match &end.port {
             EitherPort::Kernel(interface) => {
                 directions.push(of_egress(queue, now_ns));
-                // Those of the kernel's are lent to it; one in memory has them itself.
+                // Frames at the kernel's interface are lent to it and counted there; an interface in memory has them itself.
                 frames_lent += if interface.kernel().is_some() { 0 } else { end.port.in_flight().packets };
             }
             EitherPort::Memory(port) => match port.kernel() {
@@ -349,7 +350,7 @@ pub(crate) fn report(
     Ok(StackReport { part, frames_of_sockets, sockets, listeners, connections })
 }
 
-/// What is told of an interface.
+/// The report of an interface.
 fn interface_report(path: &mut Worker<StackPort>, index: usize) -> weir_port::Result<PortReport> {
     let End { port, exit, .. } = path.end_mut(index).0;
     let (departed, departing) = (exit.account().clone(), port.in_flight());

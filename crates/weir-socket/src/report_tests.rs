@@ -1,4 +1,4 @@
-//! Tests of what a stack tells, of two stacks on a link in memory with a limit: whatever happens the sums hold, and who is held is told.
+//! Tests of a stack's report, of two stacks on a link in memory with a limit: the sums hold at all times, and the report names held senders.
 
 use std::io::{ErrorKind, Read, Write};
 use std::thread;
@@ -15,7 +15,7 @@ use crate::{FullRule, SocketOptions, Stack, TcpListener, TcpStream, UdpSocket};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Two stacks, of which the left one sends so many bits a second, and what answers of both.
+/// Two stacks, of which the left one sends so many bits a second, and the responder of both.
 fn stacks(bits_per_s: u64) -> (Stack, Stack, StackResponder) {
     let rate = Rate::from_bits_per_s(bits_per_s).expect("not 0");
     let left = Stack::builder().address("192.0.2.1/24").rate(rate);
@@ -24,7 +24,7 @@ fn stacks(bits_per_s: u64) -> (Stack, Stack, StackResponder) {
     (left, right, responder)
 }
 
-/// What is told, in which all adds up.
+/// The report, after a check that all of it adds up.
 fn told(responder: &StackResponder) -> (Snapshot, WireStats) {
     let snapshot = responder.stat().expect("told");
     assert_eq!(snapshot.check(), Vec::<String>::new());
@@ -48,7 +48,7 @@ fn a_socket_behind_a_limit_is_throttled_and_loses_nothing() {
     let client = UdpSocket::bind(&left, "192.0.2.1:4000").expect("a socket");
     client.connect("192.0.2.2:7").expect("connected");
     client.set_nonblocking(true);
-    // As much as the stack takes, and then no more.
+    // The client sends as much as the stack takes, and then no more.
     let mut stack = WireStats::default();
     wait_until("it is throttled with a limit behind it", || {
         let error = (0..100_000).find_map(|_| client.send(&[0; 1000]).err()).expect("1 Mbit/s holds nobody");
@@ -70,7 +70,7 @@ fn a_socket_behind_a_limit_is_throttled_and_loses_nothing() {
         (format!("udp 192.0.2.2:7 bucket {bucket}").as_str(), Some(bucket), None)
     );
     assert!(!other.throttle.is_throttled && other.place.waits_for.is_none());
-    // It lasts, and is told meanwhile.
+    // The throttling lasts, and its time is told meanwhile.
     let before_ns = socket.throttle.throttled_ns;
     wait_until("it is throttled for longer", || {
         told(&responder).1.sockets[0].throttle.throttled_ns > before_ns
@@ -84,7 +84,7 @@ fn a_socket_behind_a_limit_is_throttled_and_loses_nothing() {
     assert_eq!(stack.ports, ["left", "right"]);
     assert_eq!(stack.process.as_ref().map(|process| process.pid), Some(std::process::id()));
     assert!(stack.sockets.iter().all(|socket| socket.place.books.dropped.is_empty()));
-    // Once it can go on, it is throttled no more.
+    // A socket that can go on is throttled no more.
     wait_until("there is room", || client.is_writable());
     wait_until("it is told as throttled no more", || !told(&responder).1.sockets[0].throttle.is_throttled);
 }
@@ -111,7 +111,7 @@ fn full_socket_buffers_are_told_by_socket_and_a_place_that_is_used_again_begins_
     assert_eq!(of("192.0.2.1:4000").sent, 20);
     drop(server);
     wait_until("it is gone", || told(&responder).1.sockets.len() == 1);
-    // The place of the one before, and its own counts.
+    // The next socket has the same place, and its own counts.
     let _server = UdpSocket::bind(&right, "192.0.2.2:8").expect("a socket");
     assert_eq!(of("192.0.2.2:8").place.books, weir_run::books::Books::default());
     client.send_to(b"to the next", "192.0.2.2:8").expect("sent");
@@ -156,7 +156,7 @@ fn a_listener_tells_who_waits_and_connections_how_they_stand() {
     assert_eq!((one.state.as_str(), one.peer.as_str(), one.listener), ("established", "192.0.2.2:80", None));
     assert_eq!((other.listener.as_deref(), other.throttle.is_throttled), (Some("192.0.2.2:80"), false));
     assert_eq!(one.bucket, left.bucket_of("192.0.2.2:80".parse().unwrap(), from));
-    // Whatever of it moves, the sums hold.
+    // The sums hold while the bytes move.
     let mut buffer = [0; 4096];
     while written > 0 {
         written -= server.read(&mut buffer).expect("received");
@@ -196,14 +196,14 @@ fn a_stack_that_its_application_drives_answers_when_that_turns() {
             driver.turn().expect("turned");
         }
         assert_eq!(asking.join().expect("told"), "pair");
-        // Nobody turns, and nobody waits for ever.
+        // Nobody turns, and a client does not wait for ever.
         let asking = scope.spawn(|| responder.stat().expect_err("nobody has turned"));
         let why = asking.join().expect("told");
         assert!(why.starts_with("pair of ") && why.contains("has not moved for a second"), "{why}");
     });
 }
 
-/// A socket and a listener of two workers are told once, and what both workers counted adds up while they move packets.
+/// A socket and a listener of two workers are told once, and the counts of both workers add up while they move packets.
 #[test]
 fn what_two_workers_tell_adds_up() {
     let left = Stack::builder().address("192.0.2.1/24").workers(2);
@@ -241,7 +241,7 @@ fn what_two_workers_tell_adds_up() {
     assert_eq!(stack.sockets.iter().map(|socket| socket.sent).sum::<u64>(), 4000);
     let mut workers: Vec<usize> = stack.stages.iter().map(|stage| stage.worker).collect();
     workers.sort_unstable();
-    // Two hosts at each.
+    // Each worker has two hosts.
     assert_eq!(workers, [0, 0, 1, 1]);
     assert!(stack.stages.iter().all(|stage| stage.place.books.accepted.packets > 0));
 }

@@ -1,17 +1,17 @@
-//! How a stack answers at a control socket of its own ([`weir_run::control`]): `weir stat` shows it beside wires and limits.
+//! The answers of a stack at a control socket of its own ([`weir_run::control`]): `weir stat` shows the stack beside wires and limits.
 //!
 //! ```text
 //! weir stat --> /run/weir/NAME.sock --> this thread --Request::Stat--> the workers, when they look next
 //! ```
 //!
-//! Rule: it tells, and changes nothing: a stack is its application's, which alone knows why it is as it is. Whoever asks waits, and never a
-//! worker that is alone, which copies its counters in one go; several stand still together meanwhile ([`Standstill`]), so that sums are exact.
-//! Everybody may ask, as of a wire.
+//! Rule: the thread reports, and changes nothing: a stack is its application's, which alone knows the reasons for its state. The client waits for the
+//! workers. A worker that is alone never waits: it copies its counters in one go. Several workers stand still together meanwhile ([`Standstill`]), so
+//! that sums are exact. Everybody may ask, as with a wire.
 //!
-//! The end: it is told of by an eventfd, after the workers have ended; the guardian then removes the socket, as it does after `kill -9`.
+//! The end: an eventfd tells the thread to end, after the workers have ended; the guardian then removes the socket, as it does after `kill -9`.
 //!
-//! Owner: a thread of the stack's, which sleeps until somebody asks; it has no handle of the stack, which so ends with those of the application.
-//! Limits: a stack that its application drives ([`crate::Driver`]) answers when that turns.
+//! Owner: a thread of the stack's, which sleeps until somebody asks. It has no handle of the stack, which so ends with the application's handles.
+//! Limits: a stack that its application drives ([`crate::Driver`]) answers at the application's next turn.
 
 use std::io;
 use std::net::SocketAddr;
@@ -47,13 +47,13 @@ use crate::stack::Stack;
 use crate::tcp::report::{ConnectionReport, name};
 use crate::worker::{Asking, Request};
 
-/// How long a worker may take to tell: far more than a pass, and less than whoever asks waits.
+/// The longest time that a worker may take to report: far more than a pass, and less than a client waits.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What answers of a stack.
+/// The responder of a stack.
 pub(crate) struct StackResponder {
     workers: Vec<Asking>,
-    /// How many each of them has.
+    /// The number of interfaces that each worker has.
     interfaces: usize,
     constants: Constants,
     rss: Rss,
@@ -63,7 +63,7 @@ pub(crate) struct StackResponder {
 }
 
 impl StackResponder {
-    /// Of a stack whose workers have these interfaces each, of the kernel's or in memory.
+    /// The responder of a stack whose workers have these interfaces each, of the kernel's or in memory.
     pub(crate) fn new(stack: &Stack, name: String, interfaces: &[&str], sight: Sight) -> StackResponder {
         let workers = stack.asking();
         let count = workers.len();
@@ -77,7 +77,7 @@ impl StackResponder {
         let ports = [named(interfaces), named(&TRANSPORTS)].concat();
         let constants = Constants {
             name,
-            // What has stages.
+            // The kind of a datapath that has stages.
             kind: Kind::Topology,
             port_names: ports.clone(),
             ports,
@@ -122,7 +122,7 @@ impl StackResponder {
             if told.len() == self.workers.len() {
                 return told.into_iter().map(|report| report.map_err(|error| error.to_string())).collect();
             }
-            // One was with its application, or asleep, for longer than the others wait.
+            // A worker was with its application, or asleep, for longer than the others wait.
             if now_ns() > end_ns {
                 return Err(self.is_still());
             }
@@ -149,7 +149,7 @@ impl StackResponder {
     }
 }
 
-/// The thread that answers, and how it is ended.
+/// The thread that answers, and the eventfd that ends it.
 pub(crate) struct Answering {
     end: Arc<OwnedFd>,
     thread: JoinHandle<()>,
@@ -157,7 +157,7 @@ pub(crate) struct Answering {
 }
 
 impl Answering {
-    /// Answers from now on.
+    /// Starts to answer.
     pub(crate) fn start(control: Control, responder: StackResponder) -> io::Result<Answering> {
         let end = Arc::new(sys::eventfd()?);
         let (until, is_stopping) = (Arc::clone(&end), Arc::clone(&responder.is_stopping));
@@ -166,23 +166,23 @@ impl Answering {
         Ok(Answering { end, thread, is_stopping })
     }
 
-    /// The stack is about to end. It chooses what is said of that, and orders nothing.
+    /// Notes that the stack is about to end. This chooses the answer that clients get then, and orders nothing.
     pub(crate) fn announce_end(&self) {
         self.is_stopping.store(true, Ordering::Relaxed);
     }
 
-    /// Ends it.
+    /// Ends the thread.
     pub(crate) fn end(self) {
         sys::signal_eventfd(&self.end);
-        // One that has panicked has ended.
+        // A thread that has panicked has ended.
         let _ = self.thread.join();
     }
 }
 
-/// Listens for a stack that is called so, or after its interface; `keeper` removes the socket.
+/// Listens for a stack with this name, or with the name of its interface; `keeper` removes the socket.
 ///
 /// # Errors
-/// `InvalidInput` if it cannot be called so, `AddrInUse` if something is.
+/// `InvalidInput` if a stack cannot have this name, `AddrInUse` if something has it.
 pub(crate) fn listen(name: Option<&str>, interface: &str, keeper: &mut dyn Keeper) -> io::Result<Control> {
     let limits = find::names();
     let limit = |name: &str| limits.iter().find(|(_, other)| other == name);
@@ -203,7 +203,7 @@ pub(crate) fn listen(name: Option<&str>, interface: &str, keeper: &mut dyn Keepe
             Control::listen(name)?
         }
         None => {
-            // The kernel has interfaces that no file can be called after.
+            // The kernel has interfaces whose names no file can have.
             let first = if is_path_name(interface) { interface } else { "stack" };
             Control::listen_from(first, |name| limit(name).is_some())?
         }
@@ -216,7 +216,7 @@ pub(crate) fn listen(name: Option<&str>, interface: &str, keeper: &mut dyn Keepe
     Ok(control)
 }
 
-/// This process.
+/// The number and the program of this process.
 pub(crate) fn process() -> ProcessStats {
     let path = std::env::current_exe().unwrap_or_default();
     let program = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -251,13 +251,13 @@ impl Responder for StackResponder {
 }
 
 impl StackResponder {
-    /// In a sentence.
+    /// The process that has the stack, in words.
     fn whose(&self) -> String {
         let ProcessStats { pid, program } = &self.process;
         format!("{program} (process {pid})")
     }
 
-    /// The snapshot of what the workers told.
+    /// The snapshot from the workers' reports.
     fn snapshot(&self, devices: Devices, told: AllReports) -> Snapshot {
         let AllReports { mut parts, frames_of_sockets, sockets, listeners, connections } = told;
         parts.iter_mut().for_each(|part| part.worker.wake_cost_ns = self.wake_cost_ns);

@@ -1,13 +1,13 @@
-//! Which ports of an interface that is the kernel's too are a stack's.
+//! The ports that a stack has on an interface that is the kernel's too.
 //!
 //! ```text
 //! hold:  the kernel gives the port to nobody else (a bound socket) --> its packets come to the stack (a bit that XDP reads)
 //! drop of the last hold: its packets go to the kernel --> the kernel has the port
 //! ```
 //!
-//! Rule: a port is held by every socket that is bound to it, by every listener, and by every connection, half-open and closing ones included; so an
-//! answer to what the stack has sent comes to the stack, and whoever is refused is refused by whoever does not have the port. A hold of any address
-//! is one of each address of its family.
+//! Rule: a port is held by every socket that is bound to it, by every listener, and by every connection, half-open and closing ones included. So an
+//! answer to a packet of the stack comes to the stack, and the side that does not have a port is the one that refuses its packets. A hold of any
+//! address is a hold of each address of its family.
 //!
 //! Owner: one thread at a time, by a lock of its own that is held for a table's look-up and, where a port is held first and last, for the kernel's
 //! calls. A worker takes it for the first and the last connection at a local address alone, and so may wait there for as long as these calls take.
@@ -25,7 +25,7 @@ use crate::control::EPHEMERAL;
 use crate::socket::os;
 use crate::stack::Stack;
 
-/// A port of an address, which is named by its number.
+/// A port of an address; the address is given by its number.
 type Place = (Transport, usize, u16);
 
 /// See the head of the file.
@@ -36,14 +36,14 @@ pub(crate) struct SharedPorts {
     held: Mutex<HashMap<Place, Held>>,
 }
 
-/// A port that is held.
+/// The holds of a port.
 struct Held {
     holds: u32,
-    /// A worker that found nobody to hold it has none.
+    /// The reservation in the kernel; none if a worker was the first to hold the port.
     _reservation: Option<PortReservation>,
 }
 
-/// A port is a stack's while this is there.
+/// A hold of a port: the port is the stack's while this lives.
 pub(crate) struct PortHold {
     ports: Arc<SharedPorts>,
     transport: Transport,
@@ -51,7 +51,7 @@ pub(crate) struct PortHold {
 }
 
 impl SharedPorts {
-    /// Of an interface of this thread's namespace, nothing held.
+    /// The ports of an interface of this thread's namespace, none held.
     pub(crate) fn new(bound: Arc<BoundPorts>, ifindex: u32) -> weir_port::Result<SharedPorts> {
         Ok(SharedPorts { bound, netns: NetNs::current()?, ifindex, held: Mutex::default() })
     }
@@ -68,13 +68,13 @@ impl SharedPorts {
         })
     }
 
-    /// Holds a port that is held already, as that of a connection is by its listener or by whoever has asked for it; without a word to the
-    /// kernel in any case.
+    /// Holds a port that is held already, as the port of a connection is by its listener or by the application that asked for it. The kernel is not
+    /// asked in any case.
     pub(crate) fn hold_on(self: &Arc<Self>, transport: Transport, address: SocketAddr) -> Option<PortHold> {
         self.hold_with(transport, address, |_| Ok(None)).ok()
     }
 
-    /// Holds a port; `reserve` is asked for each of its places that nobody holds.
+    /// Holds a port; `reserve` is called for each of its places that nobody holds.
     fn hold_with(
         self: &Arc<Self>,
         transport: Transport,
@@ -89,7 +89,7 @@ impl SharedPorts {
                 new.push((place, Held { holds: 0, _reservation: reserve(place)? }));
             }
         }
-        // From here on nothing fails.
+        // Nothing fails from here on.
         for (place, one) in new {
             held.insert(place, one);
             let (transport, number, port) = place;
@@ -103,12 +103,12 @@ impl SharedPorts {
         Ok(PortHold { ports: Arc::clone(self), transport, address })
     }
 
-    /// The kernel has every port again: the stack has ended.
+    /// Gives every port back to the kernel: the stack has ended.
     pub(crate) fn release_all(&self) {
         self.lock().clear();
     }
 
-    /// The numbers of an address, or of those that it stands for.
+    /// The numbers of an address, or of all addresses of its family if it is unspecified.
     fn numbers(&self, address: IpAddr) -> impl Iterator<Item = usize> + '_ {
         let is_it = move |own: IpAddr| match address.is_unspecified() {
             true => own.is_ipv4() == address.is_ipv4(),
@@ -132,12 +132,12 @@ impl SharedPorts {
 }
 
 impl Stack {
-    /// Has a port be the stack's and not the kernel's, where it has one beside it.
+    /// Makes a port the stack's and not the kernel's, if the stack is on an interface of the kernel's.
     pub(crate) fn hold(&self, transport: Transport, address: SocketAddr) -> io::Result<Option<PortHold>> {
         self.ports().map(|ports| ports.hold(transport, address)).transpose()
     }
 
-    /// The same of the first that the kernel has not given to anybody, of those that `next` names.
+    /// Holds the first port, of those that `next` names, that the kernel has not given to anybody.
     pub(crate) fn hold_any(
         &self,
         transport: Transport,
@@ -161,7 +161,7 @@ impl Drop for PortHold {
         let mut held = ports.lock();
         for number in ports.numbers(address.ip()) {
             let place = (*transport, number, address.port());
-            // None is left of a stack that has ended.
+            // No hold is left in a stack that has ended.
             let Some(one) = held.get_mut(&place) else { continue };
             one.holds -= 1;
             if one.holds == 0 {

@@ -1,6 +1,6 @@
 //! A UDP socket as `std::net` has it, on a stack of ours.
 //!
-//! | what | error, as the kernel's |
+//! | case | error, as the kernel's |
 //! |---|---|
 //! | address and port are another socket's; not the stack's; of the other family | `AddrInUse`, `AddrNotAvailable`, `EAFNOSUPPORT` |
 //! | `send` without `connect` | `NotConnected` |
@@ -9,10 +9,10 @@
 //! | no route; to all stations | `NetworkUnreachable`, `PermissionDenied` |
 //! | no room in the send buffer, or nothing has come | `WouldBlock` if not blocking, `TimedOut` after a timeout |
 //! | the worker of the path has ended | `BrokenPipe` |
-//! | it would have to wait on a thread that drives a stack ([`crate::Driver`]) | `Deadlock` |
+//! | the call would have to wait on a thread that drives a stack ([`crate::Driver`]) | `Deadlock` |
 //!
-//! Owner: any thread; each direction has a lock, which no other socket shares. Who waits in a direction has its lock, so another thread that
-//! comes in the same direction waits for its turn, whatever its timeout.
+//! Owner: any thread; each direction has a lock, which no other socket shares. A thread that waits in a direction has its lock, so another thread in
+//! the same direction waits for its turn, whatever its timeout.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -57,21 +57,21 @@ pub struct UdpSocket {
     returns: Mutex<Returns>,
     shared: Arc<Shared>,
     blocking: Blocking,
-    // Last: the worker is told when both halves have gone, and takes back what is left in their rings.
+    // Last field: the worker is told when both halves have gone, and takes back the frames that are left in their rings.
     bound: Bound,
 }
 
 impl UdpSocket {
-    /// A socket at the first of these addresses that can be had. Port 0 is one that nobody has.
+    /// Binds a socket to the first of these addresses that is free. Port 0 stands for a port that nobody has.
     ///
     /// # Errors
-    /// `AddrInUse`, `AddrNotAvailable`, `EAFNOSUPPORT`; `OutOfMemory` if the stack has no socket left; `BrokenPipe` if it has ended.
+    /// `AddrInUse`, `AddrNotAvailable`, `EAFNOSUPPORT`; `OutOfMemory` if the stack has no socket left; `BrokenPipe` if the stack has ended.
     pub fn bind(stack: &Stack, address: impl ToSocketAddrs) -> io::Result<UdpSocket> {
         UdpSocket::bind_with(stack, address, SocketOptions::default())
     }
 
-    /// The same, for the flows of one bucket alone: one socket, and one thread, for each bucket shares nothing with another
-    /// ([`Stack::buckets`], [`Stack::bucket_of`]).
+    /// Binds a socket as [`UdpSocket::bind`] does, for the flows of one bucket alone: one socket, and one thread, for each bucket shares nothing with
+    /// another ([`Stack::buckets`], [`Stack::bucket_of`]).
     ///
     /// ```
     /// use weir_socket::{Stack, UdpSocket};
@@ -97,7 +97,7 @@ impl UdpSocket {
         UdpSocket::bind_with(stack, address, options)
     }
 
-    /// The same, with buffers and a rule of one's own.
+    /// Binds a socket as [`UdpSocket::bind`] does, with buffers, a rule and a bucket of the caller's choice.
     ///
     /// # Errors
     /// As [`UdpSocket::bind`] and [`UdpSocket::bind_bucket`]; `InvalidInput` if a buffer is empty or larger than the stack was built for.
@@ -124,7 +124,7 @@ impl UdpSocket {
         })
     }
 
-    /// What it is bound to.
+    /// The address and the port that the socket is bound to.
     pub fn local_addr(&self) -> SocketAddr {
         self.local
     }
@@ -132,7 +132,7 @@ impl UdpSocket {
     /// Sends to this address, and receives from it alone, from now on.
     ///
     /// # Errors
-    /// As [`UdpSocket::send_to`] of an address that nothing goes to.
+    /// As [`UdpSocket::send_to`] for an address that nothing goes to.
     pub fn connect(&self, address: impl ToSocketAddrs) -> io::Result<()> {
         first(address, |address| {
             self.route(address, 0)?;
@@ -142,15 +142,15 @@ impl UdpSocket {
         })
     }
 
-    /// To whom it is connected.
+    /// The address that the socket is connected to.
     ///
     /// # Errors
-    /// `NotConnected`.
+    /// `NotConnected` if the socket is not connected.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         (*self.lock_peer()).ok_or_else(|| os(libc::ENOTCONN))
     }
 
-    /// Sends a datagram to whom it is connected to.
+    /// Sends a datagram to the address that the socket is connected to.
     ///
     /// # Errors
     /// `NotConnected`, and as [`UdpSocket::send_to`].
@@ -158,10 +158,10 @@ impl UdpSocket {
         self.send_one(payload, self.peer_addr()?)
     }
 
-    /// Sends a datagram to the first of these addresses; how many bytes of payload. Waits while the send buffer is full.
+    /// Sends a datagram to the first of these addresses; returns the bytes of payload. Waits while the send buffer is full.
     ///
     /// # Errors
-    /// Those of the table at the head of this file.
+    /// See the table at the head of this file.
     pub fn send_to(&self, payload: &[u8], address: impl ToSocketAddrs) -> io::Result<usize> {
         let address = address.to_socket_addrs()?.next();
         let to =
@@ -178,7 +178,7 @@ impl UdpSocket {
         Ok(payload.len())
     }
 
-    /// Sends a datagram in a frame that was taken, from the first of these to the second, with this ECN codepoint.
+    /// Sends a datagram in a frame that was taken, from the first of these addresses to the second, with this ECN codepoint.
     pub(crate) fn send_in(
         &self,
         send: &mut SendHalf,
@@ -194,11 +194,11 @@ impl UdpSocket {
         send.publish();
     }
 
-    /// Receives a datagram; how many bytes of its payload were copied to the front of `buffer`, and where it came from. What does not fit
-    /// is cut off. Waits while nothing has come.
+    /// Receives a datagram; returns the number of bytes of its payload that were copied to the front of `buffer`, and its source. Bytes that do not
+    /// fit are cut off. Waits while nothing has come.
     ///
     /// # Errors
-    /// Those of the table at the head of this file.
+    /// See the table at the head of this file.
     pub fn recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let mut receive = self.lock_receive();
         loop {
@@ -209,7 +209,7 @@ impl UdpSocket {
         }
     }
 
-    /// A datagram that has come, if one has that is for whoever this is connected to.
+    /// A datagram that has come; none if it is not from the address that this socket is connected to.
     pub(crate) fn take_one(
         &self,
         receive: &mut ReceiveHalf,
@@ -247,15 +247,15 @@ impl UdpSocket {
         self.blocking.set_nonblocking(is_nonblocking);
     }
 
-    /// Waits to receive for so long at the most; for ever if `None`.
+    /// Sets the longest time to wait to receive; for ever if `None`.
     ///
     /// # Errors
-    /// `InvalidInput` if it is no time at all.
+    /// `InvalidInput` if the time is zero.
     pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         self.blocking.read.set(timeout)
     }
 
-    /// Waits to send for so long at the most; for ever if `None`.
+    /// Sets the longest time to wait to send; for ever if `None`.
     ///
     /// # Errors
     /// As [`UdpSocket::set_read_timeout`].
@@ -263,31 +263,31 @@ impl UdpSocket {
         self.blocking.write.set(timeout)
     }
 
-    /// How long it waits to receive.
+    /// The longest time that the socket waits to receive.
     pub fn read_timeout(&self) -> Option<Duration> {
         self.blocking.read.get()
     }
 
-    /// How long it waits to send.
+    /// The longest time that the socket waits to send.
     pub fn write_timeout(&self) -> Option<Duration> {
         self.blocking.write.get()
     }
 
-    /// Waits until there is something to receive, for so long at the most, whatever the mode; whether there is.
+    /// Waits until there is something to receive, for so long at the most, whatever the mode; returns whether there is.
     ///
     /// # Errors
-    /// If the kernel does not let it sleep.
+    /// If the kernel does not let the thread sleep.
     pub fn wait_readable(&self, timeout: Option<Duration>) -> io::Result<bool> {
         let mut receive = self.lock_receive();
         Ok(receive.is_readable() || receive.wait(deadline(timeout))?)
     }
 
-    /// Waits until `is_so` is, which is told whether there is something to receive, and is asked again each time that something comes or
-    /// somebody rings [`UdpSocket::ringer`]: for a thread that has other inputs beside this socket. For so long at the most, whatever the
-    /// mode; whether it is so, or an error waits or the stack has ended.
+    /// Waits until `is_so` returns true. `is_so` is told whether there is something to receive, and is asked again each time that something comes or
+    /// somebody rings [`UdpSocket::ringer`]: for a thread that has other inputs beside this socket. Waits for so long at the most, whatever the mode;
+    /// returns whether it is so, or an error waits or the stack has ended.
     ///
     /// # Errors
-    /// If the kernel does not let it sleep.
+    /// If the kernel does not let the thread sleep.
     pub fn wait_until(
         &self,
         timeout: Option<Duration>,
@@ -296,37 +296,37 @@ impl UdpSocket {
         self.lock_receive().wait_until(deadline(timeout), &mut is_so)
     }
 
-    /// Whether something has come.
+    /// Whether a datagram has come.
     pub fn is_readable(&self) -> bool {
         self.lock_receive().is_readable()
     }
 
-    /// Whether a datagram would go.
+    /// Whether the send buffer has room for a datagram.
     pub fn is_writable(&self) -> bool {
         self.lock_send().is_writable()
     }
 
-    /// Whether its stack has ended: nothing is sent or received any more.
+    /// Whether the stack has ended: nothing is sent or received any more.
     pub fn has_ended(&self) -> bool {
         self.lock_send().is_abandoned()
     }
 
-    /// Wakes whoever waits to receive, to look at what else it waits for: [`UdpSocket::wait_until`]. To be asked for before somebody waits,
-    /// who would be waited for.
+    /// The ringer that wakes a thread in [`UdpSocket::wait_until`], to look at its other inputs. Ask for the ringer before a thread waits, because
+    /// this call would wait for that thread.
     pub fn ringer(&self) -> Ringer {
         self.lock_receive().ringer()
     }
 
-    /// Waits until a datagram would go, for so long at the most, whatever the mode; whether one would.
+    /// Waits until the send buffer has room for a datagram, for so long at the most, whatever the mode; returns whether it has.
     ///
     /// # Errors
-    /// If the kernel does not let it sleep.
+    /// If the kernel does not let the thread sleep.
     pub fn wait_writable(&self, timeout: Option<Duration>) -> io::Result<bool> {
         let mut send = self.lock_send();
         Ok(send.is_writable() || send.wait(deadline(timeout))?)
     }
 
-    /// What it has counted.
+    /// The counters of the socket.
     pub fn counts(&self) -> SocketCounts {
         self.shared.counts()
     }
@@ -351,7 +351,7 @@ impl UdpSocket {
         Ok((SocketAddr::new(ip, self.local.port()), (headers_len(to.ip()) + payload_bytes) as u16))
     }
 
-    /// The same from this address, if one is given, which is an address of the socket.
+    /// The source address and the length of such a packet, from this source if one is given, which must be an address of the socket.
     pub(crate) fn route_from(
         &self,
         source: Option<IpAddr>,
@@ -369,7 +369,7 @@ impl UdpSocket {
         Ok((from, len))
     }
 
-    /// A frame to write a datagram in, now.
+    /// A frame to write a datagram in, without waiting.
     pub(crate) fn take_frame(&self) -> io::Result<Frame> {
         let mut send = self.lock_send();
         if send.is_abandoned() {
@@ -424,14 +424,14 @@ impl UdpSocket {
         }
     }
 
-    /// The error that came for what was sent to the peer, once.
+    /// Returns, once, the error that came for a packet to the peer.
     pub(crate) fn take_error(&self) -> io::Result<()> {
         if !self.shared.has_error.swap(false, Ordering::Acquire) {
             return Ok(());
         }
         let error = self.shared.error.lock().unwrap_or_else(PoisonError::into_inner).take();
         match error {
-            // Of a socket that is not connected nobody could say whom it is about.
+            // The error of a socket that is not connected is dropped: nobody could say whose packet it is about.
             Some((to, error)) if Some(to) == *self.lock_peer() => Err(os(error)),
             _ => Ok(()),
         }
@@ -459,7 +459,7 @@ impl UdpSocket {
 }
 
 impl Drop for UdpSocket {
-    /// What was sent still goes; what was not read is dropped as `socket-closed`.
+    /// Sent datagrams still go; unread datagrams are dropped as `socket-closed`.
     fn drop(&mut self) {
         let spare = self.lock_send().take_spare();
         let mut returns = self.lock_returns();
@@ -479,7 +479,7 @@ pub(crate) fn os(error: i32) -> io::Error {
     io::Error::from_raw_os_error(error)
 }
 
-/// Tries one address after the other; the last error.
+/// Tries one address after the other; returns the last error if all fail.
 pub(crate) fn first<T>(
     addresses: impl ToSocketAddrs,
     mut each: impl FnMut(SocketAddr) -> io::Result<T>,

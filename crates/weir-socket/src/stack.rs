@@ -1,4 +1,4 @@
-//! A host of one's own in this process: addresses on an interface, or on a link in memory, with sockets behind them.
+//! A host in this process: addresses on an interface, or on a link in memory, with sockets behind them.
 //!
 //! ```text
 //! UdpSocket --send buffer--> [host: routes, neighbours, ICMP] --> egress queue --> interface
@@ -6,25 +6,25 @@
 //! TcpStream <--> connection <--> port of all TCP ----------> the same
 //! ```
 //!
-//! It is a plan of the path ([`weir_path::plan`]): a router that is a host, a port for the interface, one for each socket that there may
-//! be, and one for all TCP. A worker of its own drives it, on a thread of this process, or the application does (`driver.rs`).
+//! A stack is a plan of the path ([`weir_path::plan`]): a router that is a host, a port for the interface, one for each socket that there may be, and
+//! one for all TCP. A worker of the stack's own drives it, on a thread of this process, or the application does (`driver.rs`).
 //!
-//! Of several workers each has such a plan with receive queues of its own, and nothing of it is another's: the stack's addresses are those of a
-//! host at each of them. A socket is bound at every worker, and has a lane to each ([`crate::half`]): so a flow is found by whatever queue it comes.
-//! It sends by its home, the worker of its bucket, or of one without such any. A listener is every worker's, a connection one worker's.
+//! Each of several workers has such a plan with receive queues of its own, and shares no part of it: the stack's addresses are those of a host at
+//! each worker. A socket is bound at every worker, and has a lane to each ([`crate::half`]): so a flow is found by whatever queue it comes. The
+//! socket sends by its home, the worker of its bucket, or any worker if it has no bucket. A listener is every worker's, a connection one worker's.
 //!
-//! Rule: a full buffer holds whoever fills it. What a socket sends waits in its send buffer while the way out has no room; what comes for a
-//! socket that does not read waits in its receive buffer, in the egress queue before it, and then in the receive queue that it came by, and
-//! so with whoever sends it, if that is a local sender on a veth.
+//! Rule: a full buffer holds its sender. Sent packets wait in the socket's send buffer while the way out has no room. Packets for a socket that does
+//! not read wait in its receive buffer, in the egress queue before it, and then in the receive queue that they came by, and so with their sender, if
+//! that is a local sender on a veth.
 //!
-//! On an interface it needs root. What is changed there is put back by the guardian, a process `weir guardian` beside this one, also after
-//! `kill -9`; after both were killed by `weir mend`.
+//! A stack on an interface needs root. The guardian, a process `weir guardian` beside this one, puts back what the stack changed there, also after
+//! `kill -9`; `weir mend` does so after both were killed.
 //!
-//! The interface stays the kernel's as well: what is for no port that is bound on the stack goes on to it (`shared.rs`; the crate's own words
-//! say what differs from two programs on the kernel's sockets).
+//! The interface stays the kernel's as well: packets for ports that are not bound on the stack go on to it (`shared.rs`; the crate's documentation
+//! lists the differences from two programs on the kernel's sockets).
 //!
-//! Owner: the worker has the path; the handles have what does not change, and the list of what is bound. Limits: one interface; a veth whose other
-//! end is on this machine; no fragments, no groups; packets that wait for a neighbour's address are [`crate::HELD_MAX`] at most, further ones
+//! Owner: the worker has the path; the handles have the parts that do not change, and the list of bound ports. Limits: one interface; a veth whose
+//! other end is on this machine; no fragments, no groups; packets that wait for a neighbour's address are [`crate::HELD_MAX`] at most, further ones
 //! are dropped as `neighbour-full`. A process that is stopped (SIGSTOP) is killed by its guardian.
 
 use std::io;
@@ -63,27 +63,28 @@ use crate::socket::os;
 use crate::tcp::state::News;
 use crate::worker::{Asking, Request, StackBooks, StackWorker};
 
-/// How long a new socket waits for the place of one that is being closed, and how often it looks.
+/// The longest time that a new socket waits for the place of one that is being closed, in nanoseconds, and the pause between two looks.
 const CLOSE_NS_MAX: u64 = 100_000_000;
 const CLOSE_LOOK: Duration = Duration::from_micros(50);
-/// Nobody has the place of a socket.
+/// The state of a place that no socket has.
 const FREE: u8 = 0;
-/// A socket has it. Less is the number of workers that have not let go of a closed one yet: what it has sent is not all polled.
+/// The state of a place that a socket has. A lower value is the number of workers that have not let go of a closed socket yet: its sent packets are
+/// not all polled.
 const TAKEN: u8 = u8::MAX;
 
-/// A stack: hold one while there are sockets to be bound. It ends with the last of its handles and sockets.
+/// A stack: hold a handle while there are sockets to be bound. The stack ends with the last of its handles and sockets.
 #[derive(Clone)]
 pub struct Stack {
     inner: Arc<Inner>,
     host: usize,
 }
 
-/// Where a socket is. Dropped, it frees that place.
+/// The place of a bound socket, which is freed when this is dropped.
 pub(crate) struct Bound {
     pub(crate) stack: Stack,
     pub(crate) port: u16,
     slot: usize,
-    /// Beside the kernel: it has the port again once the place is free.
+    /// The hold of the port beside the kernel, which has the port again once the place is free.
     _hold: Option<PortHold>,
 }
 
@@ -92,25 +93,25 @@ struct Inner {
     rss: Rss,
     hosts: Vec<HostSide>,
     workers: Vec<WorkerSide>,
-    /// Of each host the places of sockets: [`FREE`], [`TAKEN`] or being closed.
+    /// The places of each host's sockets: [`FREE`], [`TAKEN`] or being closed.
     places: Vec<Vec<Arc<AtomicU8>>>,
     buffer_frames_max: u32,
     wake_cost_ns: u64,
-    /// On an interface of the kernel's.
+    /// The ports that are shared with the kernel, on an interface of the kernel's.
     ports: Option<Arc<SharedPorts>>,
     control: Mutex<Control>,
     ending: Ending,
 }
 
-/// A worker, from outside.
+/// A worker, as handles see it.
 struct WorkerSide {
     asking: Asking,
-    /// Of each host where applications say which of their connections have news.
+    /// The lists of connections with news from their applications, one for each host.
     news: Vec<Arc<News>>,
 }
 
 impl Stack {
-    /// What a stack is to be.
+    /// The settings of a stack that is to be opened.
     pub fn builder() -> StackBuilder {
         StackBuilder::default()
     }
@@ -126,14 +127,15 @@ impl Stack {
     /// ```
     ///
     /// # Errors
-    /// `InvalidInput` for what is no address with its prefix.
+    /// `InvalidInput` for an address without its prefix, or no address.
     pub fn pair(left: &str, right: &str) -> io::Result<(Stack, Stack)> {
         let builder = Stack::builder().sockets(8);
         Stack::pair_of(builder.clone().address(left), builder.address(right))
     }
 
-    /// The same, of stacks that may be more. The sockets, buffers, buckets and workers of the first are those of both; each has its own limit of what it
-    /// sends ([`StackBuilder::rate`]). With a limit the link has a ring, as a veth has: a socket that nobody reads may then hold all who send by it.
+    /// Two stacks joined as by [`Stack::pair`], with settings. The sockets, buffers, buckets and workers of the first are those of both; each has its
+    /// own limit of the packets that it sends ([`StackBuilder::rate`]). With a limit the link has a ring, as a veth has: a socket that nobody reads
+    /// may then hold all who send by it.
     ///
     /// # Errors
     /// As [`Stack::pair`].
@@ -230,28 +232,28 @@ impl Stack {
         Ok(Stack { inner: Arc::new(inner), host: 0 })
     }
 
-    /// How many buckets flows fall into.
+    /// The number of buckets that flows fall into.
     pub fn buckets(&self) -> usize {
         self.inner.rss.buckets()
     }
 
-    /// The bucket that a flow between two addresses falls into, by the way its datagrams come in here.
+    /// The bucket that a flow between two addresses falls into, with source and destination as its datagrams come in here.
     ///
     /// # Panics
-    /// If they are of different families.
+    /// If the addresses are of different families.
     pub fn bucket_of(&self, source: SocketAddr, destination: SocketAddr) -> usize {
         crate::datagram::bucket_of(&self.inner.rss, source, destination)
     }
 
-    /// How flows fall into buckets, and buckets to workers.
+    /// The hash by which flows fall into buckets, and the table by which buckets fall to workers.
     pub fn rss(&self) -> &Rss {
         &self.inner.rss
     }
 
-    /// The books, of all its workers together; of a pair those of both.
+    /// The books of the stack, of all its workers together; for a pair, the books of both.
     ///
     /// # Errors
-    /// `BrokenPipe` if a worker has ended, `Deadlock` if this thread drives one.
+    /// `BrokenPipe` if a worker has ended, `Deadlock` if this thread drives a worker.
     pub fn books(&self) -> io::Result<StackBooks> {
         let mut all = StackBooks { balances: true, ..StackBooks::default() };
         may_wait()?;
@@ -269,17 +271,17 @@ impl Stack {
         Ok(all)
     }
 
-    /// Ends it: what sockets have sent is let out, for a second at the most; then calls of its sockets, and of those of the other stack of
-    /// a pair, return `BrokenPipe`, and an interface is put back as it was.
+    /// Ends the stack. Packets that sockets have sent are let out, for a second at the most. Then calls of its sockets, and of those of the other
+    /// stack of a pair, return `BrokenPipe`, and an interface is put back as it was.
     ///
     /// # Errors
-    /// What ended a worker before, or could not be put back; `Deadlock` if this thread drives one.
+    /// The error that ended a worker before, or that kept something from being put back; `Deadlock` if this thread drives a worker.
     pub fn stop(&self) -> io::Result<()> {
         may_wait()?;
         self.inner.stop()
     }
 
-    /// Wakes a worker, or who drives it ([`Stack::drive`]), to look at what else that waits for.
+    /// The ringer that wakes a worker, or the thread that drives it ([`Stack::drive`]), to look at its other inputs.
     ///
     /// # Panics
     /// If there is no such worker.
@@ -287,7 +289,7 @@ impl Stack {
         self.inner.workers[worker].asking.ringer.clone()
     }
 
-    /// How many workers it has.
+    /// The number of workers.
     pub fn workers(&self) -> usize {
         self.inner.workers.len()
     }
@@ -307,7 +309,7 @@ impl Stack {
         self.inner.wake_cost_ns
     }
 
-    /// Beside the kernel, which ports are whose.
+    /// The ports that are shared with the kernel, if the stack is on an interface of the kernel's.
     pub(crate) fn ports(&self) -> Option<&Arc<SharedPorts>> {
         self.inner.ports.as_ref()
     }
@@ -332,7 +334,7 @@ impl Stack {
         self.inner.hosts[self.host].mtu_bytes
     }
 
-    /// The address to speak to another from.
+    /// The source address for packets to another address.
     pub(crate) fn source_for(&self, to: IpAddr) -> io::Result<IpAddr> {
         self.inner.hosts[self.host].source_for(to)
     }
@@ -370,7 +372,7 @@ impl Stack {
         let (halves, opens) =
             halves(BufferSizes { send_frames, receive_packets, full }, &callers, home, None)?;
         places[self.host][slot].store(TAKEN, Ordering::Release);
-        // From here on what was taken is freed with it.
+        // The place and the port are freed with `bound` from here on.
         let bound = Bound { stack: self.clone(), port, slot, _hold: hold };
         control.bindings[self.host].bind(binding, slot as u16).expect("it was checked under this lock");
         // A worker may be with a thread that waits for this lock.
@@ -398,7 +400,7 @@ impl Stack {
     /// Frees the place of a socket, whose application has let go of it.
     fn close(&self, bound: &Bound) {
         let Inner { hosts, workers, places, .. } = &*self.inner;
-        // In this order: a port that is free here is free there by the time that somebody binds it.
+        // In this order: a port that is free in `control` is free at the workers by the time that somebody binds it.
         let mut control = self.lock();
         let place = &places[self.host][bound.slot];
         place.store(workers.len() as u8, Ordering::Relaxed);
@@ -414,7 +416,7 @@ impl Stack {
         control.bindings[self.host].unbind(bound.slot as u16);
     }
 
-    /// A place for a socket. One that is being closed is waited for, as long as that may take where nobody is held.
+    /// A free place for a socket. A place whose socket is being closed is waited for, as long as closing may take where nobody is held.
     fn free_place(&self) -> Option<usize> {
         let places = &self.inner.places[self.host];
         let is = |is: fn(u8) -> bool| places.iter().position(|place| is(place.load(Ordering::Acquire)));
@@ -429,12 +431,12 @@ impl Stack {
         }
     }
 
-    /// What ends with it.
+    /// The threads and the guardian that end with the stack.
     pub(crate) fn ending(&self) -> &Ending {
         &self.inner.ending
     }
 
-    /// How its workers are asked by who has no handle.
+    /// The channels by which workers are asked without a handle of the stack.
     pub(crate) fn asking(&self) -> Vec<Asking> {
         self.inner.workers.iter().map(|side| side.asking.clone()).collect()
     }
@@ -451,7 +453,7 @@ impl Drop for Bound {
 }
 
 impl WorkerSide {
-    /// How an application calls it, of a connection of a host if it is about one.
+    /// The way by which an application calls the worker, for a connection of a host if the call is about one.
     pub(crate) fn caller(&self, connection: Option<(usize, u32)>) -> Caller {
         let news = connection.map(|(host, connection)| (Arc::clone(&self.news[host]), connection));
         Caller { worker: self.asking.ringer.clone(), news }
@@ -470,7 +472,7 @@ impl Inner {
     fn stop(&self) -> io::Result<()> {
         self.ending.announce();
         for worker in &self.workers {
-            // One that has ended needs no word.
+            // A worker that has ended needs no word.
             let _ = worker.ask(Request::Stop);
         }
         // Handles that are left have no port any more.
@@ -480,7 +482,7 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // Who wants to know how it ended has stopped it before.
+        // An application that wants to know how the stack ended has stopped it before.
         let _ = self.stop();
     }
 }

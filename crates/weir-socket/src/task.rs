@@ -1,10 +1,10 @@
 //! A task that waits for a direction of a socket, where no thread does.
 //!
-//! Rule: who waits says so, looks once more, and sleeps (ARCHITECTURE.md, invariant 3). A task that finds something by that look says that it
-//! waits no more; a wake that is under way then is late, and none in vain.
+//! Rule: a task that waits says so, looks once more, and sleeps (ARCHITECTURE.md, invariant 3). A task that finds something by that look says that it
+//! waits no more. A wake that is under way then is late, and counts as none in vain.
 //!
 //! Ordering: a full fence on both sides, between saying and looking here (`F3`) and between publishing and looking there (that of
-//! `weir_ring::doorbell`): one of both sees the other. Owner: the direction's lock holder registers; the worker wakes. The lock in it is held
+//! `weir_ring::doorbell`): one of both sees the other. Owner: the holder of the direction's lock registers; the worker wakes. The lock inside is held
 //! for no longer than it takes to store a waker.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +19,7 @@ pub(crate) struct Task {
 }
 
 impl Task {
-    /// Wakes it if it waits.
+    /// Wakes the task if it waits.
     pub(crate) fn wake(&self) {
         if self.is_waiting.load(Ordering::Relaxed) && self.is_waiting.swap(false, Ordering::AcqRel) {
             let waker = self.waker.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -27,7 +27,7 @@ impl Task {
         }
     }
 
-    /// It waits from now on.
+    /// Notes that the task waits from now on.
     #[cfg(feature = "tokio")]
     fn wait(&self, waker: &Waker) {
         *self.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(waker.clone());
@@ -36,30 +36,30 @@ impl Task {
         std::sync::atomic::fence(Ordering::SeqCst);
     }
 
-    /// It waits no more; whether nobody was about to wake it.
+    /// Notes that the task waits no more; returns whether nobody was about to wake it.
     #[cfg(feature = "tokio")]
     fn stop(&self) -> bool {
         self.is_waiting.swap(false, Ordering::AcqRel)
     }
 }
 
-/// How a task has waited.
+/// The state of a task's waits.
 #[cfg(feature = "tokio")]
 #[derive(Debug, Default)]
 pub(crate) struct Waits {
-    /// It was registered when it was last asked.
+    /// Whether the task was registered when it was last asked.
     is_registered: bool,
-    /// A wake is under way that is for nothing.
+    /// Whether a wake is under way that is for nothing.
     is_late: bool,
 }
 
-/// What came of asking whether there is something.
+/// The answer to a task that asks whether there is something.
 #[cfg(feature = "tokio")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
-    /// There is; whether a wake has said so.
+    /// There is something; whether a wake has said so.
     Ready(bool),
-    /// There is not; whether a wake was in vain.
+    /// There is nothing; whether a wake was in vain.
     Pending(bool),
 }
 
@@ -67,7 +67,7 @@ pub(crate) enum Asked {
 impl Waits {
     /// Asks whether there is something, and registers the task if there is not.
     pub(crate) fn ask(&mut self, task: &Task, waker: &Waker, mut there_is: impl FnMut() -> bool) -> Asked {
-        // It was woken if somebody has taken what it said.
+        // The task was woken if somebody has taken its registration.
         let was_woken = std::mem::take(&mut self.is_registered) && !task.stop();
         if there_is() {
             return Asked::Ready(was_woken);

@@ -1,14 +1,15 @@
 //! The time for which a socket was throttled: its application wanted to send and there was no frame.
 //!
 //! ```text
-//! not throttled    for so long in all               throttled    since when, less that, with the top bit
+//! not throttled    time in all               throttled    start, less that time, with the top bit
 //! ```
 //!
-//! Rule: one word holds all of it, so whoever reads it sees one moment: a time that has just ended is counted once, and never not at all.
+//! Rule: one word holds all of it, so a reader sees one moment: a time that has just ended is counted once, and never left out.
 //!
-//! Ordering: `R3` (begun) `<-> A3` (found begun): how often that happened was counted before.
+//! Ordering: `R3` (begun) `<-> A3` (found begun): the number of throttlings was counted before.
 //!
-//! Owner: the application begins it, and it or a worker ends it. Limits: nanoseconds of a clock that has run for less than 292 years.
+//! Owner: the application begins the time, and the application or a worker ends it. Limits: nanoseconds of a clock that has run for less than 292
+//! years.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -19,26 +20,27 @@ const IS_ON: u64 = 1 << 63;
 pub(crate) struct ThrottleClock(AtomicU64);
 
 impl ThrottleClock {
-    /// It is throttled from now on, if it was not.
+    /// Starts the time, if it does not run.
     pub(crate) fn begin(&self, now_ns: u64) {
         let begun = |word| (word & IS_ON == 0).then(|| now_ns.saturating_sub(word) | IS_ON);
-        // R3. What is begun already stays so.
+        // R3. A time that runs already stays as it is.
         let _ = self.0.fetch_update(Ordering::Release, Ordering::Relaxed, begun);
     }
 
-    /// It is throttled no more.
+    /// Ends the time.
     pub(crate) fn end(&self, now_ns: u64) {
         let ended = |word| (word & IS_ON != 0).then(|| now_ns.saturating_sub(word & !IS_ON));
         let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, ended);
     }
 
-    /// Whether it is throttled.
+    /// Whether the socket is throttled.
     pub(crate) fn is_on(&self) -> bool {
         // A3.
         self.0.load(Ordering::Acquire) & IS_ON != 0
     }
 
-    /// Whether it is throttled, and for how long it was in all. The clock is read after that, so that it is not before what it began at.
+    /// Whether the socket is throttled, and the time for which it was in all, in nanoseconds. The clock is read after the word, so that it is not
+    /// before the start.
     pub(crate) fn told(&self, now_ns: impl FnOnce() -> u64) -> (bool, u64) {
         // A3.
         let word = self.0.load(Ordering::Acquire);
@@ -82,7 +84,7 @@ mod tests {
             let mut before = 0;
             while now.load(Ordering::SeqCst) <= 2 * ROUNDS {
                 let (_, told) = clock.told(|| now.load(Ordering::SeqCst));
-                // Whoever ends it has read the clock before: then it has gone on by one.
+                // The thread that ends the time has read the clock before: then the clock has gone on by one.
                 assert!(told + 1 >= before && told <= now.load(Ordering::SeqCst), "{told} after {before}");
                 before = told;
             }

@@ -1,16 +1,16 @@
-//! The worker of a stack: the path's, driven as any (`weir_run::drive`), with sockets that come and go.
+//! The worker of a stack: a worker of the path, driven as any (`weir_run::drive`), with sockets that come and go.
 //!
 //! ```text
 //! requests (bind, close, books, stop), timers of TCP --> look --> pass --> at rest: park, until a socket, the interface or a request rings
 //! ```
 //!
-//! Rule (invariant 3): parked, it has said so before it looks at every announcement and request once more. A socket that was closed keeps
-//! its place until what it sent has been polled.
+//! Rule (invariant 3): a worker says that it parks before it looks at every announcement and request once more. A socket that was closed keeps its
+//! place until its sent packets have been polled.
 //!
-//! The end: asked to stop it lets out what sockets have sent, for [`DRAIN_NS_MAX`] at the most. However it ends, its ports go with it, and
-//! whoever waits at a socket is woken and finds that it has.
+//! The end: a worker that is told to stop lets out the packets that sockets have sent, for [`DRAIN_NS_MAX`] at the most. However the worker ends, its
+//! ports are dropped with it, and every thread that waits at a socket is woken and finds that the worker has gone.
 //!
-//! Owner: the thread that runs it: one of the stack's, or an application's (`driver.rs`).
+//! Owner: the thread that runs the worker: one of the stack's, or an application's (`driver.rs`).
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -46,21 +46,21 @@ use crate::tcp::port::TcpPort;
 
 /// A port of a stack: an interface of the kernel's or one in memory, or a socket, or all TCP of a host.
 pub(crate) type StackPort = EitherPort<InterfacePort, EitherPort<SocketPort, TcpPort>>;
-/// An interface, the first worker's part or another's, or an end of a link.
+/// An interface, as the first worker's part or another's, or one in memory, or an end of a link.
 type InterfacePort = EitherPort<EitherPort<Port, WorkerPort>, EitherPort<MemoryPort, LinkPort>>;
 
-/// For how long a worker that is to stop lets out what sockets have sent.
+/// The longest time that a stopping worker lets out the packets that sockets have sent.
 const DRAIN_NS_MAX: u64 = 1_000_000_000;
-/// How often a draining worker looks whether all is out.
+/// The pause between two looks of a draining worker whether all is out.
 const LOOK_NS: u64 = 100_000;
-/// How often a busy worker looks how its interface fares.
+/// The pause between two looks of a busy worker at the state of its interface.
 const INTERFACE_LOOK_NS: u64 = 1_000_000;
-/// The port of the interface, where there is one.
+/// The port of the interface, if there is one.
 pub(crate) const INTERFACE: usize = 0;
 
-/// What can be asked of it.
+/// The requests to a worker.
 pub(crate) enum Request {
-    /// Open a socket: the stage of its host, its number there, its port, what it is bound to, whether this is its home, and its half of the rings.
+    /// Open a socket: the stage of its host, its number there, its port, its binding, whether this is its home, and the worker's half of its rings.
     Bind {
         stage: usize,
         socket: u16,
@@ -70,23 +70,23 @@ pub(crate) enum Request {
         open: Box<Open>,
         reply: Sender<Result<(), BindError>>,
     },
-    /// Close the socket of this number and port; then say that its place is free.
+    /// Close the socket of this number and port; then count down its place, which is free at 0.
     Close { stage: usize, socket: u16, port: usize, place: Arc<AtomicU8> },
-    /// Something of the connections behind this port.
+    /// A request to the connections behind this port.
     Tcp { port: usize, request: TcpRequest },
     /// The books of everything.
     Books(Sender<StackBooks>),
-    /// What `weir stat` shows, of the moment when all workers stand still; nothing if they do not come together.
+    /// The report for `weir stat`, of the moment when all workers stand still; none if they do not come together.
     Stat { reply: Sender<Option<weir_port::Result<StackReport>>>, together: Arc<Standstill> },
-    /// Look how the interface fares: its queues were owned again.
+    /// Look at the interface: its queues were owned again.
     LookAtInterface,
-    /// Let somebody else drive this worker; none comes if somebody does.
+    /// Lend this worker to another thread that drives it; none is lent if another has it already.
     Lend(Sender<Option<Lent>>),
-    /// Stop.
+    /// Stop after the sent packets are out.
     Stop,
 }
 
-/// How a worker is asked.
+/// The channel to a worker, and the ringer that wakes it.
 #[derive(Clone)]
 pub(crate) struct Asking {
     pub(crate) requests: Sender<Request>,
@@ -94,14 +94,14 @@ pub(crate) struct Asking {
 }
 
 impl Asking {
-    /// Asks it; whether it is there.
+    /// Sends a request; returns whether the worker is there.
     pub(crate) fn ask(&self, request: Request) -> bool {
         let is_there = self.requests.send(request).is_ok();
         self.ringer.published();
         is_there
     }
 
-    /// Tells it; one that has ended needs no word.
+    /// Sends a request that needs no answer; a worker that has ended needs no word.
     pub(crate) fn tell(&self, request: Request) {
         self.ask(request);
     }
@@ -110,17 +110,17 @@ impl Asking {
 /// The books of a stack.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StackBooks {
-    /// What was dropped, wherever in the stack.
+    /// Packets that were dropped, anywhere in the stack.
     pub dropped: DropCounts,
-    /// What waits or is on its way out, wherever.
+    /// Packets that wait or are on their way out, anywhere in the stack.
     pub held: Count,
-    /// Whether at every place accepted = delivered + dropped + held.
+    /// Whether accepted = delivered + dropped + held at every place.
     pub balances: bool,
-    /// Where the interface is one in memory, what was made there and what came back.
+    /// The packets that were made and came back, if the interface is one in memory.
     pub traffic: Option<TrafficBooks>,
 }
 
-/// What a generator in memory made, and what its sink saw.
+/// The counts of a generator in memory, and of its sink.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TrafficBooks {
     /// Packets made.
@@ -134,7 +134,7 @@ pub struct TrafficBooks {
 }
 
 impl TrafficBooks {
-    /// Adds those of another.
+    /// Adds the books of another worker.
     pub fn merge(&mut self, other: &TrafficBooks) {
         self.made += other.made;
         self.numbered += other.numbered;
@@ -147,17 +147,17 @@ impl TrafficBooks {
 pub(crate) struct StackWorker {
     pub(crate) path: Worker<StackPort>,
     doorbell: Doorbell,
-    /// What rings for the interface, if it is the kernel's, and says how it fares.
+    /// The bell that rings for the interface, and the monitor of its state, if it is the kernel's.
     pub(crate) kernel: Option<KernelSide>,
     requests: Receiver<Request>,
     /// The other workers of the stack.
     pub(crate) others: Vec<Asking>,
-    /// One that came while it was about to park.
+    /// A request that came while the worker was about to park.
     next: Option<Request>,
-    /// Who is to drive it, and whether somebody does who is not its thread.
+    /// The thread that is to drive the worker next, and whether a thread other than its own drives it now.
     borrower: Option<Sender<Option<Lent>>>,
     is_lent: bool,
-    /// The ports of all TCP, of each host.
+    /// The ports of all TCP, one for each host.
     tcp_ports: Vec<usize>,
     bound: BoundSockets,
     /// Passes that moved packets.
@@ -165,9 +165,9 @@ pub(crate) struct StackWorker {
     /// The ports of sockets that are being closed.
     closing: Vec<(usize, Arc<AtomicU8>)>,
     draining_since: Option<u64>,
-    /// When to look how the interface fares.
+    /// The time of the next look at the interface's state.
     look_ns: u64,
-    /// Whether a socket has been bound whose home this is: before that a generator in memory would find nobody.
+    /// Whether a socket has been bound whose home is this worker: before that a generator in memory would find nobody.
     has_bound: bool,
 }
 
@@ -202,7 +202,7 @@ impl StackWorker {
         }
     }
 
-    /// Does what is asked.
+    /// Does what a request asks.
     fn answer(&mut self, request: Request, now_ns: u64) {
         match request {
             Request::Bind { stage, socket, port, binding, is_home, open, reply } => {
@@ -214,7 +214,7 @@ impl StackWorker {
                         port.open(*open, frames);
                     }
                 }
-                // Who asked may have gone; then it will close the socket.
+                // The asking thread may have gone; then it will close the socket.
                 let _ = reply.send(bound);
             }
             Request::Close { stage, socket, port, place } => {
@@ -240,7 +240,7 @@ impl StackWorker {
                     parks: counts.parks,
                     kicks: counts.kicks_sent,
                     cpu: sys::current_core(),
-                    // Its program may have bound it, or this thread that drives it.
+                    // The process may be bound to a core, or this thread that drives the worker.
                     is_bound: sys::allowed_cores().len() == 1,
                     ..WorkerStats::default()
                 };
@@ -265,7 +265,7 @@ impl StackWorker {
         self.closing.retain(|(port, place)| {
             let is_finished = socket_port(path, *port).is_none_or(|(port, frames)| port.finish(frames));
             if is_finished {
-                // The last frees it.
+                // The last worker frees the place.
                 place.fetch_sub(1, Ordering::Release);
             }
             !is_finished
@@ -308,7 +308,7 @@ impl StackWorker {
         }
     }
 
-    /// Whether nothing is left that a socket has sent.
+    /// Whether no packet is left that a socket has sent.
     fn is_out(&mut self) -> bool {
         let ports: Vec<usize> = self.path.ends().iter().map(|end| end.index).collect();
         let has_sent = ports.into_iter().any(|port| match &mut self.path.end_mut(port).0.port {
@@ -338,7 +338,7 @@ pub(crate) fn socket_port(
     }
 }
 
-/// A port, if it is that of all TCP of a host, and the frames.
+/// A port, if it is the one of all TCP of a host, and the frames.
 pub(crate) fn tcp_port(path: &mut Worker<StackPort>, port: usize) -> Option<(&mut TcpPort, &mut Frames)> {
     let (end, frames) = path.end_mut(port);
     match &mut end.port {
@@ -393,8 +393,8 @@ impl Driven for StackWorker {
 }
 
 impl StackWorker {
-    /// Drives itself by this thread until it is over, but for the times in which somebody else drives it. However it ends, the others end too: who has
-    /// lost a part of the stack is to know.
+    /// Drives the worker by this thread until the worker is over, except while another thread drives it. However it ends, the other workers end too:
+    /// applications that have lost a part of the stack are to know.
     pub(crate) fn run(self: Box<Self>, wake_cost_ns: u64) -> io::Result<()> {
         let others = self.others.clone();
         let result = self.run_alone(wake_cost_ns);
@@ -410,17 +410,18 @@ impl StackWorker {
             self.is_lent = true;
             let lent = match to.send(Some(Lent { worker: self, back })) {
                 Ok(()) => returned.recv().ok(),
-                // Who asked has gone.
+                // The asking thread has gone.
                 Err(unsent) => unsent.0.map(|lent| lent.worker),
             };
-            // One that is over does not come back; whoever drove it knows how it ended.
+            // A worker that is over does not come back; the thread that drove it knows how it ended.
             let Some(worker) = lent else { return Ok(()) };
             self = worker;
             self.is_lent = false;
         }
     }
 
-    /// Sleeps until this time or until woken, unless there is something to do or `has_work`, asked after it has said that it parks.
+    /// Sleeps until this time or until woken, unless there is a request, news of a connection or `has_work`, which are asked after the worker has
+    /// said that it parks.
     pub(crate) fn park_unless(
         &mut self,
         until_ns: Option<u64>,
@@ -438,7 +439,7 @@ impl StackWorker {
             None => Ok(()),
             Some(parked) => {
                 let timeout_ns = until_ns.map(|until_ns| until_ns.saturating_sub(now_ns()));
-                // What is below 0 is not waited for: poll(2).
+                // poll(2) does not wait for descriptors below 0.
                 let [bell, watch] = kernel.as_ref().map_or([-1; 2], |KernelSide { bell, watch, .. }| {
                     [bell.fd(), watch.as_ref().map_or(-1, Watch::fd)]
                 });
@@ -449,7 +450,7 @@ impl StackWorker {
         kernel.iter().for_each(|kernel| {
             kernel.bell.unpark();
         });
-        // It may be the interface that woke it.
+        // The interface may have woken the worker.
         self.look_ns = 0;
         slept
     }

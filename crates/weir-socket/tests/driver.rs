@@ -15,7 +15,7 @@ fn pair() -> (Stack, Stack) {
     Stack::pair("192.0.2.1/24", "192.0.2.2/24").unwrap()
 }
 
-/// Sends back what comes, until `is_over`.
+/// Sends back all datagrams, until `is_over`.
 fn echo(driver: &mut Driver, socket: &UdpSocket, is_over: &AtomicBool) -> io::Result<u64> {
     let mut batch = socket.datagrams(32);
     let mut echoed = 0;
@@ -37,7 +37,7 @@ fn echo(driver: &mut Driver, socket: &UdpSocket, is_over: &AtomicBool) -> io::Re
     Ok(echoed)
 }
 
-/// Asks so many times, and waits for each answer.
+/// Sends so many requests, and waits for each answer.
 fn ask(socket: &UdpSocket, times: u32) {
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut answer = [0; 64];
@@ -57,7 +57,7 @@ fn who_drives_answers_and_gives_the_worker_back() {
     let echoed = thread::scope(|scope| {
         let driving = scope.spawn(|| echo(&mut right.drive(0).unwrap(), &server, &is_over));
         ask(&client, 2_000);
-        // Whoever binds and closes meanwhile is answered by the turns of the driver.
+        // The driver's turns answer a thread that binds and closes meanwhile.
         for _ in 0..100 {
             drop(UdpSocket::bind(&left, "192.0.2.1:0").unwrap());
         }
@@ -67,7 +67,7 @@ fn who_drives_answers_and_gives_the_worker_back() {
         driving.join().unwrap()
     });
     assert_eq!(echoed.unwrap(), 2_000);
-    // Its own thread goes on.
+    // The stack's own thread goes on with the worker.
     let books = left.books().unwrap();
     assert!(books.balances && books.dropped.total().packets == 0, "{books:?}");
     client.send_to(b"again", SERVER).unwrap();
@@ -109,7 +109,7 @@ fn a_worker_is_driven_by_one_thread_and_ends_with_its_stack() {
         let driving = scope.spawn(|| {
             let mut driver = right.drive(0).unwrap();
             drives.send(()).unwrap();
-            // Nothing is ever so, but the stack ends.
+            // The condition never becomes true, but the stack ends.
             let ended = driver.turn_until(|| false).unwrap_err();
             assert_eq!(driver.turn().unwrap_err().kind(), ErrorKind::BrokenPipe);
             ended.kind()
@@ -128,7 +128,7 @@ fn the_last_handle_of_a_stack_may_be_its_driver() {
     let mut driver = right.drive(0).unwrap();
     drop((left, right));
     assert!(!driver.turn().unwrap());
-    // Not for ever, and nobody is left who could ask.
+    // The drop does not wait for ever, though nobody is left who could ask.
     drop(driver);
 }
 

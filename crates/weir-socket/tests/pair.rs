@@ -1,4 +1,4 @@
-//! Sockets of two stacks that a link in memory joins: what a user of std expects, and that nothing is lost.
+//! Sockets of two stacks that a link in memory joins: the behaviour that a user of std expects, and no loss.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -27,7 +27,7 @@ fn address(text: &str) -> SocketAddr {
     text.parse().expect("an address")
 }
 
-/// Tries until it is so, for a bounded time.
+/// Tries until the condition is true, for a bounded time.
 fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let end_ns = now_ns() + PATIENCE.as_nanos() as u64;
     while !is_so() {
@@ -36,7 +36,7 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// What was left behind at the end.
+/// Waits until nothing is inside the stack, and requires that nothing was lost.
 fn require_clean(stack: &Stack) {
     wait_until("nothing is inside", || stack.books().expect("books").held.packets == 0);
     let books = stack.books().expect("books");
@@ -124,7 +124,7 @@ fn a_port_where_nobody_listens_refuses_a_connected_socket_once() {
     assert_eq!(client.recv(&mut buffer).expect_err("nobody").kind(), ErrorKind::ConnectionRefused);
     client.set_nonblocking(true);
     assert_eq!(client.recv(&mut buffer).expect_err("told once").kind(), ErrorKind::WouldBlock);
-    // A socket that is not connected hears nothing of it.
+    // A socket that is not connected hears nothing of the error.
     let other = socket(&left, "192.0.2.1:0");
     other.send_to(b"anybody?", "192.0.2.2:9").expect("sent");
     other.set_read_timeout(Some(Duration::from_millis(50))).expect("a timeout");
@@ -141,7 +141,7 @@ fn a_connected_socket_hears_its_peer_alone() {
     friend.send_to(b"friend", server.local_addr()).expect("sent");
     let mut buffer = [0; 16];
     assert_eq!(server.recv(&mut buffer).expect("the friend's"), 6);
-    // Who of two sends first may come second.
+    // The datagram that was sent first may come second.
     server.set_nonblocking(true);
     wait_until("the stranger's is thrown away", || {
         assert_eq!(server.recv(&mut buffer).expect_err("nothing else").kind(), ErrorKind::WouldBlock);
@@ -167,7 +167,7 @@ fn a_port_is_free_again_when_its_socket_is_dropped() {
         let client = socket(&left, "192.0.2.1:0");
         client.send_to(&[round], server.local_addr()).expect("sent");
         let mut buffer = [0; 8];
-        // What was sent to the one before may come to this one, as with any kernel.
+        // A datagram for the socket before may come to this one, as with any kernel.
         loop {
             assert_eq!(server.recv(&mut buffer).expect("received"), 1);
             if buffer[0] == round {
@@ -175,7 +175,7 @@ fn a_port_is_free_again_when_its_socket_is_dropped() {
             }
         }
         if round % 2 == 0 {
-            // Unread, and gone with its socket.
+            // The datagram is unread, and gone with its socket.
             client.send_to(&[round], server.local_addr()).expect("sent");
         }
     }
@@ -195,7 +195,7 @@ fn there_are_as_many_sockets_as_the_stack_was_built_for() {
     wait_until("there is a place again", || UdpSocket::bind(&left, "192.0.2.1:0").is_ok());
 }
 
-/// A flood of 20,000 to a reader that begins late, 256 datagrams at the most in each buffer: all come, in order.
+/// A flood of 20,000 datagrams to a reader that begins late, with 256 at the most in each buffer: all come, in order.
 #[test]
 fn a_reader_that_is_late_holds_who_sends() {
     const DATAGRAMS: u32 = 20_000;
@@ -268,7 +268,7 @@ fn a_full_socket_holds_its_own_senders_alone() {
         assert_eq!(server.recv(&mut buffer).expect("received"), 8);
         assert_eq!(buffer, number.to_be_bytes());
     }
-    // It is read, and who was held goes on.
+    // The socket is read, and its held senders go on.
     let mut batch = silent.datagrams(256);
     silent.recv_batch(&mut batch).expect("received");
     drop(batch);
@@ -307,7 +307,7 @@ fn a_batch_goes_back_in_its_frames_with_what_was_written_into_it() {
     require_clean(&left);
 }
 
-/// 64 flows to as many sockets as there are buckets: each comes to the one that was foretold, and goes back with the same hash.
+/// 64 flows to as many sockets as there are buckets: each comes to the socket that was foretold, and goes back with the same hash.
 #[test]
 fn flows_come_to_the_socket_of_their_bucket() {
     let (left, right) = pair();
@@ -372,7 +372,7 @@ fn what_was_sent_before_the_socket_closes_still_comes() {
     assert_eq!(came, [4; 50]);
 }
 
-/// A thread that waits for datagrams keeps no other from sending, from what it has received, or from giving back what it does not send.
+/// A thread that waits for datagrams keeps no other thread from sending, from sending back a received batch, or from giving frames back.
 #[test]
 fn who_waits_to_receive_keeps_nobody_from_sending() {
     let (left, right) = pair();
@@ -390,7 +390,7 @@ fn who_waits_to_receive_keeps_nobody_from_sending() {
     });
 }
 
-/// Frames that a batch was written in and never sent are a sender's again that waits for one.
+/// Frames of a batch that was written and never sent go back to the send buffer, and wake a sender that waits for one.
 #[test]
 fn what_a_batch_does_not_send_another_thread_can() {
     let (left, right) = pair();
@@ -410,7 +410,7 @@ fn what_a_batch_does_not_send_another_thread_can() {
     assert_eq!(server.recv(&mut [0; 16]).expect("received"), 4);
 }
 
-/// Both by one's own hand and in an answer in place, whether its payload was written anew or not.
+/// Datagrams that are written anew, and answers in place, whether their payload was changed or not.
 #[test]
 fn datagrams_have_the_source_and_the_ecn_codepoint_that_were_asked_for_over_both_families() {
     let left = ["192.0.2.1/24", "192.0.2.3/24", "2001:db8::1/64", "2001:db8::3/64"];

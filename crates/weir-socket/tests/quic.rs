@@ -1,4 +1,4 @@
-//! QUIC by quinn on sockets of a path: a full buffer holds it and it loses nothing, connections share that buffer by turns, and each packet has
+//! QUIC by quinn on sockets of a path: a full buffer holds QUIC and QUIC loses nothing, connections share that buffer by turns, and each packet has
 //! its ECN codepoint and its addresses.
 
 #[path = "../examples/quic/echo.rs"]
@@ -32,7 +32,7 @@ fn run(task: impl Future<Output = Outcome<()>>) {
     runtime.block_on(async { timeout(PATIENCE, task).await.expect("it stands still").expect("it works") });
 }
 
-/// Two stacks with a limit of what each sends, if there is one.
+/// Two stacks with a limit of their sending rate, if there is one.
 fn pair(rate: Option<&str>) -> (Stack, Stack) {
     let host = |address: &str| {
         let limit = |builder: StackBuilder, rate: &str| builder.rate(rate.parse().expect("a rate"));
@@ -41,8 +41,8 @@ fn pair(rate: Option<&str>) -> (Stack, Stack) {
     Stack::pair_of(host("192.0.2.1/24"), host("192.0.2.2/24")).expect("a pair")
 }
 
-/// So many connections of one endpoint send so much each, and get it back; the server's and the client's side of them, and the client's
-/// socket.
+/// Lets so many connections of one endpoint send so much each, and get it back. Returns the server's and the client's statistics of them, and the
+/// client's socket.
 async fn exchange(
     stacks: &(Stack, Stack),
     options: SocketOptions,
@@ -86,7 +86,7 @@ async fn exchange(
     Ok((stats, socket))
 }
 
-/// Nothing was lost, by any side of a connection or in the path, and nobody was woken to find no room.
+/// Requires that nothing was lost, by any side of a connection or in the path, and nobody was woken to find no room.
 fn require_clean(stats: &[ConnectionStats], socket: &QuicSocket, stacks: &(Stack, Stack)) {
     for stats in stats {
         let path = stats.path;
@@ -117,7 +117,7 @@ fn a_full_buffer_holds_a_connection_and_loses_nothing() {
             counts.throttled > 0 && counts.throttled_ns > 0 && counts.wakes > 0,
             "never held: {counts:?}"
         );
-        // As large as the interface takes them, but for what quinn's search leaves.
+        // The packets are as large as the interface takes them, but for the rest that quinn's search leaves.
         assert!(stats[0].path.current_mtu >= 1400, "{:?}", stats[0].path);
         Ok(())
     });
@@ -145,7 +145,7 @@ fn connections_share_a_full_buffer_by_turns() {
     });
 }
 
-/// Counts how often it is woken.
+/// A waker that counts its wakes.
 #[derive(Default)]
 struct Wakes(AtomicU32);
 
@@ -160,7 +160,7 @@ impl Wakes {
         self.0.load(Ordering::SeqCst)
     }
 
-    /// Waits until it was woken so often.
+    /// Waits until there were so many wakes.
     fn wait(&self, times: u32) {
         let end_ns = now_ns() + PATIENCE.as_nanos() as u64;
         while self.count() < times {
@@ -175,7 +175,7 @@ fn transmit(contents: &[u8], ecn: Option<EcnCodepoint>, src_ip: Option<IpAddr>) 
     Transmit { destination, ecn, contents, segment_size: None, src_ip }
 }
 
-/// Waits for a packet; what it says, and about it.
+/// Waits for a packet; returns its payload and its metadata.
 fn receive(socket: &QuicSocket) -> (Vec<u8>, RecvMeta) {
     let wakes = Arc::new(Wakes::default());
     let waker = Waker::from(Arc::clone(&wakes));
@@ -212,7 +212,7 @@ fn a_packet_has_its_codepoint_and_its_addresses() {
         assert_eq!((meta.ecn, meta.addr, meta.stride), (ecn, SocketAddr::new(second, 4000), 100));
         assert_eq!(meta.dst_ip, Some("192.0.2.2".parse().expect("an address")));
     }
-    // A probe that is too long for the interface is lost, and only that.
+    // A probe that is too long for the interface is lost, and no other packet is.
     client.try_send(&transmit(&[0; 1473], None, None)).expect("lost on the way");
     client.try_send(&transmit(&[1; 1472], None, None)).expect("sent");
     assert_eq!(receive(&server).0, [1; 1472]);
@@ -237,7 +237,7 @@ fn who_waits_is_called_in_turn_when_a_packet_goes() {
         let waker = Waker::from(Arc::clone(&waits[number]));
         senders[number].as_mut().poll_writable(&mut Context::from_waker(&waker)).is_ready()
     };
-    // Until the first is held, as nobody reads; the others wait behind it.
+    // The first connection sends until it is held, as nobody reads; the others wait behind it.
     let mut sent = 0;
     while poll(&mut senders, 0) {
         client.try_send(&transmit(&[0; 100], None, None)).expect("there was room");
@@ -246,7 +246,7 @@ fn who_waits_is_called_in_turn_when_a_packet_goes() {
     }
     assert!(!poll(&mut senders, 1) && !poll(&mut senders, 2), "nobody comes before the first");
     assert!(client.socket().counts().throttled > 0);
-    // The second is gone before its turn; the other two are called one after the other, by a packet that went.
+    // The second connection is gone before its turn; the other two are called one after the other, by a packet that left.
     senders.remove(1);
     let mut came = 0;
     while waits[0].count() == 0 && came < sent {

@@ -1,4 +1,4 @@
-//! TCP between two stacks that a link in memory joins: what a user of std expects, and that nothing is lost inside.
+//! TCP between two stacks that a link in memory joins: the behaviour that a user of std expects, and no loss inside.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
@@ -37,7 +37,7 @@ fn connected(left: &Stack, right: &Stack) -> (TcpStream, TcpStream) {
     (patient(client), patient(server))
 }
 
-/// Tries until it is so, for a bounded time.
+/// Tries until the condition is true, for a bounded time.
 fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let end_ns = now_ns() + PATIENCE.as_nanos() as u64;
     while !is_so() {
@@ -46,7 +46,7 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// What was dropped, after nothing is inside.
+/// Waits until nothing is inside the stack, and requires that nothing was lost.
 fn require_clean(stack: &Stack) {
     wait_until("nothing is inside", || stack.books().expect("books").held.packets == 0);
     let books = stack.books().expect("books");
@@ -67,7 +67,7 @@ fn raise_descriptors_max() {
     assert!(is_set, "{}", std::io::Error::last_os_error());
 }
 
-/// The byte at a place of a stream of so many.
+/// The byte at a place of the stream.
 fn byte_at(at: usize) -> u8 {
     (at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()[6]
 }
@@ -76,7 +76,7 @@ fn kind<T>(result: std::io::Result<T>) -> ErrorKind {
     result.err().expect("an error").kind()
 }
 
-/// Sends so many bytes and ends it.
+/// Sends so many bytes and ends the stream.
 fn send_all(mut stream: &TcpStream, len: usize) {
     let bytes: Vec<u8> = (0..len).map(byte_at).collect();
     for (number, piece) in bytes.chunks(7919).enumerate() {
@@ -88,7 +88,7 @@ fn send_all(mut stream: &TcpStream, len: usize) {
     stream.shutdown(Shutdown::Write).expect("ended");
 }
 
-/// Reads to the end, and finds so many bytes as they were sent.
+/// Reads to the end, and requires that the bytes are those that were sent.
 fn receive_all(mut stream: &TcpStream, len: usize) {
     let mut came = Vec::with_capacity(len);
     stream.read_to_end(&mut came).expect("read");
@@ -125,7 +125,7 @@ fn the_other_side_ends_when_this_one_does() {
         (server.read(&mut buffer).expect("the end"), server.read(&mut buffer).expect("and again")),
         (0, 0)
     );
-    // Half closed: the other way is open.
+    // The connection is half closed: the other way is open.
     server.write_all(b"answer").expect("written");
     drop(server);
     assert_eq!(client.read(&mut buffer).expect("there"), 6);
@@ -199,7 +199,7 @@ fn errors_are_those_of_std() {
     client.set_read_timeout(Some(Duration::from_millis(20))).expect("a timeout");
     assert_eq!(kind(client.read(&mut buffer)), ErrorKind::TimedOut);
     assert_eq!(kind(client.set_write_timeout(Some(Duration::ZERO))), ErrorKind::InvalidInput);
-    // Whoever is not accepted any more is told.
+    // A client that was not accepted is told when the listener goes.
     drop(listener);
     client.set_read_timeout(Some(PATIENCE)).expect("a timeout");
     assert_eq!(kind(client.read(&mut buffer)), ErrorKind::ConnectionReset);
@@ -226,7 +226,7 @@ fn a_stack_that_has_ended_says_so() {
 
 #[test]
 fn a_reader_that_stops_holds_the_writer() {
-    // More than all buffers of both sides and all chunks take.
+    // More bytes than all buffers of both sides and all chunks take.
     const LEN: usize = 1 << 20;
     let (left, right) = pair();
     let (mut client, server) = connected(&left, &right);
@@ -289,7 +289,7 @@ fn a_full_queue_takes_no_more_and_later_all() {
     let (left, right) = pair();
     let listener = TcpListener::bind_with_backlog(&right, SERVER, 2).expect("listening");
     let server = SERVER.parse().expect("an address");
-    // One that asks before the last of them has confirmed is let in too.
+    // A client that asks before the last of the two has confirmed is let in too.
     let connect = || TcpStream::connect_timeout(&left, &server, Duration::from_millis(50));
     let first: Vec<_> = std::iter::from_fn(|| connect().ok()).take(9).collect();
     assert!((2..9).contains(&first.len()) && listener.refused() > 0, "{} connections", first.len());
@@ -329,7 +329,7 @@ fn a_thousand_connections_at_once_go_each_its_way() {
             assert_eq!(usize::from_be_bytes(back), number * 3 + round, "another connection's");
         }
     }
-    // Closed, they make room as soon as the other side has closed too, though they are still in TIME-WAIT.
+    // Closed connections make room as soon as the other side has closed too, though they are still in TIME-WAIT.
     drop((clients, servers));
     let mut again = None;
     wait_until("there is room", || {

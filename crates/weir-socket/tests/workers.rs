@@ -1,4 +1,4 @@
-//! Two stacks of two workers each, which share nothing: every flow is found by whatever worker it comes, and nothing is lost between them.
+//! Two stacks of two workers each, which share nothing: a flow is found by whatever worker its packets come, and nothing is lost between them.
 
 use std::collections::HashSet;
 use std::io::{ErrorKind, Read, Write};
@@ -32,7 +32,7 @@ fn address(text: &str) -> SocketAddr {
     text.parse().expect("an address")
 }
 
-/// Ends both after nothing was lost in either.
+/// Stops the stack after a check that nothing was lost in it.
 fn require_clean(stack: &Stack) {
     let end_ns = now_ns() + PATIENCE.as_nanos() as u64;
     while stack.books().expect("books").held.packets > 0 {
@@ -80,7 +80,7 @@ fn a_socket_without_a_bucket_hears_every_worker() {
     require_clean(&left);
 }
 
-/// As a thread for each bucket has it: a datagram is its bucket's, though it may come by another's worker.
+/// Sockets of buckets, as a thread for each bucket has them: a datagram is its bucket's, though it may come by another's worker.
 #[test]
 fn a_socket_of_a_bucket_hears_its_flows_alone() {
     let (left, right) = pair();
@@ -104,7 +104,7 @@ fn a_socket_of_a_bucket_hears_its_flows_alone() {
     require_clean(&left);
 }
 
-/// A port is one socket's for all workers, and free for all of them when that is closed; a place too.
+/// A port is one socket's for all workers, and free for all of them when that socket is closed; so is its place.
 #[test]
 fn a_port_and_a_place_are_every_workers() {
     let (left, right) = pair();
@@ -131,19 +131,19 @@ fn a_port_and_a_place_are_every_workers() {
     left.stop().expect("it ended well");
 }
 
-/// What an application does not read at one worker keeps nobody from the other, and who is held there goes on when it is read.
+/// Unread datagrams at one worker keep no sender from the other worker, and the held sender goes on when they are read.
 #[test]
 fn who_is_held_at_one_worker_holds_nobody_at_the_other() {
     let (left, right) = pair();
     let bind = |stack: &Stack, address: &str| patient(UdpSocket::bind(stack, address).expect("a socket"));
     let (idle, busy) = (bind(&right, "192.0.2.2:8"), bind(&right, SERVER));
-    // One after the other they have their homes in turn.
+    // Sockets that are bound one after the other have their homes in turn.
     let clients = [bind(&left, "192.0.2.1:0"), bind(&left, "192.0.2.1:0")];
     clients[0].set_nonblocking(true);
     let end_ns = now_ns() + PATIENCE.as_nanos() as u64;
     let mut sent = 0u32;
     let mut refused_at = None;
-    // Full for good: no more goes though it is tried for long.
+    // The buffers are full for good: no more datagrams go though sending is tried for long.
     while refused_at.is_none_or(|at_ns| now_ns() < at_ns + 50_000_000) {
         assert!(now_ns() < end_ns, "nobody is held");
         match clients[0].send_to(&sent.to_be_bytes(), "192.0.2.2:8") {

@@ -1,6 +1,6 @@
-//! The echo server and its client, on whatever socket an endpoint has: what comes by a stream goes back by it.
+//! The echo server and its client, on whatever socket an endpoint has: the bytes of a stream go back by it.
 //!
-//! The server's certificate is its own, made when it starts; who asks it trusts that one and no other.
+//! The server's certificate is its own, made when the server starts; a client trusts that one and no other.
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use quinn::{
 };
 use weir_socket::{QuicSocket, UdpSocket};
 
-/// What goes wrong is told to a person.
+/// A result whose error is shown to a person.
 pub type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 /// The name that the certificate is for.
@@ -21,7 +21,7 @@ const NAME: &str = "echo";
 /// Bytes in one go.
 const CHUNK: usize = 64 << 10;
 
-/// How a server is that has a certificate of its own; and that.
+/// The configuration of a server with a certificate of its own; and the certificate.
 pub fn server() -> Outcome<(ServerConfig, CertificateDer<'static>)> {
     let own = rcgen::generate_simple_self_signed([NAME.to_string()])?;
     let certificate = own.cert.der().clone();
@@ -29,14 +29,14 @@ pub fn server() -> Outcome<(ServerConfig, CertificateDer<'static>)> {
     Ok((ServerConfig::with_single_cert(vec![certificate.clone()], key.into())?, certificate))
 }
 
-/// How a client is that trusts the server with this certificate.
+/// The configuration of a client that trusts the server with this certificate.
 pub fn client(certificate: CertificateDer<'static>) -> Outcome<ClientConfig> {
     let mut trusted = RootCertStore::empty();
     trusted.add(certificate)?;
     Ok(ClientConfig::with_root_certificates(Arc::new(trusted))?)
 }
 
-/// An endpoint on a socket of Weir's, and the socket; a server if it is told how.
+/// An endpoint on a socket of Weir's, and the socket; the endpoint is a server if it has a server's configuration.
 pub fn endpoint(socket: UdpSocket, server: Option<ServerConfig>) -> Outcome<(Endpoint, Arc<QuicSocket>)> {
     let socket = Arc::new(QuicSocket::new(socket));
     let on_path = Arc::clone(&socket) as _;
@@ -45,7 +45,7 @@ pub fn endpoint(socket: UdpSocket, server: Option<ServerConfig>) -> Outcome<(End
     Ok((endpoint, socket))
 }
 
-/// Sends back what comes by the streams of a connection, until the client closes it.
+/// Sends back the bytes of a connection's streams, until the client closes it.
 pub async fn echo(connection: &Connection) {
     while let Ok((send, receive)) = connection.accept_bi().await {
         // A stream that fails is its client's matter.

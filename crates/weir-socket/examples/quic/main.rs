@@ -1,4 +1,4 @@
-//! QUIC by quinn on a path of Weir's: a server that sends back what comes by streams, and its client, on Weir's sockets or the kernel's.
+//! QUIC by quinn on a path of Weir's: a server that sends back the bytes of its streams, and its client, on Weir's sockets or the kernel's.
 //!
 //! ```text
 //! ip netns add client
@@ -107,7 +107,7 @@ fn ask(stack: Option<[&str; 2]>, server: &str, certificate: &str, rest: &[&str])
     })
 }
 
-/// What became of a connection.
+/// The outcome of a connection, in words.
 fn told(connection: &quinn::Connection) -> String {
     let path = connection.stats().path;
     format!(

@@ -5,11 +5,11 @@
 //! received ring <--while the application holds less than its chunks-- smoltcp <--segments
 //! ```
 //!
-//! Rule: a chunk is taken when smoltcp has room for some of it, and its frame is replaced when all of it is in; so who is woken to send has a
-//! frame to send in. What the application does not read stays in smoltcp's buffer, whose window then closes. A stream ends for the
-//! application after its last byte is in the ring.
+//! Rule: a chunk is taken when smoltcp has room for some of it, and its frame is replaced when all of it is in; so a sender that is woken has a frame
+//! to send in. Bytes that the application does not read stay in smoltcp's buffer, whose window then closes. A stream ends for the application after
+//! its last byte is in the ring.
 //!
-//! Owner: the path's worker. Source: RFC 9293; what smoltcp leaves to its user is said where it is done.
+//! Owner: the path's worker. Source: RFC 9293; duties that smoltcp leaves to its user are named where they are done.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -25,31 +25,31 @@ use crate::options::SocketCounts;
 use crate::port::Open;
 use crate::tcp::state::StreamState;
 
-/// Who does not answer for so long is given up (RFC 9293 section 3.8.3, R2: at least 100 seconds).
+/// The time after which a peer that does not answer is given up (RFC 9293 section 3.8.3, R2: at least 100 seconds).
 pub(crate) const GIVE_UP: Duration = Duration::from_secs(120);
-/// Who asked for a connection and does not go on is forgotten after so long.
+/// The time after which a half-open connection whose peer does not go on is forgotten.
 pub(crate) const OPENING: Duration = Duration::from_secs(20);
 
-/// Between whom a connection is.
+/// The two ends of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Flow {
     pub(crate) local: SocketAddr,
     pub(crate) peer: SocketAddr,
 }
 
-/// For how long an acknowledgement waits for another segment, or for data to go with (RFC 9293 section 3.8.6.3: below half a second).
+/// The longest time that an acknowledgement waits for another segment, or for data to go with (RFC 9293 section 3.8.6.3: below half a second).
 const ACK_DELAY: Duration = Duration::from_millis(10);
 
-/// What a connection is to us.
+/// The role of a connection at its port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// None.
+    /// The place has no connection.
     Free,
-    /// Somebody asks for it: the number of the listener.
+    /// A peer asks for the connection at this listener, by number.
     HalfOpen(u32),
-    /// It waits to be accepted.
+    /// The connection waits to be accepted from this listener, by number.
     Waiting(u32),
-    /// An application has it, or is about to.
+    /// An application has the connection, or is about to.
     Open,
     /// The application has gone.
     Orphan,
@@ -58,37 +58,37 @@ pub(crate) enum Role {
 /// See the head of the file.
 pub(crate) struct Connection {
     pub(crate) role: Role,
-    /// Between whom it is.
+    /// The ends of the connection, while its place has one.
     pub(crate) flow: Option<Flow>,
     pub(crate) sockets: SocketSet<'static>,
     handle: SocketHandle,
     app: Option<App>,
-    /// What had come when smoltcp was about to forget the connection, and how much of it was given on.
+    /// Bytes that had come when smoltcp was about to forget the connection, and the number of them that were given on.
     rest: (Vec<u8>, usize),
-    /// Whether both sides have agreed on it.
+    /// Whether both sides have agreed on the connection.
     was_established: bool,
-    /// Why it failed, if it did.
+    /// The error by which the connection failed, if it did.
     failure: Option<i32>,
-    /// Whether it is in the list of those that have something to send.
+    /// Whether the connection is in the list of those that have something to send.
     pub(crate) is_ready: bool,
-    /// Whether a segment for it is in the burst that is being put.
+    /// Whether a segment for the connection is in the burst that is being put.
     pub(crate) is_in_burst: bool,
-    /// When it is to be looked at.
+    /// The time of the next look at the connection.
     pub(crate) due: Option<Instant>,
-    /// What was to go, chunks and bytes, when that was last asked.
+    /// The chunks and the bytes that were to be sent, when [`Connection::has_moved`] was last called.
     left: (usize, usize),
-    /// When what an application left behind is given up, unless more of it goes.
+    /// The time when bytes that an application left behind are given up, unless more of them are sent.
     pub(crate) until: Option<Instant>,
 }
 
 /// The application's side.
 struct App {
     open: Box<Open>,
-    /// The chunk that smoltcp has a part of, and how much.
+    /// The chunk that smoltcp has a part of, and the bytes in that part.
     chunk: Option<(PathPacket, usize)>,
     /// Chunks that the application holds.
     unread: u32,
-    /// Which of the ends, of what it sends and of what it receives, it was woken for.
+    /// Whether the application was woken for the end of sending, and for the end of receiving.
     told: [bool; 2],
 }
 
@@ -122,7 +122,7 @@ impl Connection {
         self.sockets.get::<Socket>(self.handle).state()
     }
 
-    /// Begins anew.
+    /// Begins a new connection in this place.
     pub(crate) fn begin(&mut self, role: Role, timeout: Duration) {
         self.role = role;
         self.rest = (Vec::new(), 0);
@@ -133,16 +133,16 @@ impl Connection {
         socket.abort();
         socket.set_timeout(Some(timeout));
         socket.set_nagle_enabled(true);
-        // Whoever is to accept it waits for the first acknowledgement.
+        // A half-open connection acknowledges at once: the side that accepts it waits for the first acknowledgement.
         socket.set_ack_delay(None);
     }
 
-    /// An application has it from now on.
+    /// Gives the connection to an application.
     pub(crate) fn attach(&mut self, open: Box<Open>) {
         self.app = Some(App { open, chunk: None, unread: 0, told: [false; 2] });
     }
 
-    /// Notes what a segment, or the time, has done: the state before, and why it has failed if it was closed by that.
+    /// Notes the effect of a segment, or of time. `before` is the state before it; `cause` is the error if the connection was closed by it.
     pub(crate) fn note(&mut self, before: State, cause: i32) {
         let state = self.state();
         if !self.was_established
@@ -160,7 +160,7 @@ impl Connection {
         }
     }
 
-    /// Gives the other side up only while it owes an answer: smoltcp's timeout counts from what came last, asked for or not.
+    /// Gives the peer up only while it owes an answer: smoltcp's timeout counts from the peer's last segment, asked for or not.
     pub(crate) fn set_patience(&mut self) {
         if self.was_established {
             let socket = self.socket();
@@ -168,50 +168,50 @@ impl Connection {
         }
     }
 
-    /// Whether the other side has taken something of what is to go since this was asked last, or more is to go.
+    /// Whether the peer has taken some of the bytes that are to be sent since the last call, or more are to be sent.
     pub(crate) fn has_moved(&mut self) -> bool {
         let in_ring = self.app.as_mut().map_or(0, |app| app.open.sent.len());
         let left = (in_ring, self.socket().send_queue());
         std::mem::replace(&mut self.left, left) != left
     }
 
-    /// Whether the application has let go of it.
+    /// Whether the application has let go of the connection.
     pub(crate) fn is_closed(&self) -> bool {
         self.app.as_ref().is_some_and(|app| app.open.shared.stream.has(StreamState::CLOSED))
     }
 
-    /// Fails it.
+    /// Fails the connection.
     pub(crate) fn fail(&mut self, error: i32) {
         self.failure = Some(error);
         self.socket().abort();
     }
 
-    /// What has come is kept here: smoltcp drops it with the connection at the end of TIME-WAIT, though nobody may have read it.
+    /// Keeps the received bytes here: smoltcp drops them with the connection at the end of TIME-WAIT, though nobody may have read them.
     fn keep_rest(&mut self) {
         let Connection { sockets, handle, rest, .. } = self;
         let socket = sockets.get_mut::<Socket>(*handle);
-        // At most its buffer.
+        // At most the bytes of smoltcp's buffer.
         while let Ok(1..) = socket.recv(|bytes| {
             rest.0.extend_from_slice(bytes);
             (bytes.len(), bytes.len())
         }) {}
     }
 
-    /// Whether it is over for smoltcp.
+    /// Whether the connection is over for smoltcp.
     pub(crate) fn is_over(&self) -> bool {
         let socket = self.sockets.get::<Socket>(self.handle);
         socket.state() == State::Closed && socket.remote_endpoint().is_none()
     }
 
-    /// Moves bytes both ways as far as there is room, and tells the application how the stream stands. Whether it has let go of it, and all
-    /// that it sent is on its way.
+    /// Moves bytes both ways as far as there is room, and tells the application of the stream's ends. Returns whether the application has let go of
+    /// the connection, and all that it sent is on its way.
     pub(crate) fn serve(&mut self, frames: &mut Frames) -> bool {
         let Connection { sockets, handle, app, rest, was_established, failure, .. } = self;
         let Some(app) = app else { return false };
         let socket = sockets.get_mut::<Socket>(*handle);
         let shared = Arc::clone(&app.open.shared);
         let state = &shared.stream;
-        // Asked before the ring is looked at: what was sent before is there.
+        // The flag is read before the ring: everything that was sent before it is in the ring.
         let is_closed = state.has(StreamState::CLOSED);
         let is_shut = is_closed || state.has(StreamState::SHUT_SEND);
         socket.set_nagle_enabled(!state.has(StreamState::NO_DELAY));
@@ -226,7 +226,7 @@ impl Connection {
             state.set(StreamState::RECEIVE_ENDED);
         }
         if is_shut && app.has_sent_all() {
-            // Before the other side has answered it is closed at once (RFC 9293 section 3.10.4).
+            // A connection that the peer has not answered yet is closed at once (RFC 9293 section 3.10.4).
             socket.close();
         }
         let is_over = socket.state() == State::Closed;
@@ -251,14 +251,14 @@ impl Connection {
             return false;
         }
         if !has_read_all || app.unread > 0 {
-            // What it has not read is lost to it, and the other side is told so (RFC 2525 section 2.17).
+            // The application's unread bytes are lost, and the peer is told so (RFC 2525 section 2.17).
             socket.abort();
             return true;
         }
         app.has_sent_all()
     }
 
-    /// Takes the frames back from an application that has let go of it.
+    /// Takes the frames back from an application that has let go of the connection.
     pub(crate) fn detach(&mut self, frames: &mut Frames) {
         if let Some(App { open, chunk, .. }) = self.app.take() {
             if let Some((packet, _)) = chunk {
@@ -268,23 +268,23 @@ impl Connection {
         }
     }
 
-    /// Frames of packet memory that the application and the rings between have.
+    /// Frames of packet memory that the application has, and the rings between it and the worker.
     pub(crate) fn frames(&self) -> u64 {
         self.app.as_ref().map_or(0, |app| app.open.frames_to_send() + u64::from(app.unread))
     }
 
-    /// What has come and was not given to the application, and what was sent and is not acknowledged, in bytes.
+    /// The bytes that have come and were not given to the application, and the bytes that were sent and are not acknowledged.
     pub(crate) fn queued_bytes(&self) -> [u64; 2] {
         let socket = self.sockets.get::<Socket>(self.handle);
         [socket.recv_queue() + self.rest.0.len() - self.rest.1, socket.send_queue()].map(|bytes| bytes as u64)
     }
 
-    /// What its application has counted.
+    /// The counters of its application.
     pub(crate) fn counts(&self) -> SocketCounts {
         self.app.as_ref().map(|app| app.open.shared.counts()).unwrap_or_default()
     }
 
-    /// Whether the application has sent something that smoltcp has not acknowledged to be with the other side.
+    /// Whether the application has sent something that the peer has not acknowledged.
     pub(crate) fn has_sent(&mut self) -> bool {
         let is_under_way = self.socket().send_queue() > 0;
         is_under_way || self.app.as_mut().is_some_and(|app| !app.has_sent_all())
@@ -292,12 +292,12 @@ impl Connection {
 }
 
 impl App {
-    /// Takes what the application sends.
+    /// Moves the application's sent chunks to smoltcp.
     fn send(&mut self, socket: &mut Socket<'_>, frames: &mut Frames) {
         let App { open, chunk, .. } = self;
         let can_send =
             |socket: &Socket<'_>| socket.may_send() && socket.send_queue() < socket.send_capacity();
-        // What can go nowhere any more is taken too: its sender is told.
+        // Chunks that can go nowhere any more are taken too: their sender is told.
         while can_send(socket) || !socket.may_send() {
             let Some((packet, done)) = chunk.take().or_else(|| open.sent.pop().map(|packet| (packet, 0)))
             else {
@@ -333,13 +333,13 @@ impl App {
         }
     }
 
-    /// Gives the application what has come: first what was kept.
+    /// Gives received bytes to the application, the kept ones first.
     fn receive(&mut self, socket: &mut Socket<'_>, rest: &mut (Vec<u8>, usize), frames: &mut Frames) {
         let App { open, unread, .. } = self;
         let is_shut = open.shared.stream.has(StreamState::SHUT_RECEIVE);
         loop {
             open.take_returned(frames, |_| *unread -= 1);
-            // What nobody wants to read is thrown away, whatever else is unread.
+            // Bytes that nobody wants to read are thrown away, whatever else is unread.
             while (is_shut || *unread < open.receive_packets) && (rest.1 < rest.0.len() || socket.can_recv())
             {
                 let Some(mut frame) = frames.pool.take() else { break };
@@ -370,7 +370,7 @@ impl App {
                 return;
             }
             open.lane.wants_room.store(true, Ordering::SeqCst);
-            // What was given back before the application could see that is looked for once more.
+            // Frames that were given back before the application could see the flag are looked for once more.
             fence(Ordering::SeqCst);
             let mut is_more = false;
             open.returned.look_at(|_| is_more = true);

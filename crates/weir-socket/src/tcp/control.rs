@@ -1,8 +1,9 @@
-//! How the application's side of TCP asks the workers: to listen, to connect, to take what was accepted.
+//! Requests of the application's side of TCP to the workers: to listen, to connect, to take a connection that was accepted.
 //!
-//! Rule: what is asked is answered by the worker that has the connection: that whose queue its SYN came by, or, of one that is asked for here, the one
-//! of the bucket that its flow falls in, by whose queue the answers come. Of a listener every worker has a part, and the connections of all wait
-//! in one queue each for whoever accepts. A connection gets its rings when an application takes it, made by that application's thread.
+//! Rule: a request is answered by the worker that has the connection. The worker of an incoming connection is the one whose queue its SYN came by.
+//! The worker of a connection that is asked for here is that of the bucket of its flow, by whose queue the answers come. Every worker has a part of
+//! each listener. Its connections wait in a queue for each worker, for any thread that accepts. A connection gets its rings when an application takes
+//! it; that application's thread makes them.
 //!
 //! Owner: any thread; ports are given out under the stack's lock.
 
@@ -31,26 +32,26 @@ use crate::tcp::half_open::{Accepted, HALF_OPEN_MAX, Listening, Waiting};
 use crate::tcp::port::{NoConnection, TcpPort};
 use crate::worker::Request;
 
-/// How many chunks of a connection are on their way to the path, and to the application, at the most.
+/// The most chunks of a connection on their way to the path, and as many on their way to the application.
 pub(crate) const CHUNKS: u32 = 8;
 
-/// What can be asked of the connections behind a port.
+/// The requests to the connections behind a port.
 pub(crate) enum TcpRequest {
     /// Listen.
     Listen(Listening),
-    /// Listen no more: the number of the listener.
+    /// Stop the listener of this number.
     StopListening(u32),
-    /// Ask for a connection, and say its number.
+    /// Ask for a connection, and reply with its number.
     Connect { flow: Flow, reply: Sender<Result<u32, NoConnection>> },
-    /// An application has this connection from now on, with these rings.
+    /// Give this connection to an application, with these rings.
     Attach { connection: u32, open: Box<Open> },
-    /// An application cannot have this connection.
+    /// End this connection, because its application could not make its rings.
     Leave(u32),
 }
 
 impl TcpRequest {
     pub(crate) fn answer(self, port: &mut TcpPort, frames: &mut Frames, now_ns: u64) {
-        // Whoever has closed a connection and asks for another finds its place free.
+        // An application that has closed a connection and asks for another finds the place free.
         port.take_news(frames, now_ns);
         match self {
             TcpRequest::Listen(listening) => port.listen(listening),
@@ -58,7 +59,7 @@ impl TcpRequest {
             TcpRequest::Connect { flow, reply } => {
                 let connected = port.connect(flow);
                 let number = connected.ok();
-                // Who asked may have gone.
+                // The asking thread may have gone.
                 if reply.send(connected).is_err()
                     && let Some(number) = number
                 {
@@ -71,19 +72,19 @@ impl TcpRequest {
     }
 }
 
-/// A place to listen at. Dropped, it frees that.
+/// An address and port that is listened at. It is freed when this is dropped.
 pub(crate) struct Listened {
     pub(crate) stack: Stack,
     pub(crate) local: SocketAddr,
     pub(crate) waiting: Arc<Waiting>,
     number: u16,
-    /// Beside the kernel: it has the port again once nobody listens and no connection is left.
+    /// The hold of the port beside the kernel, which has the port again once nobody listens and no connection is left.
     _hold: Option<PortHold>,
 }
 
-/// What waits to be accepted.
+/// The connections that wait to be accepted.
 pub(crate) struct Queue {
-    /// Of each worker.
+    /// The connections of each worker.
     pub(crate) accepted: Vec<Consumer<Accepted>>,
     pub(crate) doorbell: Doorbell,
     #[cfg(feature = "tokio")]
@@ -112,7 +113,7 @@ impl Stack {
         let binding = Binding { address: local.ip(), port: local.port(), bucket: None };
         let number = control.listen(host, binding)?;
         let waiting = Arc::new(Waiting::default());
-        // From here on what was bound is freed with it.
+        // The binding is freed with `listened` from here on.
         drop(control);
         let listened =
             Listened { stack: self.clone(), local, waiting: Arc::clone(&waiting), number, _hold: hold };
@@ -125,7 +126,7 @@ impl Stack {
             task: (Arc::clone(&task), Waits::default()),
         };
         for worker in 0..self.workers() {
-            // One that was half open when there was room is let in.
+            // A connection that was half open when there was room is let in, so the ring has slots for these too.
             let capacity = capacity_for(backlog as usize + HALF_OPEN_MAX);
             let (to_listener, accepted) = ring(capacity).map_err(io::Error::other)?;
             queue.accepted.push(accepted);
@@ -152,7 +153,7 @@ impl Stack {
         let mut tried = 0;
         may_wait()?;
         loop {
-            // Held until the connection holds it, or there is none.
+            // The port is held until the connection holds it, or the attempt has failed.
             let (own, _hold) =
                 self.hold_any(Transport::Tcp, source, || self.lock().free_tcp_port(self.host(), source))?;
             let flow = Flow { local: SocketAddr::new(source, own), peer };
@@ -190,14 +191,14 @@ impl Stack {
                 Ok(Connected { flow, halves, caller })
             }
             Err(error) => {
-                // The process has no descriptor left, most likely; the other side is told.
+                // The process has no descriptor left, most likely; the peer is told.
                 let _ = ask(TcpRequest::Leave(connection));
                 Err(error)
             }
         }
     }
 
-    /// The worker of the bucket that its answers fall in.
+    /// The worker of the bucket that the flow's answers fall into.
     fn worker_of(&self, flow: Flow) -> usize {
         self.rss().worker(self.bucket_of(flow.peer, flow.local) as u32)
     }
@@ -206,10 +207,10 @@ impl Stack {
 impl Drop for Listened {
     fn drop(&mut self) {
         let Listened { stack, number, .. } = self;
-        // In this order: a port that is free here is free there by the time that somebody binds it.
+        // In this order: a port that is free in `control` is free at the workers by the time that somebody binds it.
         if let Ok(port) = stack.tcp_port() {
             for worker in 0..stack.workers() {
-                // One that has ended needs no word.
+                // A worker that has ended needs no word.
                 let request = TcpRequest::StopListening((*number).into());
                 let _ = stack.ask(worker, Request::Tcp { port, request });
             }

@@ -1,10 +1,10 @@
-//! What smoltcp sees as its device: the segment that has come, and frames of the path for those that go.
+//! The device that smoltcp sees: the segment that has come, and frames of the path for segments that are sent.
 //!
-//! Rule: there is a token to transmit only while the path has asked for packets and there is a frame, so nothing that smoltcp sends is lost
-//! here. The answer to a segment (a reset, an acknowledgement of what came out of order) has none to wait for: while the way out is held
-//! and many wait it is not made, as if it had been lost on the way; whoever caused it will again.
+//! Rule: there is a token to transmit only while the path has asked for packets and there is a frame, so nothing that smoltcp sends is lost here. The
+//! answer to a segment (a reset, an acknowledgement of a segment out of order) cannot wait for a token: while the way out is held and many answers
+//! wait, it is not made, as if it had been lost on the way. The peer that caused it will cause it again.
 //!
-//! Owner: made for each call of smoltcp. The host ([`weir_core::net::sockets`]) has verified the checksums of what comes.
+//! Owner: the call of smoltcp for which it is made. The host ([`weir_core::net::sockets`]) has verified the checksums of segments that come.
 
 use smoltcp::phy::{Checksum, ChecksumCapabilities, Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::time::Instant;
@@ -15,11 +15,11 @@ use crate::datagram::ETHERNET_LEN;
 
 /// A device, for one call.
 pub(crate) struct Segments<'a> {
-    /// What has come, from its IP header on.
+    /// The segment that has come, from its IP header on.
     pub(crate) came: Option<&'a [u8]>,
-    /// What goes.
+    /// The segments that are sent.
     pub(crate) go: &'a mut Vec<PathPacket>,
-    /// How many may go, those before included.
+    /// The most segments in `go`, those before this call included.
     pub(crate) go_max: usize,
     pub(crate) frames: &'a mut Frames,
     pub(crate) mtu_bytes: u16,
@@ -83,7 +83,7 @@ impl TxToken for Go<'_> {
         let Some(frame) = may.then(|| self.frames.pool.take()).flatten() else {
             return write(&mut vec![0; len]);
         };
-        // The MTU of the host is that of its frames at the most.
+        // The MTU of the host is at most the size of its frames.
         let mut packet = PathPacket::new(frame, 0, (ETHERNET_LEN + len) as u16);
         let bytes = packet.bytes_mut(self.frames.memory());
         let result = write(&mut bytes[ETHERNET_LEN..]);

@@ -1,12 +1,12 @@
-//! Who asks for connections: the listeners of a host, and the connections that nobody has accepted yet.
+//! Connections that peers ask for: the listeners of a host, and the connections that nobody has accepted yet.
 //!
 //! ```text
 //! SYN --room in the listener's queue?--> half-open --ACK--> waiting --accept--> open
 //! ```
 //!
-//! Rule: there are [`HALF_OPEN_MAX`] half-open connections at most, and a further one takes the place of the oldest. So whoever answers
-//! within the time that as many SYNs take to come gets its connection, whatever flood there is, and the flood costs a bounded memory.
-//! A listener whose queue is full takes no SYN, which its sender then sends again.
+//! Rule: there are [`HALF_OPEN_MAX`] half-open connections at most, and a further one takes the place of the oldest. So a peer that answers within
+//! the time that as many SYNs take to come gets its connection in any flood, and the flood costs a bounded memory. A listener whose queue is full
+//! takes no SYN, which its sender then sends again.
 //!
 //! Owner: the path's worker; `waiting` is shared with the application, which counts down. Source: RFC 4987 sections 3.2 (a backlog that is
 //! bounded) and 3.4 (the oldest is recycled).
@@ -21,8 +21,8 @@ use weir_ring::spsc::Producer;
 use crate::port::OnDrop;
 use crate::tcp::connection::Flow;
 
-/// The most half-open connections of a host, at one worker: some times what the queues on the way hold, since an acknowledgement waits there
-/// behind the SYNs of a flood.
+/// The most half-open connections of a host, at one worker: several times the packets that the queues on the way hold, since an acknowledgement waits
+/// there behind the SYNs of a flood.
 pub(crate) const HALF_OPEN_MAX: usize = 4096;
 
 /// A connection that waits to be accepted.
@@ -32,12 +32,12 @@ pub(crate) struct Accepted {
     pub(crate) flow: Flow,
 }
 
-/// What a listener and its application share.
+/// The counters that a listener and its application share.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
     /// Connections that wait to be accepted, at all workers.
     pub(crate) connections: AtomicU32,
-    /// SYNs that found no room, and connections that found none when they were confirmed.
+    /// SYNs that found no room, and connections that found no room when they were confirmed.
     pub(crate) refused: AtomicU64,
     /// Half-open connections that had to make room.
     pub(crate) replaced: AtomicU64,
@@ -62,12 +62,12 @@ pub(crate) struct Listeners {
 }
 
 impl Listening {
-    /// Whether as many connections wait to be accepted as may.
+    /// Whether as many connections wait to be accepted as may wait.
     pub(crate) fn is_full(&self) -> bool {
         self.waiting.connections.load(Ordering::Relaxed) >= self.backlog
     }
 
-    /// Has a connection wait for the application; whether there was room.
+    /// Makes a connection wait for the application; returns whether there was room.
     pub(crate) fn offer(&mut self, connection: u32, flow: Flow) -> bool {
         self.waiting.connections.fetch_add(1, Ordering::Relaxed);
         if self.accepted.push(Accepted { connection, flow }).is_err() {
@@ -92,12 +92,12 @@ impl Listeners {
         self.listeners.iter_mut().find(|listening| listening.number == number)
     }
 
-    /// Who listens.
+    /// The listeners.
     pub(crate) fn each(&self) -> impl Iterator<Item = &Listening> {
         self.listeners.iter()
     }
 
-    /// Who listens at an address: an address that is named beats any address.
+    /// The listener at an address: a listener at that very address beats one at any address.
     pub(crate) fn find(&mut self, local: SocketAddr) -> Option<&mut Listening> {
         let fits = |listening: &Listening| {
             let own = listening.address.ip();
@@ -115,12 +115,12 @@ impl Listeners {
         if self.half_open.len() < HALF_OPEN_MAX { None } else { self.half_open.pop_front() }
     }
 
-    /// A connection is half open.
+    /// Notes that a connection is half open.
     pub(crate) fn begin(&mut self, connection: u32) {
         self.half_open.push_back(connection);
     }
 
-    /// A connection is half open no more.
+    /// Notes that a connection is half open no more.
     pub(crate) fn end(&mut self, connection: u32) {
         if let Some(at) = self.half_open.iter().position(|&other| other == connection) {
             self.half_open.remove(at);

@@ -1,13 +1,12 @@
-//! The life of the connections behind a port: how they come to be, are served, and are forgotten.
+//! The life of the connections behind a port: their beginning, service and end.
 //!
 //! ```text
 //!                 SYN --> half-open --ACK--> waiting --accept--+
 //! connect -----------------------------------------------------+--> open --closed--> orphan --both sides have ended--> free
 //! ```
 //!
-//! Rule: as many as `connections` are waiting, open or orphans; one that is asked for takes the place of the oldest orphan whose other
-//! side has all that was sent. A connection is settled after whatever has happened to it, and asked for segments only if smoltcp then has
-//! one, at once or when a timer is due.
+//! Rule: `connections` connections at most are waiting, open or orphans. A new one takes the place of the oldest orphan whose peer has all that was
+//! sent. A connection is settled after each event, and asked for segments only if smoltcp then has one, at once or when a timer is due.
 //!
 //! Owner: the port ([`super::port`]). Source: RFC 9293 section 3.10.
 
@@ -28,18 +27,19 @@ use crate::tcp::device::Segments;
 use crate::tcp::half_open::Listening;
 use crate::tcp::port::{NoConnection, TcpPort};
 
-/// For how long a connection stays whose application has gone while the other side takes nothing of what is left, and does not end it too.
+/// The time after which a connection is given up whose application has gone, while the peer takes none of the bytes that are left, and does not end
+/// it either.
 const ORPHAN: Duration = Duration::from_secs(60);
-/// When a connection is asked again that said that it has something to send and had not.
+/// The pause before a connection is asked again that said that it has something to send and had not.
 const AGAIN: Duration = Duration::from_millis(1);
 
 impl TcpPort {
-    /// Somebody listens from now on.
+    /// Adds a listener.
     pub(crate) fn listen(&mut self, listening: Listening) {
         self.listeners.add(listening);
     }
 
-    /// Somebody listens no more: who was not accepted is reset.
+    /// Removes a listener, and resets its connections that were not accepted.
     pub(crate) fn stop_listening(&mut self, number: u32, frames: &mut Frames) {
         self.listeners.remove(number);
         for connection in 0..self.connections.len() as u32 {
@@ -55,10 +55,10 @@ impl TcpPort {
         }
     }
 
-    /// Asks for a connection; its number.
+    /// Asks for a connection; returns its number.
     ///
     /// # Errors
-    /// If there is one already, or none to be had.
+    /// If there is a connection with this flow already, or no place for one.
     pub(crate) fn connect(&mut self, flow: Flow) -> Result<u32, NoConnection> {
         if self.flows.contains_key(&flow) {
             return Err(NoConnection::InUse);
@@ -71,14 +71,14 @@ impl TcpPort {
         let connection = &mut self.connections[number as usize];
         let context = self.interface.context();
         let local = (flow.local.ip(), flow.local.port());
-        // Both addresses are named, of one family, and ports are not 0; otherwise it stays closed, and so the application finds it.
+        // Both addresses are named, of one family, and ports are not 0. Otherwise the connection stays closed, and the application finds that.
         if connection.socket().connect(context, (flow.peer.ip(), flow.peer.port()), local).is_err() {
             connection.fail(libc::EINVAL);
         }
         Ok(number)
     }
 
-    /// An application has a connection from now on.
+    /// Gives a connection to an application.
     pub(crate) fn attach(&mut self, connection: u32, open: Box<Open>, frames: &mut Frames) {
         let it = &mut self.connections[connection as usize];
         it.role = Role::Open;
@@ -86,7 +86,7 @@ impl TcpPort {
         self.settle(connection, frames);
     }
 
-    /// An application wanted a connection and could not have it.
+    /// Ends a connection that an application wanted and could not have.
     pub(crate) fn leave(&mut self, connection: u32, frames: &mut Frames) {
         self.connections[connection as usize].socket().abort();
         self.orphan(connection);
@@ -98,7 +98,7 @@ impl TcpPort {
         self.connections.iter_mut().any(|connection| connection.role != Role::Free && connection.has_sent())
     }
 
-    /// Whether one more connection may be had; one that was left makes room if the other side has all that was sent, the end included.
+    /// Whether there is room for one more connection. An orphan makes room if its peer has all that was sent, the end included.
     fn has_place(&mut self) -> bool {
         while self.live >= usize::from(self.settings.connections) {
             let has_all = |&&orphan: &&u32| {
@@ -110,7 +110,7 @@ impl TcpPort {
         true
     }
 
-    /// A place for a connection.
+    /// Takes a place for a connection; returns its number.
     fn take_place(&mut self, flow: Flow, role: Role, timeout: Duration) -> u32 {
         let number = self.free.pop().unwrap_or_else(|| {
             self.connections.push(Connection::new(self.settings.buffer_bytes as usize));
@@ -124,7 +124,7 @@ impl TcpPort {
         number
     }
 
-    /// A connection is between these from now on.
+    /// Notes that a connection has this flow from now on.
     fn begin_flow(&mut self, flow: Flow, number: u32) {
         self.flows.insert(flow, number);
         if let Some(ports) = &self.ports {
@@ -133,7 +133,7 @@ impl TcpPort {
         }
     }
 
-    /// No connection is between these any more.
+    /// Notes that no connection has this flow any more.
     fn end_flow(&mut self, flow: Flow) {
         self.flows.remove(&flow);
         if let Entry::Occupied(mut local) = self.locals.entry(flow.local) {
@@ -149,7 +149,7 @@ impl TcpPort {
         self.orphans.push_back(connection);
     }
 
-    /// Makes a place free.
+    /// Frees the place of a connection.
     fn forget(&mut self, number: u32) {
         let connection = &mut self.connections[number as usize];
         match std::mem::replace(&mut connection.role, Role::Free) {
@@ -171,7 +171,7 @@ impl TcpPort {
         self.free.push(number);
     }
 
-    /// A connection for a SYN; the fate of the SYN if there is none.
+    /// Opens a connection for a SYN; returns the fate of the SYN if there can be none.
     pub(super) fn open(&mut self, flow: Flow) -> Result<u32, DropReason> {
         let Some(listening) = self.listeners.find(flow.local) else { return Err(DropReason::NoHandler) };
         let (number, is_full, waiting) =
@@ -196,7 +196,7 @@ impl TcpPort {
         Ok(connection)
     }
 
-    /// Does what follows from what has happened to a connection.
+    /// Does the work that an event of a connection calls for.
     pub(super) fn settle(&mut self, number: u32, frames: &mut Frames) {
         let connection = &mut self.connections[number as usize];
         match connection.role {
@@ -205,7 +205,7 @@ impl TcpPort {
                 State::SynReceived => {}
                 State::Listen => return self.forget(number),
                 State::Closed if connection.is_over() => return self.forget(number),
-                // Its reset is still to be sent.
+                // The reset of the connection is still to be sent.
                 State::Closed => {}
                 _ => self.establish(number, listener),
             },
@@ -228,10 +228,10 @@ impl TcpPort {
             if is_orphan && connection.socket().can_recv()
                 || connection.until.is_some_and(|until| until <= now)
             {
-                // Nobody reads what comes (RFC 9293 section 3.10.4), or the other side does not end it.
+                // Nobody reads the received bytes (RFC 9293 section 3.10.4), or the peer does not end the connection.
                 connection.socket().abort();
                 if !is_orphan {
-                    // The ring goes with it: it was shut, and what is in there can go nowhere.
+                    // The ring goes with the connection: it was shut, and its chunks can go nowhere.
                     connection.detach(frames);
                     self.orphan(number);
                 }
@@ -250,12 +250,12 @@ impl TcpPort {
         self.schedule(number);
     }
 
-    /// Both sides have agreed on a connection that somebody asked for.
+    /// Makes a connection wait for acceptance, after both sides have agreed on it.
     fn establish(&mut self, number: u32, listener: u32) {
         self.listeners.end(number);
         self.connections[number as usize].role = Role::Waiting(listener);
         self.live += 1;
-        // Several may have been half open when there was room for one.
+        // Several connections may have been half open when there was room for one.
         let is_too_many = self.live > usize::from(self.settings.connections);
         let flow = self.connections[number as usize].flow;
         let listening = self.listeners.get(listener);
@@ -270,7 +270,7 @@ impl TcpPort {
         }
     }
 
-    /// Has a connection asked now or when it is due.
+    /// Schedules the next look at a connection, now or when it is due.
     fn schedule(&mut self, number: u32) {
         let TcpPort { interface, connections, timers, now, .. } = self;
         let connection = &mut connections[number as usize];
@@ -280,7 +280,7 @@ impl TcpPort {
         if due.is_some_and(|due| due <= *now) {
             return self.schedule_soon(number);
         }
-        // A timer that is early does no harm, and is put right then: acknowledgements put most of them off.
+        // A timer that is early does no harm, and is corrected then: acknowledgements put most timers off.
         let Some(due) = [due, until].into_iter().flatten().min() else { return };
         if connection.due.is_none_or(|old| due < old) {
             if let Some(old) = connection.due.replace(due) {

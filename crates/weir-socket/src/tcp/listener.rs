@@ -1,13 +1,13 @@
 //! A TCP listener as `std::net` has it, on a stack of ours.
 //!
-//! | what | error, as the kernel's |
+//! | case | error, as the kernel's |
 //! |---|---|
 //! | address and port are another listener's; not the stack's; of the other family | `AddrInUse`, `AddrNotAvailable`, `EAFNOSUPPORT` |
 //! | nobody has asked for a connection | `WouldBlock` if not blocking |
-//! | the process has no descriptor left | that of the kernel; the connection is reset |
+//! | the process has no descriptor left | the kernel's; the connection is reset |
 //! | the worker of the path has ended | `BrokenPipe` |
 //!
-//! Owner: any thread; who waits to accept has the lock, so others wait for their turn.
+//! Owner: any thread; a thread that waits to accept has the lock, so others wait for their turn.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -24,7 +24,7 @@ use crate::tcp::control::{Listened, Queue};
 use crate::tcp::half_open::Accepted;
 use crate::tcp::stream::TcpStream;
 
-/// Connections that may wait to be accepted, unless said otherwise; as std's.
+/// The most connections that may wait to be accepted, unless said otherwise; as std's.
 const BACKLOG: u32 = 128;
 
 /// A listener for connections to a [`Stack`].
@@ -54,16 +54,16 @@ pub struct TcpListener {
 }
 
 impl TcpListener {
-    /// Listens at the first of these addresses that can be had. Port 0 is one that nobody has.
+    /// Listens at the first of these addresses that is free. Port 0 stands for a port that nobody has.
     ///
     /// # Errors
-    /// `AddrInUse`, `AddrNotAvailable`, `EAFNOSUPPORT`; `Unsupported` if the stack has no TCP; `BrokenPipe` if it has ended.
+    /// `AddrInUse`, `AddrNotAvailable`, `EAFNOSUPPORT`; `Unsupported` if the stack has no TCP; `BrokenPipe` if the stack has ended.
     pub fn bind(stack: &Stack, address: impl ToSocketAddrs) -> io::Result<TcpListener> {
         TcpListener::bind_with_backlog(stack, address, BACKLOG)
     }
 
-    /// The same, where so many connections may wait to be accepted; 128 unless said otherwise. A SYN that finds as many is dropped as
-    /// `socket-full`, and its sender tries again.
+    /// Listens as [`TcpListener::bind`] does, with so many connections that may wait to be accepted; 128 unless said otherwise. A SYN that finds as
+    /// many waiting is dropped as `socket-full`, and its sender tries again.
     ///
     /// ```
     /// use weir_socket::{Stack, TcpListener};
@@ -75,7 +75,7 @@ impl TcpListener {
     /// ```
     ///
     /// # Errors
-    /// As [`TcpListener::bind`]; `InvalidInput` if it is 0.
+    /// As [`TcpListener::bind`]; `InvalidInput` if the backlog is 0 or more than 65,536.
     pub fn bind_with_backlog(
         stack: &Stack,
         address: impl ToSocketAddrs,
@@ -90,22 +90,22 @@ impl TcpListener {
         })
     }
 
-    /// Where it listens.
+    /// The address and the port that the listener listens at.
     pub fn local_addr(&self) -> SocketAddr {
         self.listened.local
     }
 
-    /// Takes the next connection, and says from where. Waits while there is none.
+    /// Takes the next connection; returns its stream and its peer. Waits while there is none.
     ///
     /// # Errors
-    /// Those of the table at the head of this file.
+    /// See the table at the head of this file.
     pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         self.take(self.next()?, |_| None)
     }
 
-    /// The same for a thread that waits for many: what becomes of the connection rings what `ringer` says for its other end, such as
-    /// [`UdpSocket::ringer`], and its calls do not wait, whatever [`TcpStream::set_nonblocking`] says: it has no descriptors for that.
-    /// [`TcpStream::is_readable`] and [`TcpStream::is_writable`] then say what to do.
+    /// Accepts as [`TcpListener::accept`] does, for a thread that waits for many connections. News of the connection rings the ringer that `ringer`
+    /// gives for its peer, such as [`UdpSocket::ringer`]. Calls of the connection do not wait, whatever [`TcpStream::set_nonblocking`] says: it has
+    /// no descriptors to wait with. [`TcpStream::is_readable`] and [`TcpStream::is_writable`] tell when to call.
     ///
     /// # Errors
     /// As [`TcpListener::accept`].
@@ -130,14 +130,13 @@ impl TcpListener {
         self.blocking.set_nonblocking(is_nonblocking);
     }
 
-    /// SYNs that were dropped because as many connections waited to be accepted as may, or the stack has as many as may be; and connections
-    /// that
-    /// were reset because there were as many by the time that they were confirmed.
+    /// SYNs that were dropped because the backlog was full, or the stack had as many connections as it may have; and connections that were reset
+    /// because either was so by the time that they were confirmed.
     pub fn refused(&self) -> u64 {
         self.listened.waiting.refused.load(Ordering::Relaxed)
     }
 
-    /// Connections that somebody had asked for and not confirmed, and that made room for others.
+    /// Half-open connections that made room for others.
     pub fn replaced(&self) -> u64 {
         self.listened.waiting.replaced.load(Ordering::Relaxed)
     }
@@ -155,9 +154,9 @@ impl TcpListener {
         }
     }
 
-    /// The next connection that waits, if one does, and which worker has it.
+    /// The next connection that waits, if one does, and the number of the worker that has it.
     pub(crate) fn look(&self, queue: &mut Queue) -> io::Result<Option<(usize, Accepted)>> {
-        // In this order: what was left by a worker that has gone is there.
+        // In this order: connections that a gone worker has left are in the queue.
         let is_abandoned = queue.accepted.iter().any(|of_worker| of_worker.is_abandoned());
         let mut of_workers = queue.accepted.iter_mut().enumerate();
         let next = of_workers.find_map(|(worker, of_worker)| of_worker.pop().map(|next| (worker, next)));
@@ -167,7 +166,7 @@ impl TcpListener {
         if next.is_none() && is_abandoned { Err(os(libc::EPIPE)) } else { Ok(next) }
     }
 
-    /// A connection that has waited; what becomes of it rings what `ringer` says for its other end, if anything.
+    /// Makes the stream of a connection that has waited. News of it rings the ringer that `ringer` gives for its peer, if any.
     pub(crate) fn take(
         &self,
         (worker, Accepted { connection, flow }): (usize, Accepted),

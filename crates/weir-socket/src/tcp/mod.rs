@@ -5,9 +5,9 @@
 //!           <--chunks in frames--              |              <--segments, put-- egress queue of the port <-- host <--
 //! ```
 //!
-//! [`port`] is the port that all segments of a host come to and leave from, [`life`] that of its connections, [`connection`] one of them, [`half_open`] whom nobody
-//! has accepted yet, [`device`] the device that smoltcp sees, [`state`] what application and worker tell each other. The application's
-//! side are [`stream`] and [`listener`], and [`control`] is how they ask the worker.
+//! [`port`] is the port that all segments of a host come to and leave from, [`life`] the life of its connections, [`connection`] a single connection,
+//! [`half_open`] the connections that nobody has accepted yet, [`device`] the device that smoltcp sees, [`state`] the flags between application and
+//! worker. The application's side is [`stream`] and [`listener`], and [`control`] has their requests to the worker.
 
 pub(crate) mod connection;
 pub(crate) mod control;

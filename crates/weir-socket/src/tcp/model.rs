@@ -1,9 +1,8 @@
-//! A listening port of TCP by itself, with applications that accept, read, write and close, in virtual time, for its tests and the fuzz
-//! target.
+//! A listening port of TCP by itself, with applications that accept, read, write and close, in virtual time, for its tests and the fuzz target.
 //!
-//! Rule: [`TcpModel::check`] looks after each step whether the connections, answers and frames of the port are within their bounds.
+//! Rule: [`TcpModel::check`] checks after each step that the connections, answers and frames of the port are within their bounds.
 //!
-//! Owner: a test, on one thread. Limits: what comes has been let through by a host ([`weir_core::net::sockets`]).
+//! Owner: a test, on one thread. Limits: segments are those that a host would let through ([`weir_core::net::sockets`]).
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -29,7 +28,7 @@ use crate::tcp::state::{News, StreamState};
 const FRAMES: u32 = 512;
 const FRAME_BYTES: u32 = 2112;
 const SECOND_NS: u64 = 1_000_000_000;
-/// The time after which no connection is left whose peer does not answer: it is given up after two minutes, and then closed.
+/// The time after which no connection is left whose peer does not answer: the peer is given up after two minutes, and the connection then closed.
 const END_NS: u64 = 400 * SECOND_NS;
 
 /// See the head of the file.
@@ -51,7 +50,7 @@ struct Stream {
 }
 
 impl TcpModel {
-    /// A port for so many connections, where somebody listens at an address.
+    /// A port for so many connections, with a listener at an address.
     ///
     /// # Panics
     /// If there is no memory.
@@ -75,10 +74,10 @@ impl TcpModel {
         TcpModel { port, frames, accepted, waiting, now_ns: 0, streams: Vec::new(), news, doorbell }
     }
 
-    /// An IP packet comes.
+    /// Puts an IP packet to the port.
     ///
     /// # Panics
-    /// If no frame is left for it, or the port does not keep what it promises.
+    /// If no frame is left for the packet, or the port does not keep its bounds.
     pub fn put(&mut self, ip: &[u8]) {
         let frame = self.frames.pool.take().expect("a frame");
         let mut packet = PathPacket::new(frame, 0, (ETHERNET_LEN + ip.len()) as u16);
@@ -87,7 +86,7 @@ impl TcpModel {
         self.check();
     }
 
-    /// All that goes, IP packets each.
+    /// All packets that the port sends, from their IP headers on.
     pub fn poll(&mut self) -> Vec<Vec<u8>> {
         let mut went = Vec::new();
         while self.port.is_announced(0) {
@@ -101,7 +100,7 @@ impl TcpModel {
         went
     }
 
-    /// Lets time pass until then, timer by timer; what goes meanwhile.
+    /// Lets time pass until then, timer by timer; returns the packets that were sent meanwhile.
     pub fn pass_until(&mut self, end_ns: u64) -> Vec<Vec<u8>> {
         let mut went = Vec::new();
         loop {
@@ -118,12 +117,12 @@ impl TcpModel {
         went
     }
 
-    /// The same, for so long.
+    /// Lets so much time pass as [`TcpModel::pass_until`] does.
     pub fn pass(&mut self, more_ns: u64) -> Vec<Vec<u8>> {
         self.pass_until(self.now_ns + more_ns)
     }
 
-    /// An application takes a connection that waits; whether one did.
+    /// Lets an application take a connection that waits; returns whether one did.
     ///
     /// # Panics
     /// As [`TcpModel::put`].
@@ -143,12 +142,12 @@ impl TcpModel {
         true
     }
 
-    /// How many connections applications have.
+    /// The number of connections that applications have.
     pub fn streams(&self) -> usize {
         self.streams.len()
     }
 
-    /// An application reads what there is; how many bytes.
+    /// Lets an application read all received bytes; returns their number.
     pub fn read(&mut self, stream: usize) -> usize {
         let Halves { receive, returns, .. } = &mut self.streams[stream].halves;
         let mut bytes = 0;
@@ -161,7 +160,7 @@ impl TcpModel {
         bytes
     }
 
-    /// An application writes so many bytes in each frame that it has.
+    /// Lets an application write so many bytes in each frame that it has.
     pub fn write(&mut self, stream: usize, len: u16) {
         let Halves { send, shared, .. } = &mut self.streams[stream].halves;
         while len > 0
@@ -174,7 +173,7 @@ impl TcpModel {
         self.hear();
     }
 
-    /// An application lets go of a connection.
+    /// Lets an application let go of a connection.
     pub fn close(&mut self, stream: usize) {
         let Stream { halves, caller } = self.streams.swap_remove(stream);
         let shared = Arc::clone(&halves.shared);
@@ -189,7 +188,7 @@ impl TcpModel {
         self.check();
     }
 
-    /// Whether the port keeps what it promises.
+    /// Checks that the port keeps its bounds.
     ///
     /// # Panics
     /// If it does not.
@@ -206,10 +205,10 @@ impl TcpModel {
         assert!(away <= of_streams + answers.len(), "{away} frames are away");
     }
 
-    /// Nobody listens any more, applications let go of all, and time passes: nothing is left.
+    /// Ends the listener and all connections of applications, lets time pass, and checks that nothing is left.
     ///
     /// # Panics
-    /// If something is.
+    /// If a connection or a frame is left.
     pub fn end(&mut self) {
         self.port.stop_listening(1, &mut self.frames);
         while self.accepted.pop().is_some() {}
@@ -225,7 +224,7 @@ impl TcpModel {
         self.port.connections.len() - self.port.free.len()
     }
 
-    /// The books, and the frames: all are back.
+    /// Checks the books and the frames: all are back.
     pub(crate) fn require_clean(&mut self) {
         let mut ended = Count::default();
         self.port.complete(&mut self.frames, |count, _| ended.merge(count));

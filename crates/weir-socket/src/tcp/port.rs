@@ -6,15 +6,15 @@
 //! look: news of applications; timers
 //! ```
 //!
-//! Rule: smoltcp is asked for a segment only when the path takes one, so an exit that is held holds connections, whose send buffers then
-//! fill, and loses nothing. A connection is asked when it has something: after a segment, after news, when its timer is due. So a call costs
-//! the same with one connection or thousands; smoltcp's own look-up, which is linear, has a set of one socket each to look at.
+//! Rule: smoltcp is asked for a segment only when the path takes one, so an exit that is held holds connections, whose send buffers then fill, and
+//! loses nothing. A connection is asked after a segment, after news of its application, and when its timer is due. So a call costs the same with one
+//! connection or thousands; smoltcp's own look-up, which is linear, has a set of one socket each to look at.
 //!
 //! Conservation: accepted = delivered + dropped + in flight. A segment has ended when it was looked at: delivered to its connection, or
 //! dropped as `no-handler` (nobody listens; a reset goes back) or `socket-full` (the listener's queue is full).
 //!
-//! Memory: at most `connections` and [`HALF_OPEN_MAX`] more connections, of two buffers each; made when they are needed, and kept. Nothing is
-//! written to the buffers of one that is half open, so they are address space alone.
+//! Memory: at most `connections` and [`HALF_OPEN_MAX`] more connections, of two buffers each; made when they are needed, and kept. Nothing is written
+//! to the buffers of a half-open connection, so they are address space alone.
 //!
 //! Owner: the path's worker, whose clock this is. Source: RFC 9293; RFC 1122 section 4.2. Limits: those of smoltcp: no selective
 //! acknowledgements sent back, no timestamps, no SYN cookies, initial sequence numbers from a seeded generator (RFC 6528 asks for a keyed
@@ -46,7 +46,7 @@ use crate::tcp::state::News;
 /// Answers to segments that wait to leave; further ones are not made.
 pub(crate) const ANSWERS_MAX: usize = 2 * POLL_PACKETS_MAX as usize;
 
-/// How many connections there may be, and how large.
+/// The number of connections that there may be, the size of their buffers, and the MTU.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TcpSettings {
     pub(crate) connections: u16,
@@ -55,22 +55,22 @@ pub(crate) struct TcpSettings {
 }
 
 impl TcpSettings {
-    /// For how many connections there is a place.
+    /// The number of places for connections.
     pub(crate) fn places(&self) -> usize {
         usize::from(self.connections) + HALF_OPEN_MAX
     }
 }
 
-/// Why there is no connection to be had.
+/// The reason why there is no connection to be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoConnection {
-    /// There is one between these.
+    /// There is a connection with this flow already.
     InUse,
-    /// There are as many as there may be.
+    /// There are as many connections as there may be.
     Full,
 }
 
-/// What has ended, by its fate.
+/// Segments that have ended, by their fate.
 #[derive(Debug, Default)]
 struct Ended {
     delivered: Count,
@@ -86,22 +86,22 @@ pub(crate) struct TcpPort {
     pub(super) connections: Vec<Connection>,
     pub(super) free: Vec<u32>,
     pub(super) flows: HashMap<Flow, u32>,
-    /// Beside the kernel: the ports that are the stack's, and of each address how many connections hold it.
+    /// The ports that are shared with the kernel, and for each local address the number of its connections with their hold of the port.
     pub(crate) ports: Option<Arc<SharedPorts>>,
     pub(super) locals: HashMap<SocketAddr, (u32, Option<PortHold>)>,
     pub(super) listeners: Listeners,
-    /// Connections that applications have, that wait for one, or that were left by one.
+    /// The number of connections that applications have, that wait for one, or that were left by one.
     pub(super) live: usize,
-    /// Those that were left, oldest first.
+    /// Connections whose applications have gone, oldest first.
     pub(super) orphans: VecDeque<u32>,
-    /// Those that have something to send, in turn.
+    /// Connections that have something to send, in turn.
     pub(super) ready: VecDeque<u32>,
     pub(super) timers: BTreeSet<(Instant, u32)>,
     /// Answers to segments, which go first.
     pub(super) answers: Vec<PathPacket>,
-    /// Whose segments are in the burst that is being put.
+    /// Connections with segments in the burst that is being put.
     pub(super) burst: Vec<u32>,
-    /// For segments that are for nobody.
+    /// The empty set of sockets for segments that are for nobody.
     pub(super) nobody: SocketSet<'static>,
     pub(super) now: Instant,
     pub(super) poll_budget: u32,
@@ -124,7 +124,7 @@ impl TcpPort {
         let mut device =
             Segments { came: None, go: &mut none, go_max: 0, frames, mtu_bytes: settings.mtu_bytes };
         let mut interface = Interface::new(config, &mut device, now);
-        // The host has looked whether what comes is for one of its addresses.
+        // The host has checked that segments are for one of its addresses.
         interface.set_any_ip(true);
         TcpPort {
             interface,
@@ -155,7 +155,7 @@ impl TcpPort {
         self.news.is_there()
     }
 
-    /// Sees to news.
+    /// Settles the connections with news.
     pub(crate) fn take_news(&mut self, frames: &mut Frames, now_ns: u64) {
         self.now = instant(now_ns);
         let news = Arc::clone(&self.news);
@@ -166,7 +166,7 @@ impl TcpPort {
         });
     }
 
-    /// Sees to news and timers; when to look again.
+    /// Settles the connections with news or a timer that is due; returns the time of the next look.
     pub(crate) fn look(&mut self, frames: &mut Frames, now_ns: u64) -> Option<u64> {
         self.take_news(frames, now_ns);
         while let Some(&(due, connection)) = self.timers.first().filter(|&&(due, _)| due <= self.now) {
@@ -177,7 +177,7 @@ impl TcpPort {
         self.timers.first().map(|&(due, _)| due.total_micros() as u64 * 1000)
     }
 
-    /// Looks at a segment.
+    /// Gives a segment to its connection; returns the reason if it is dropped.
     fn take(&mut self, frame: &[u8], frames: &mut Frames) -> Option<DropReason> {
         let (peer, local) = ends(frame);
         let flow = Flow { local, peer };
@@ -241,7 +241,7 @@ impl ReceiveQueues for TcpPort {
         !self.ready.is_empty() || !self.answers.is_empty()
     }
 
-    // What it has is known here: nobody else announces it.
+    // The port itself knows its segments: nobody else announces them.
     fn expect(&mut self, _: usize) {}
 
     fn set_announced(&mut self, _: usize) {}
@@ -278,7 +278,7 @@ impl TransmitRing for TcpPort {
     }
 
     fn room(&self) -> u32 {
-        // What comes is always looked at, so acknowledgements are while nothing can leave.
+        // Segments are always taken, so acknowledgements are while nothing can leave.
         POLL_PACKETS_MAX
     }
 
@@ -301,7 +301,7 @@ impl TransmitRing for TcpPort {
             self.connections[number as usize].is_in_burst = false;
             self.settle(number, frames);
         }
-        // Its memory is used again.
+        // The memory of the list is used again.
         self.burst = burst;
     }
 

@@ -20,7 +20,7 @@ const PORT: u16 = 7;
 const CONNECTIONS: u16 = 4;
 const SECOND: u64 = 1_000_000_000;
 
-/// The port, and somebody who listens.
+/// The port, and its listener.
 struct Bed(TcpModel);
 
 impl Deref for Bed {
@@ -37,7 +37,7 @@ impl DerefMut for Bed {
     }
 }
 
-/// What a segment says.
+/// The header fields of a segment.
 #[derive(Clone, Copy, Debug)]
 struct Says {
     from: (Ipv4Address, u16),
@@ -46,11 +46,11 @@ struct Says {
     ack: Option<i32>,
 }
 
-/// What went: to which port, what it is for, its numbers.
+/// A segment that was sent: its destination port, its flags, its sequence number and its acknowledgement.
 type Went = (u16, TcpControl, i32, Option<i32>);
 
 impl Bed {
-    /// A port where somebody listens.
+    /// A port with a listener.
     fn new(backlog: u32) -> Bed {
         Bed(TcpModel::new(SocketAddr::new(SERVER.into(), PORT), CONNECTIONS, backlog))
     }
@@ -63,12 +63,12 @@ impl Bed {
         self.put_bytes(&segment(says, &[]));
     }
 
-    /// What goes, all of it.
+    /// All segments that the port sends.
     fn poll(&mut self) -> Vec<Went> {
         read(&self.0.poll())
     }
 
-    /// Lets time pass to each timer until then.
+    /// Lets time pass to each timer until then; returns the segments that were sent.
     fn pass_until(&mut self, end_ns: u64) -> Vec<Went> {
         read(&self.0.pass_until(end_ns))
     }
@@ -150,7 +150,7 @@ fn an_honest_client_gets_in_through_a_flood_of_syns() {
     let answers = bed.poll();
     let &(_, control, seq, ack) = answers.iter().find(|answer| answer.0 == HONEST.1).expect("it is answered");
     assert_eq!((control, ack), (TcpControl::Syn, Some(101)));
-    // As many come before it goes on as may be half open.
+    // As many SYNs come before the client's acknowledgement as there may be half-open connections.
     flood(&mut bed, HALF_OPEN_MAX as u32 - 1);
     bed.put(Says { from: HONEST, control: TcpControl::None, seq: 101, ack: Some(seq + 1) });
     let accepted = bed.accepted.pop().expect("it is there");
@@ -160,7 +160,7 @@ fn an_honest_client_gets_in_through_a_flood_of_syns() {
     assert_eq!(bed.places_in_use(), HALF_OPEN_MAX + 1);
     assert!(bed.0.port.connections.len() <= HALF_OPEN_MAX + 2, "memory is bounded");
     assert!(bed.waiting.replaced.load(Ordering::Relaxed) > 15_000);
-    // Who does not go on is forgotten, and told so.
+    // Half-open connections that do not go on are forgotten, and a connection that waits is reset when the listener goes.
     bed.pass_until(60 * SECOND);
     assert_eq!(bed.places_in_use(), 1);
     bed.0.port.stop_listening(1, &mut bed.0.frames);
@@ -220,7 +220,7 @@ fn who_asks_and_resets_takes_no_place() {
     let mut bed = Bed::new(16);
     bed.put(syn(HONEST));
     bed.put(Says { from: HONEST, control: TcpControl::Rst, seq: 101, ack: None });
-    // The kernel's has an acknowledgement or has not.
+    // A reset of the kernel's has an acknowledgement or has not.
     bed.put(Says { from: HONEST, control: TcpControl::Rst, seq: 101, ack: Some(1) });
     bed.poll();
     bed.pass_until(60 * SECOND);
@@ -293,7 +293,7 @@ fn control() -> impl Strategy<Value = TcpControl> {
 }
 
 proptest! {
-    /// Whatever segments come, and whatever bytes behind a right IP header, nothing panics, and every frame comes back.
+    /// No segment, and no bytes behind a right IP header, make the port panic, and every frame comes back.
     #[test]
     fn nothing_that_comes_panics(
         says in prop::collection::vec(
@@ -314,7 +314,7 @@ proptest! {
                 let at = 20 + 12;
                 let count = noise.len().min(bytes.len() - at);
                 bytes[at..at + count].copy_from_slice(&noise[..count]);
-                // The host lets nothing else through.
+                // The host lets only parseable segments through.
                 if TcpPacket::new_checked(&bytes[20..]).is_err() {
                     continue;
                 }

@@ -1,9 +1,9 @@
-//! What is told of the listeners and connections behind a port, when somebody asks.
+//! The report of the listeners and connections behind a port.
 //!
-//! Rule: numbers alone, so that the worker is held up for as long as it takes to copy them; whoever asked writes them out
-//! (`crate::responder`). Half-open connections are counted by listener and not told one by one: a flood of SYNs is no list.
+//! Rule: a report has numbers alone, so that the worker is held up only for as long as it takes to copy them; the thread that asked writes them out
+//! (`crate::responder`). Half-open connections are counted by listener and not listed: a flood of SYNs is no list.
 //!
-//! Owner: the path's worker; what is told are copies. Limits: smoltcp counts no segments or bytes of a connection, so none are told.
+//! Owner: the path's worker; reports are copies. Limits: smoltcp counts no segments or bytes of a connection, so no report has them.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -16,21 +16,21 @@ use crate::options::SocketCounts;
 use crate::tcp::connection::{Flow, Role};
 use crate::tcp::port::TcpPort;
 
-/// A connection, as it is told.
+/// The report of a connection.
 #[derive(Debug)]
 pub(crate) struct ConnectionReport {
     pub(crate) flow: Flow,
-    /// Where the listener listens by which it came.
+    /// The address of the listener at which the connection came.
     pub(crate) listener: Option<SocketAddr>,
     pub(crate) state: State,
     pub(crate) receive_queue_bytes: u64,
     pub(crate) send_queue_bytes: u64,
-    /// None while no application has it.
+    /// The counters of the application; all 0 while no application has the connection.
     pub(crate) counts: SocketCounts,
 }
 
 impl TcpPort {
-    /// What there is to tell, listeners and connections, and how many frames of packet memory these have.
+    /// The reports of listeners and connections, and the frames of packet memory that connections have.
     pub(crate) fn report(&mut self) -> (Vec<ListenerStats>, Vec<ConnectionReport>, u64) {
         let mut frames = self.answers.len() as u64;
         let mut half_open = HashMap::<u32, u64>::new();
@@ -69,7 +69,7 @@ impl TcpPort {
     }
 }
 
-/// A state as `ss` calls it, spelt as in RFC 9293.
+/// The name of a state as `ss` writes it, spelt as in RFC 9293.
 pub(crate) fn name(state: State) -> &'static str {
     match state {
         State::Closed => "closed",

@@ -1,44 +1,44 @@
-//! What the application and the worker tell each other of a connection, beside its bytes.
+//! The flags of a connection between its application and its worker, beside its bytes.
 //!
-//! Rule: who tells publishes first what goes before it, so a reader that finds the stream ended and then its ring empty has read all.
-//! A flag stays set, but for that of no delay.
+//! Rule: a side publishes its bytes before the flag that follows them, so a reader that finds the stream ended and then its ring empty has read all.
+//! A flag stays set, except the one of no delay.
 //!
-//! Ordering: `R1` (a flag set) `<-> A1` (found set): what was published before it is there. `R2` (a connection noted) `<-> A2` (taken):
-//! the worker that takes it sees what it is about; `is_there` is set after the bit and taken before it, so no note is left behind.
+//! Ordering: `R1` (a flag set) `<-> A1` (found set): bytes that were published before it are there. `R2` (a connection noted) `<-> A2` (taken): the
+//! worker that takes the note sees what it is about; `is_there` is set after the bit and taken before it, so no note is left behind.
 //!
 //! Owner: each flag has one writer, named beside it.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
-/// How a stream of bytes stands.
+/// The state of a stream of bytes.
 #[derive(Debug, Default)]
 pub(crate) struct StreamState {
     flags: AtomicU32,
-    /// Why it failed, until that is told.
+    /// The error by which the connection failed, until it is told; 0 if none.
     error: AtomicI32,
 }
 
 impl StreamState {
-    /// The worker: nothing more comes after what is in the ring.
+    /// Set by the worker: nothing more comes after the bytes in the ring.
     pub(crate) const RECEIVE_ENDED: u32 = 1;
-    /// The worker: nothing more is taken.
+    /// Set by the worker: nothing more is taken.
     pub(crate) const SEND_ENDED: u32 = 1 << 1;
-    /// The application: nothing more is sent after what is in the ring.
+    /// Set by the application: nothing more is sent after the bytes in the ring.
     pub(crate) const SHUT_SEND: u32 = 1 << 2;
-    /// The application: nothing is read any more.
+    /// Set by the application: nothing is read any more.
     pub(crate) const SHUT_RECEIVE: u32 = 1 << 3;
-    /// The application: the last handle has gone.
+    /// Set by the application: the last handle has gone.
     pub(crate) const CLOSED: u32 = 1 << 4;
-    /// The application: short segments do not wait for an acknowledgement (RFC 9293 section 3.7.4). The one flag that is taken back.
+    /// Set by the application: short segments do not wait for an acknowledgement (RFC 9293 section 3.7.4). The one flag that is taken back.
     pub(crate) const NO_DELAY: u32 = 1 << 5;
 
-    /// Sets flags; whether one of them is new.
+    /// Sets flags; returns whether one of them is new.
     pub(crate) fn set(&self, flags: u32) -> bool {
         // R1.
         self.flags.fetch_or(flags, Ordering::AcqRel) & flags != flags
     }
 
-    /// Takes a flag back.
+    /// Takes flags back.
     pub(crate) fn clear(&self, flags: u32) {
         self.flags.fetch_and(!flags, Ordering::AcqRel);
     }
@@ -49,19 +49,19 @@ impl StreamState {
         self.flags.load(Ordering::Acquire) & flags != 0
     }
 
-    /// The connection has failed.
+    /// Fails the connection: ends both ways with this error.
     pub(crate) fn fail(&self, error: i32) {
         self.error.store(error, Ordering::Release);
         self.set(StreamState::RECEIVE_ENDED | StreamState::SEND_ENDED);
     }
 
-    /// Why it failed, once.
+    /// Returns the error by which the connection failed, once.
     pub(crate) fn take_error(&self) -> Option<i32> {
         Some(self.error.swap(0, Ordering::AcqRel)).filter(|&error| error != 0)
     }
 }
 
-/// Which connections of a port have news from their applications: a bit for each.
+/// The connections of a port that have news from their applications: a bit for each.
 #[derive(Debug)]
 pub(crate) struct News {
     is_there: AtomicBool,
@@ -78,16 +78,16 @@ impl News {
     pub(crate) fn note(&self, connection: u32) {
         // R2.
         self.bits[connection as usize / 64].fetch_or(1 << (connection % 64), Ordering::Release);
-        // Exchanged, not stored: whoever takes it sees the bits of all who noted.
+        // Exchanged, not stored: a worker that takes the flag sees the bits of all who noted.
         self.is_there.swap(true, Ordering::AcqRel);
     }
 
-    /// Whether there is news.
+    /// Whether a connection has news.
     pub(crate) fn is_there(&self) -> bool {
         self.is_there.load(Ordering::Relaxed)
     }
 
-    /// Takes all of it.
+    /// Takes all news, and calls `each` with the number of each connection that has some.
     pub(crate) fn take(&self, mut each: impl FnMut(u32)) {
         if !self.is_there() {
             return;

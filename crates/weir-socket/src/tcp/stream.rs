@@ -1,6 +1,6 @@
 //! A TCP connection as `std::net` has it, on a stack of ours.
 //!
-//! | what | error, as the kernel's |
+//! | case | error, as the kernel's |
 //! |---|---|
 //! | nobody listens there | `ConnectionRefused` |
 //! | the other side, or somebody between, has reset it | `ConnectionReset`, once; then reads end and writes are `BrokenPipe` |
@@ -11,7 +11,7 @@
 //! | no room in the send buffer, or nothing has come | `WouldBlock` if not blocking, `TimedOut` after a timeout |
 //! | the worker of the path has ended | `BrokenPipe` |
 //!
-//! Rule: dropped, it sends what was written and closes; if something has come that was not read it is reset, as the kernel does.
+//! Rule: a stream that is dropped sends the written bytes and closes; if received bytes were not read, the connection is reset, as the kernel does.
 //!
 //! Owner: any thread; each direction has a lock, which no other connection shares.
 
@@ -68,11 +68,11 @@ pub(crate) struct Inner {
     blocking: Blocking,
     // After the halves: the worker takes their rings back.
     closed: Closed,
-    // Last: the worker is told when the halves have gone.
+    // Last field: the worker is told when the halves have gone.
     stack: Stack,
 }
 
-/// What has come.
+/// The receive half, and the chunk that is being read.
 pub(crate) struct Receiving {
     pub(crate) half: ReceiveHalf,
     chunk: Option<Chunk>,
@@ -81,26 +81,25 @@ pub(crate) struct Receiving {
 /// A chunk that is being read.
 struct Chunk {
     packet: PathPacket,
-    /// The lane that it came by.
+    /// The lane that the chunk came by.
     lane: u16,
-    /// How many of its bytes were read.
+    /// The bytes of the chunk that were read.
     done: usize,
 }
 
 impl TcpStream {
-    /// A connection to the first of these addresses that can be had. Waits until there is one.
+    /// Connects to the first of these addresses that accepts. Waits until there is a connection.
     ///
     /// # Errors
-    /// Those of the table at the head of this file; `OutOfMemory` if the stack has as many connections as may be, `Unsupported` if it has no
-    /// TCP.
+    /// See the table at the head of this file; `OutOfMemory` if the stack has as many connections as may be, `Unsupported` if it has no TCP.
     pub fn connect(stack: &Stack, address: impl ToSocketAddrs) -> io::Result<TcpStream> {
         first(address, |address| TcpStream::connect_until(stack, address, Deadline::after(None)))
     }
 
-    /// The same, to one address and for so long at the most.
+    /// Connects as [`TcpStream::connect`] does, to one address and for so long at the most.
     ///
     /// # Errors
-    /// As [`TcpStream::connect`]; `TimedOut`, and `InvalidInput` if it is no time at all.
+    /// As [`TcpStream::connect`]; `TimedOut` after that time, and `InvalidInput` if the time is zero.
     pub fn connect_timeout(stack: &Stack, address: &SocketAddr, timeout: Duration) -> io::Result<TcpStream> {
         if timeout.is_zero() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "cannot set a 0 duration timeout"));
@@ -138,21 +137,21 @@ impl TcpStream {
         TcpStream { inner: Arc::new(inner) }
     }
 
-    /// Our end.
+    /// The address and the port of our end.
     pub fn local_addr(&self) -> SocketAddr {
         self.inner.flow.local
     }
 
-    /// The other end.
+    /// The address and the port of the other end.
     pub fn peer_addr(&self) -> SocketAddr {
         self.inner.flow.peer
     }
 
-    /// Ends what is sent, what is received, or both: the other side reads to the end of what was written; what comes for a side that is shut
-    /// is thrown away.
+    /// Ends sending, receiving, or both. The peer reads to the end of the written bytes. Bytes that come for a direction that is shut are thrown
+    /// away.
     ///
     /// # Errors
-    /// `NotConnected` if it has ended already.
+    /// `NotConnected` if both directions have ended already.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         let state = &self.inner.shared.stream;
         let [sends, receives] =
@@ -165,7 +164,7 @@ impl TcpStream {
             Shutdown::Write => StreamState::SHUT_SEND,
             Shutdown::Both => StreamState::SHUT_RECEIVE | StreamState::SHUT_SEND,
         };
-        // Whoever waits in that direction is woken by the worker.
+        // The worker wakes a thread that waits in that direction.
         state.set(flags);
         self.inner.closed.caller.call();
         Ok(())
@@ -179,10 +178,10 @@ impl TcpStream {
         Ok(self.clone())
     }
 
-    /// Reads what has come without taking it; how many bytes. Waits while nothing has come.
+    /// Reads the received bytes without taking them; returns their number. Waits while nothing has come.
     ///
     /// # Errors
-    /// Those of the table at the head of this file.
+    /// See the table at the head of this file.
     pub fn peek(&self, buffer: &mut [u8]) -> io::Result<usize> {
         self.inner.receive(|bytes| {
             let len = bytes.len().min(buffer.len());
@@ -206,7 +205,7 @@ impl TcpStream {
         self.inner.shared.stream.has(StreamState::NO_DELAY)
     }
 
-    /// The error that has ended it, if that was not told yet.
+    /// The error that has ended the connection, if it was not told yet.
     pub fn take_error(&self) -> Option<io::Error> {
         self.inner.shared.stream.take_error().map(os)
     }
@@ -216,15 +215,15 @@ impl TcpStream {
         self.inner.blocking.set_nonblocking(is_nonblocking);
     }
 
-    /// Waits to read for so long at the most; for ever if `None`.
+    /// Sets the longest time to wait to read; for ever if `None`.
     ///
     /// # Errors
-    /// `InvalidInput` if it is no time at all.
+    /// `InvalidInput` if the time is zero.
     pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         self.inner.blocking.read.set(timeout)
     }
 
-    /// Waits to write for so long at the most; for ever if `None`.
+    /// Sets the longest time to wait to write; for ever if `None`.
     ///
     /// # Errors
     /// As [`TcpStream::set_read_timeout`].
@@ -232,29 +231,29 @@ impl TcpStream {
         self.inner.blocking.write.set(timeout)
     }
 
-    /// How long it waits to read.
+    /// The longest time that the stream waits to read.
     pub fn read_timeout(&self) -> Option<Duration> {
         self.inner.blocking.read.get()
     }
 
-    /// How long it waits to write.
+    /// The longest time that the stream waits to write.
     pub fn write_timeout(&self) -> Option<Duration> {
         self.inner.blocking.write.get()
     }
 
-    /// What it has counted.
+    /// The counters of the connection.
     pub fn counts(&self) -> SocketCounts {
         self.inner.shared.counts()
     }
 
-    /// Whether a read would not wait: something has come, or nothing more will.
+    /// Whether a read would not wait: bytes have come, or no more will come.
     pub fn is_readable(&self) -> bool {
         let mut receive = self.inner.receive.lock().unwrap_or_else(PoisonError::into_inner);
         let has_ended = self.inner.shared.stream.has(StreamState::RECEIVE_ENDED | StreamState::SHUT_RECEIVE);
         has_ended || receive.chunk.is_some() || receive.half.is_readable() || receive.half.is_abandoned()
     }
 
-    /// Whether a write would not wait: there is room, or nothing more is taken.
+    /// Whether a write would not wait: there is room, or no more bytes are taken.
     pub fn is_writable(&self) -> bool {
         let mut send = self.inner.lock_send();
         let has_ended = self.inner.shared.stream.has(StreamState::SEND_ENDED | StreamState::SHUT_SEND);
@@ -263,7 +262,7 @@ impl TcpStream {
 }
 
 impl Inner {
-    /// Copies as much as there is room for; how much.
+    /// Copies as many bytes as there is room for, after a wait for room; returns their number.
     fn write(&self, bytes: &[u8]) -> io::Result<usize> {
         if bytes.is_empty() {
             return Ok(0);
@@ -280,7 +279,7 @@ impl Inner {
         self.copy(&mut send, bytes)
     }
 
-    /// Copies as much as there are frames for; how much.
+    /// Copies as many bytes as there are frames for; returns their number.
     pub(crate) fn copy(&self, send: &mut SendHalf, bytes: &[u8]) -> io::Result<usize> {
         self.check_send(send)?;
         let memory = self.stack.memory();
@@ -298,7 +297,7 @@ impl Inner {
         Ok(bytes.len() - left.len())
     }
 
-    /// Whether something may still be sent.
+    /// Checks that bytes may still be sent.
     pub(crate) fn check_send(&self, send: &SendHalf) -> io::Result<()> {
         let state = &self.shared.stream;
         if let Some(error) = state.take_error() {
@@ -310,7 +309,7 @@ impl Inner {
         }
     }
 
-    /// Has `read` look at what has come, and say how much of it is read and how much it tells; that, or 0 at the end.
+    /// Shows received bytes to `read`, which returns the number that it takes and the number to report. Returns the latter, or 0 at the end.
     fn receive(&self, read: impl FnOnce(&[u8]) -> (usize, usize)) -> io::Result<usize> {
         let mut receiving = self.lock_receive();
         let mut until = Deadline::default();
@@ -326,10 +325,10 @@ impl Inner {
         }
     }
 
-    /// Whether something has come; not if the stream has ended, and `None` if nothing has come yet.
+    /// Whether bytes have come: `Some(false)` if the stream has ended, and `None` if nothing has come yet.
     pub(crate) fn look(&self, receiving: &mut Receiving) -> io::Result<Option<bool>> {
         let Receiving { half, chunk } = receiving;
-        // In this order: what was published before the end is there.
+        // In this order: chunks that were published before the end are in the ring.
         let has_ended = self.shared.stream.has(StreamState::RECEIVE_ENDED | StreamState::SHUT_RECEIVE);
         let is_abandoned = half.is_abandoned();
         if chunk.is_none() {
@@ -344,7 +343,7 @@ impl Inner {
         if is_abandoned { Err(os(libc::EPIPE)) } else { Ok(None) }
     }
 
-    /// Has `read` look at the chunk that has come.
+    /// Shows the chunk that is being read to `read`.
     pub(crate) fn take(
         &self,
         receiving: &mut Receiving,
