@@ -51,7 +51,7 @@ mod bench {
     const FRAME_STRIDE: usize = 2048;
     const LINE_BYTES: usize = 64;
 
-    /// Whether a frame, by its number and its flow, is tagged, and whether it is IPv6.
+    /// Returns for a frame, by its number and its flow, whether it is tagged, and whether it is IPv6.
     type Make = fn(usize, u32) -> [bool; 2];
 
     pub fn run() -> std::process::ExitCode {

@@ -1,7 +1,7 @@
 #![forbid(unsafe_code)]
 //! Every decision that Weir makes about a packet, as pure state machines.
 //!
-//! Rule: time is an argument, memory is taken at start, and nothing here knows ports, threads or the kernel. A packet is whatever implements
+//! Rule: time is an argument, memory is taken at start, and nothing here knows ports, threads or the kernel. A packet is any type that implements
 //! [`packet::Packet`], so the same code runs on threads, on a virtual clock and in tests.
 //!
 //! In the order in which a packet meets them:

@@ -196,7 +196,7 @@ impl PollOrder {
     ///
     /// # Panics
     ///
-    /// When there is no such group.
+    /// If there is no such group.
     #[inline]
     pub fn set_group(&mut self, queue: usize, group: usize) {
         let is_working = !self.is_quiet(queue);

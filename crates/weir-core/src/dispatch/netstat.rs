@@ -17,7 +17,7 @@ use super::settings::Configuration;
 /// All contents of the tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetstatTables {
-    /// What its workers are called: `Thread`, as netisr's are, unless they have none of their own.
+    /// The name of its workers: `Thread`, as netisr's are, unless they have none of their own.
     pub called: &'static str,
     /// Workers running, and the most there may be.
     pub threads: (usize, usize),
@@ -25,7 +25,7 @@ pub struct NetstatTables {
     pub qlimit: (usize, usize),
     /// `dispatch`.
     pub dispatch: Mode,
-    /// How many of them stay on their CPU: all of them with `bindthreads`.
+    /// The number of workers that stay on their CPU: all of them with `bindthreads`.
     pub bound: usize,
     /// The protocols, in the order of their registration.
     pub protocols: Vec<ProtocolRow>,

@@ -101,7 +101,7 @@ pub struct HtbClass {
     pub ceil_burst_ns: u64,
     /// The bytes that it sends in its turn.
     pub quantum_bytes: u32,
-    /// Whether it borrows before others: 0 first.
+    /// The turn in which it borrows, among others: 0 first.
     pub priority: u8,
     /// The bytes that may wait in it; `None` where it is no leaf.
     pub queue_bytes: Option<u32>,
@@ -166,7 +166,7 @@ impl HtbTree {
         Ok(HtbTree { wanted, has_own_leaves: has_own_leaves || shared.is_empty(), shared })
     }
 
-    /// The same tree with another rate as its limit, which no class's ceiling is below.
+    /// This tree with another rate as its limit, which no class's ceiling is below.
     pub fn opened(&self, rate: Rate) -> HtbTree {
         let mut plan = self.clone();
         plan.wanted.rate = rate;
@@ -174,7 +174,7 @@ impl HtbTree {
         plan
     }
 
-    /// The same tree with `rate` as its limit, if that is lower, and its classes lowered in proportion.
+    /// This tree with `rate` as its limit, if that is lower, and its classes lowered in proportion.
     pub fn slowed(&self, rate: Rate) -> HtbTree {
         let limit = self.wanted.rate;
         let rate = rate.min(limit);

@@ -97,7 +97,7 @@ impl Shared {
     }
 }
 
-/// Whether a limit of `rate` is kept with these classes, each behind its parent.
+/// Checks that a limit of `rate` is kept with these classes, each behind its parent.
 ///
 /// # Errors
 /// One sentence.

@@ -70,7 +70,7 @@ fn keeps_reserved_groups_on_their_link_and_floods_the_others() {
     assert_eq!(one(&mut bridge, 0, B, 0, 0), Egress::Drop(DropReason::Malformed));
 }
 
-/// The same address in two VLANs is two stations; priority tags and none are one VLAN.
+/// One address in two VLANs is two stations; priority tags and none are one VLAN.
 #[test]
 fn stations_are_of_their_vlan() {
     fn tagged(bridge: &mut Bridge, ingress: u16, to: u64, from: u64, tag: &[u8]) -> Egress {

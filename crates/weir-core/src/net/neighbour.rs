@@ -34,8 +34,8 @@
 //! Source: RFC 826, RFC 1122 section 2.3.2 (flushing, a queue for each destination), RFC 4861 sections 7.3.2, 7.3.3,
 //! 10 (states, and the constants below), 7.2.5 (answers); RFC 6583 sections 6 and 7 (scans).
 //!
-//! Limits: during a scan a neighbour that has never spoken is hardly found, as it cannot be told from the addresses scanned. One that asks
-//! for the router's address is heard, and needs no place among the unknown.
+//! Limits: during a scan a neighbour that has never spoken is hardly found, as it cannot be told from the addresses scanned. A neighbour
+//! that asks for the router's address is heard, and needs no place among the unknown.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -181,7 +181,7 @@ impl<P: Packet> Neighbours<P> {
         self.ready_at(self.places.find(station)?, now_ns)
     }
 
-    /// The same addresses for an IPv4 station.
+    /// The addresses at the front of a packet for an IPv4 station, as [`Neighbours::ready`] gives them.
     #[inline(always)]
     pub(super) fn ready_v4(&self, interface: u16, address: [u8; 4], now_ns: u64) -> Option<&[u8; 12]> {
         let at = self.places.find_v4(interface, address)?;

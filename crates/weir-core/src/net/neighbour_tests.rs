@@ -113,7 +113,7 @@ fn an_old_address_is_used_while_it_is_probed() {
     assert_eq!(requests(&mut neighbours, old_ns + S).len(), 1);
     neighbours.answered(station(2), THEIRS, old_ns + S);
     assert_eq!(neighbours.state(station(2)), Some(NeighbourState::Reachable));
-    // The same again, without an answer.
+    // The entry grows old again, and no answer comes.
     let old_ns = 3 * REACHABLE_NS;
     offer(&mut neighbours, 2, 2, old_ns);
     for second in 0..4 {

@@ -144,7 +144,7 @@ impl Bindings {
         Bindings { first: [none(), none()], entries: Vec::new(), buckets }
     }
 
-    /// Whether a socket can be bound so.
+    /// Checks that a socket can be bound so.
     ///
     /// # Errors
     /// If another socket is, or there is no such bucket.

@@ -46,7 +46,7 @@ pub struct QueueRule {
 }
 
 impl QueueRule {
-    /// The same rule for packets of at most `mtu_bytes`.
+    /// This rule for packets of at most `mtu_bytes`.
     pub fn for_packets_of(mut self, mtu_bytes: u64) -> QueueRule {
         if let FullPolicy::Ecn(codel) | FullPolicy::Drop(codel) = &mut self.when_full {
             codel.mtu_bytes = mtu_bytes;
@@ -246,7 +246,7 @@ impl Backlog {
         &mut self.blocked
     }
 
-    /// The same times, to be read.
+    /// The times at which its feeders were not polled because the backlog was full, to be read.
     pub fn blocked(&self) -> &Blocked {
         &self.blocked
     }

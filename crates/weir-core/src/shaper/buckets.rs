@@ -47,7 +47,7 @@ impl Buckets {
     ///
     /// # Panics
     ///
-    /// When `shift` is 32 or more: buckets of four seconds.
+    /// If `shift` is 32 or more: buckets of four seconds.
     pub fn new(shift: u32, now_ns: u64) -> Buckets {
         assert!(shift < 32, "a bucket of 2^{shift} ns");
         Buckets {

@@ -130,7 +130,7 @@ pub struct CbqMeter {
 }
 
 impl CbqConfig {
-    /// Whether this configuration can be kept.
+    /// Checks that this configuration can be kept.
     pub fn check(&self) -> Result<(), CbqError> {
         if (1..=EWMA_LOG_MAX).contains(&self.ewma_log) {
             Ok(())

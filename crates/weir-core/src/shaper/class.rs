@@ -57,7 +57,7 @@ pub struct Class<P> {
 #[derive(Debug)]
 struct Passing<P> {
     packets: Vec<P>,
-    /// The same packets in runs of neighbours that came together.
+    /// The packets again, as runs of neighbours that came together.
     runs: VecDeque<Run>,
     packets_max: usize,
 }
@@ -263,7 +263,7 @@ impl<P: Packet> Class<P> {
         self.backlog.blocked().total_ns(now_ns)
     }
 
-    /// The same times, to be reported as for any shaper.
+    /// The times at which its feeders were blocked, to be reported as for any shaper.
     pub fn blocked_mut(&mut self) -> &mut Blocked {
         self.backlog.blocked_mut()
     }

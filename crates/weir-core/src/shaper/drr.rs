@@ -77,7 +77,7 @@ impl Drr {
     ///
     /// # Panics
     ///
-    /// When `quantum_bytes` is 0, or there are 2^32 - 1 flows or more.
+    /// If `quantum_bytes` is 0, or there are 2^32 - 1 flows or more.
     pub fn new(flows: usize, quantum_bytes: u32) -> Drr {
         assert!(quantum_bytes > 0, "a turn must pass something");
         assert!(flows < NONE as usize, "flows are numbered with 32 bits");
@@ -103,7 +103,7 @@ impl Drr {
     ///
     /// # Panics
     ///
-    /// When there is no such flow.
+    /// If there is no such flow.
     #[inline(always)]
     pub fn enqueue<P: Packet>(&mut self, slab: &mut Slab<P>, flow: usize, packet: P) -> Result<(), P> {
         let queue = &mut self.flows[flow];
@@ -147,7 +147,7 @@ impl Drr {
     ///
     /// # Panics
     ///
-    /// When there is no such flow.
+    /// If there is no such flow.
     pub fn held_of(&self, flow: usize) -> Count {
         self.flows[flow].held
     }

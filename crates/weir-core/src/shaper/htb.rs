@@ -128,7 +128,7 @@ impl fmt::Display for HtbWarning {
 }
 
 impl HtbConfig {
-    /// Whether this configuration can be kept.
+    /// Checks that this configuration can be kept.
     pub fn check(&self) -> Result<(), HtbError> {
         if self.ceil < self.rate {
             return Err(HtbError::CeilBelowRate { ceil: self.ceil, rate: self.rate });

@@ -64,7 +64,7 @@ impl<P: Packet> Shaper<P> {
     ///
     /// # Panics
     ///
-    /// When there is no such class or flow.
+    /// If there is no such class or flow.
     #[inline(always)]
     pub fn enqueue(&mut self, class: usize, flow: usize, packet: P) -> Result<(), Refused<P>> {
         any!(self, it => it.enqueue(flow, packet), it.enqueue(class, flow, packet))

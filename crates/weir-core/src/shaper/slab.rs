@@ -43,7 +43,7 @@ impl<P> Slab<P> {
     ///
     /// # Panics
     ///
-    /// When that is 2^32 - 1 or more.
+    /// If `packets_max` is 2^32 - 1 or more.
     pub fn new(packets_max: usize) -> Slab<P> {
         assert!(packets_max < NONE as usize, "slots are numbered with 32 bits");
         let next_free = |index: usize| if index + 1 < packets_max { index as u32 + 1 } else { NONE };

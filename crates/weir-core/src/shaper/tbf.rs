@@ -57,7 +57,7 @@ pub enum Limit {
 }
 
 impl TbfConfig {
-    /// Whether this configuration can be kept; otherwise the fault and the remedy.
+    /// Checks that this configuration can be kept; otherwise returns the fault and the remedy.
     pub fn check(&self) -> Result<(), TbfError> {
         let largest_bytes = self.burst_bytes.max(self.peak.map_or(0, |peak| peak.mtu_bytes));
         if largest_bytes > BURST_BYTES_MAX {

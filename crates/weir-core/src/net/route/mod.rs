@@ -246,7 +246,7 @@ impl Compiler {
 }
 
 impl Route {
-    /// Whether the route can leave by `interface`, taken for itself.
+    /// Checks that the route can leave by `interface`, taken for itself.
     ///
     /// # Errors
     /// The destination is never forwarded to, or the gateway is not reached there.

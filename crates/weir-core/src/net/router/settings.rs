@@ -80,7 +80,7 @@ pub enum RouterError {
 }
 
 impl RouterSettings {
-    /// Whether the MTU of every interface is at least the minimum of IPv4 and, if it goes by it, of IPv6.
+    /// Checks that the MTU of every interface is at least the minimum of IPv4 and, if it goes by it, of IPv6.
     pub(super) fn check_mtus(&self) -> Result<(), RouterError> {
         for (number, interface) in (0..).zip(&self.interfaces) {
             let least_bytes = self.least_mtu_bytes(number);

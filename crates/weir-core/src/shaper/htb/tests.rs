@@ -278,7 +278,7 @@ proptest! {
             cburst_bytes: bursts[class].1,
             ..config
         };
-        // Two inner classes under a root; six leaves. Guarantees sum up to what each parent is guaranteed.
+        // Two inner classes under a root; six leaves. Guarantees sum up to the guarantee of each parent.
         let root = bed.add(None, with_burst(config(rates.iter().map(|r| r.0).sum(), 150), 0), None);
         let inner: Vec<_> = (0..2)
             .map(|half| {
