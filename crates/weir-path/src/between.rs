@@ -68,7 +68,7 @@ pub struct Between {
     sent: StageOutput,
 }
 
-/// A stage and what leads to and from it.
+/// A stage, and the ways and packets at its ports.
 struct StageAt {
     stage: Stage,
     /// The way that each of its ports leads, if packets leave by it.

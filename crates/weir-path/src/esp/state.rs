@@ -1,4 +1,4 @@
-//! The associations of an ESP stage as they run, and what each counts.
+//! The associations of an ESP stage as they run, and their counters.
 //!
 //! Owner: the stage.
 

@@ -75,7 +75,7 @@ fn cbq(class: &ClassConfig, mtu_bytes: u64) -> CbqConfig {
 }
 
 impl Shaping {
-    /// Whether these limits and classes can be kept, where packets are as long as they are here.
+    /// Checks that these limits and classes can be kept, where packets are as long as they are here.
     ///
     /// # Errors
     /// The limit or class that cannot be kept, and why.
