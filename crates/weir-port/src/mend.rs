@@ -1,8 +1,8 @@
 //! Mends a pair whose weir was killed together with its guardian: puts back what the guardian would have, as far as it left word.
 //!
-//! The old states stand in the holds that no process has any more ([`crate::hold`]). Without one, as after `/run` was full or emptied, what
-//! weir leaves is recognised by itself: its qdisc by its handle, and with it checksum offload and VLAN tag insertion that are off. Held
-//! senders are released in any case, which harms nobody.
+//! The old states stand in the holds that no process has any more ([`crate::hold`]). Without one, as after `/run` was full or emptied, the leavings
+//! of weir are recognised by themselves: its qdisc by its handle, and with it checksum offload and VLAN tag insertion that are off. Held senders are
+//! released in any case, which harms nobody.
 //!
 //! Rule: a thing that a living weir holds is not touched. Mending twice is mending once.
 

@@ -13,8 +13,8 @@
 //! `rx_notify_masked` is unset (`__veth_xdp_flush`). Once set it stays set: `veth_poll` unsets it only if `napi_complete_done` is true,
 //! which it is not for a deferred instance that has brought a packet. So it has to be set before the flood. A packet sets it if it finds
 //! nobody at work (`napi_schedule_prep`); one that finds somebody marks the instance as `MISSED` instead, and the softirq polls again.
-//! Either way the softirq brings that packet. One that it leaves in the ring for our poll to bring therefore found the word set. That poll
-//! clears `MISSED` (`busy_poll_stop`), had the instance to itself, and gives it back to nobody.
+//! Either way the softirq brings that packet. A packet that it leaves in the ring for our poll to bring therefore found the word set. That
+//! poll clears `MISSED` (`busy_poll_stop`), had the instance to itself, and gives it back to nobody.
 //!
 //! Senders are kept off meanwhile ([`Announcements::set_priming`]), because under a flood each poll would meet a packet and be `MISSED`;
 //! the softirq repeats full polls for as long as there are more (`__napi_poll`); and it would not show who brought a packet. Packets that

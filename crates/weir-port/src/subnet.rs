@@ -28,7 +28,7 @@ pub struct PairSubnet {
     v4: u32,
 }
 
-/// One of the two ends.
+/// The side of an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// The host's end.

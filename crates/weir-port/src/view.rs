@@ -40,7 +40,7 @@ pub struct View {
     pub link: Link,
     /// The queue that it sends by.
     pub queue: qdisc::Root,
-    /// Whether checksums of what it sends are left to the device.
+    /// Whether checksums of packets that it sends are left to the device.
     pub tx_checksum: bool,
     /// The features by which VLAN tags of packets it sends go beside the frame.
     pub tag_insertions: Vec<TagInsertion>,

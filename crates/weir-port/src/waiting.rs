@@ -200,7 +200,7 @@ mod tests {
                 }
                 bed.take((seed >> 20 & 0x3f) as usize);
                 assert!(bed.told() >= bed.waits(), "{} told, {} wait", bed.told(), bed.waits());
-                // The error is a step, and what comes and goes between two looks.
+                // The error is a step, and the packets that come and go between two looks.
                 let most = bed.waits() + STEP_BYTES + 2 * 64 * COST;
                 assert!(bed.told() <= most, "{} told, {} wait", bed.told(), bed.waits());
             }

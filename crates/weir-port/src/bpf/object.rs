@@ -61,7 +61,7 @@ pub fn id_of_program(program: &impl AsRawFd) -> io::Result<u32> {
     Ok(info.id)
 }
 
-/// How many bytes each value of a map has.
+/// The number of bytes of each value of a map.
 pub fn value_bytes(map: &impl AsRawFd) -> io::Result<u32> {
     let mut info = MapInfo::default();
     // SAFETY: `info` holds no address.

@@ -11,8 +11,8 @@
 //! lives with this end, so it outlives a queue that somebody took away, and says what limit that was.
 //!
 //! Owner: the kernel: a filter under clsact at ingress; processors that receive at once add by atomic operations. Limits: packets that an
-//! earlier program takes are not seen. A wait of 8.6 s or more wraps. Where it cannot be attached (Linux before 5.12, an end that cannot be
-//! seen) delays are not known.
+//! earlier program takes are not seen. A wait of 8.6 s or more wraps. Delays are not known if the program cannot be attached (Linux before
+//! 5.12, an end that cannot be seen).
 //!
 //! Source: kernel `net/core/dev.c:sch_handle_ingress`, `include/linux/skbuff.h` for the fields of a packet that a pair keeps
 //! (`skb_scrub_packet`), `struct __sk_buff`.

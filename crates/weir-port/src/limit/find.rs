@@ -33,7 +33,7 @@ pub const PASSING_FULL: &str = "passing-full";
 pub const STRANGE: &str = "has a limit whose program this version of weir does not know: remove it with the weir that set it, or with \
      `weir limit --off --now`, which loses what waits";
 
-/// The limit of what an interface sends.
+/// The limit of the packets that an interface sends.
 pub fn at(place: &NetnsInterface) -> Result<Option<Found>> {
     match place.netns.run(|| htb::root(place.link.ifindex))? {
         RootKind::Limit => below_root(place).map(Some),
@@ -365,7 +365,7 @@ fn at_number(netns: &NetNs, ifindex: u32) -> Result<NetnsInterface> {
     Ok(NetnsInterface { netns: netns.try_clone()?, link: netns.run(|| Link::by_index(ifindex))? })
 }
 
-/// The limits whose queues are gone, by what they left in a namespace with these roots.
+/// The limits whose queues are gone, by the traces that they left in a namespace with these roots.
 fn gone(netns: &NetNs, roots: &[(u32, RootKind, QueueTraffic)]) -> Vec<LimitInPlace> {
     let is_limited =
         |ifindex: u32| roots.iter().any(|(of, root, _)| *of == ifindex && *root == RootKind::Limit);
@@ -387,7 +387,7 @@ fn gone(netns: &NetNs, roots: &[(u32, RootKind, QueueTraffic)]) -> Vec<LimitInPl
     seen
 }
 
-/// The limit of what an interface sent that left this memory; `seen_from` is where packets are seen.
+/// The limit, of the packets that an interface sent, that left this memory; `seen_from` is where packets are seen.
 fn left(place: NetnsInterface, memory: &Memory, seen_from: Option<String>) -> LimitInPlace {
     LimitInPlace {
         record: memory.record(),
@@ -403,7 +403,7 @@ fn left(place: NetnsInterface, memory: &Memory, seen_from: Option<String>) -> Li
     }
 }
 
-/// The limit of what one interface sends, with its counters.
+/// The limit of the packets that one interface sends, with its counters.
 pub fn seen_at(place: NetnsInterface) -> Result<Option<LimitInPlace>> {
     let traffic = super::traffic(&place)?;
     traffic.map(|traffic| look(place.netns, place.link.ifindex, traffic)).transpose()

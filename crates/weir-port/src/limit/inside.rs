@@ -79,7 +79,7 @@ mod tests {
         assert_eq!(lent.is_inside(), None);
         assert_eq!(Sight { far: FIRST_NETWORK, ..lent }.is_inside(), Some(true));
         assert_eq!(Sight { own: FIRST_NETWORK, far: CONTAINER, ..lent }.is_inside(), Some(false));
-        // It has a container in it.
+        // The container has another container in it.
         let nested = Sight { far: 9, has_process: true, ..lent };
         assert_eq!(nested.is_inside(), Some(false));
         // Nobody may look at the first process, nor at the kernel's first thread.

@@ -36,7 +36,7 @@ pub const EACH_BITS: i32 = 16;
 
 /// The rate at which a leaf is taken to be served; the one word of a group that processes write and the program reads.
 pub const CLOCK: i16 = 0;
-/// The same rate when the last packet came.
+/// The rate at which a leaf was taken to be served when the last packet came.
 pub const CLOCK_BEFORE: i16 = 8;
 /// The service, in parts, of a leaf that always had packets.
 pub const SERVED: i16 = 16;
@@ -156,7 +156,7 @@ pub struct Arrivals {
     pub delay_ns_max: u64,
 }
 
-/// How often the words of an [`Arrivals`] are read for two readings that are alike.
+/// The most times that the words of an [`Arrivals`] are read for two readings that are alike.
 const READINGS: usize = 8;
 
 impl Arrivals {

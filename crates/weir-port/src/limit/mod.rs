@@ -217,7 +217,7 @@ pub fn set(
     }
 }
 
-/// Whether [`set`] would be refused, as far as that can be known before anything is changed. Returns the record of the limit there is, if
+/// Checks that [`set`] would not be refused, as far as that can be known before anything is changed. Returns the record of the limit there is, if
 /// any, and whether that limit is whole.
 ///
 /// # Errors

@@ -3,7 +3,7 @@
 //! Rule: if the limit were opened at once, packets that wait would pour into the lists of the next interface, which drop. So the rate
 //! doubles until nothing waits. While the kernel swaps the root of an interface, packets are lost; so the queue goes in a moment in which
 //! no packet is sent. A busy machine holds a sender up for tens of milliseconds, which looks the same; so the moment must have lasted
-//! longer than that, and packets that are lost all the same are counted. Where there is no such moment the open queue stays: it limits
+//! longer than that, and packets that are lost all the same are counted. If there is no such moment, the open queue stays: it limits
 //! nothing.
 
 use std::thread::sleep;
@@ -44,7 +44,7 @@ pub enum Off {
     Gone,
 }
 
-/// Removes the limit of what an interface sends; `now` without regard for packets that wait.
+/// Removes the limit of the packets that an interface sends; `now` without regard for packets that wait.
 pub fn off(place: &NetnsInterface, now: bool, clock_ns: fn() -> u64) -> Result<Off> {
     // The kernel's errors for an absent interface are several.
     take_off(place, now, clock_ns).or_else(|error| if place.is_gone() { Ok(Off::Gone) } else { Err(error) })

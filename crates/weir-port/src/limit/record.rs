@@ -24,7 +24,7 @@ pub struct Record {
     pub burst_bytes: u64,
     /// The longest packet, with segmentation offloads.
     pub packet_bytes_max: u32,
-    /// The stage of the limit. One that is not whole is being made or removed, or was when its command died.
+    /// The stage of the limit. A limit that is not whole is being made or removed, or was when its command died.
     pub stage: LimitStage,
     /// The receive packet steering at the other end before: the mask of processors of each of its queues.
     pub steering_before: Vec<String>,
@@ -43,7 +43,7 @@ pub struct Record {
     /// The packets that were lost while the kernel replaced the queue before by this one.
     #[serde(default)]
     pub lost_when_set: u64,
-    /// Those of the lost packets that the new queue itself had no place for.
+    /// The lost packets that the new queue itself had no place for.
     #[serde(default)]
     pub refused_when_set: u64,
     /// The classes that share the limit, each behind its parent.

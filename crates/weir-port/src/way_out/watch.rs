@@ -29,7 +29,7 @@ const NFNLGRP_NFTABLES_MASK: u32 = 1 << 6;
 pub enum TableEvent {
     /// The table was gone, or rules of it, and is back.
     PutBack,
-    /// It was gone and cannot be put back.
+    /// The table was gone and cannot be put back.
     Failed(crate::PortError),
     /// The watch was stopped.
     Stopped,

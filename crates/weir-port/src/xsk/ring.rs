@@ -111,7 +111,7 @@ impl<T: Entry> XskProducer<T> {
         }
     }
 
-    /// How many more entries fit.
+    /// The number of entries that still fit.
     pub fn room(&self) -> u32 {
         self.shared.size() - self.unconsumed()
     }
