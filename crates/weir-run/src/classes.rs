@@ -157,7 +157,7 @@ impl<'a> Reader<'a> {
 
     fn read(&self, interfaces: &Interfaces) -> Result<Classes, String> {
         let order = self.parents_first()?;
-        // Where each class of the file stands in the list.
+        // The place in the list of each class of the file.
         let mut index_of = vec![0; order.len()];
         order.iter().enumerate().for_each(|(index, &place)| index_of[place] = index);
         let mut classes: Vec<ClassConfig> = Vec::with_capacity(order.len());

@@ -42,13 +42,13 @@ use crate::stats::Snapshot;
 pub use changes::{AppliedPort, DatapathResponder, Running, RunningPort};
 pub use server::{Control, Responder};
 
-/// Where the sockets are.
+/// The directory of the control sockets.
 pub const DIRECTORY: &str = weir_port::lock::DIRECTORY;
 /// The longest classes file, in bytes.
 pub const FILE_BYTES_MAX: u64 = 4 << 20;
 /// The version of requests and answers. It grows when a request gets a new meaning or a new field.
 const VERSION: u64 = 3;
-/// How long a wire may take to answer.
+/// The longest time that a wire may take to answer, in nanoseconds.
 const PATIENCE_NS: u64 = 5_000_000_000;
 /// The longest answer in bytes: far more than the counters of the largest wire.
 const ANSWER_BYTES_MAX: usize = 64 << 20;

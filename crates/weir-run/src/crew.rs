@@ -1,8 +1,8 @@
 //! The workers of a datapath as everyone else reaches them: a request goes to the worker that owns what it concerns.
 //!
-//! Rule: counters are copied while all workers stand still (`standstill.rs`), so that the sums of [`crate::report`] are exact. All
-//! workers get the requests to stand still in the same order, or two that ask at once would make each wait for the other. One
-//! that is busy taking its queues over is asked again, ever less often, and never makes the others wait for it for long.
+//! Rule: counters are copied while all workers stand still (`standstill.rs`), so that the sums of [`crate::report`] are exact. All workers
+//! get the requests to stand still in the same order, or two that ask at once would make each wait for the other. A worker that is busy
+//! taking its queues over is asked again, ever less often, and never makes the others wait for it for long.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard};

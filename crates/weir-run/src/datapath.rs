@@ -148,7 +148,7 @@ pub struct Datapath {
 pub struct Opener {
     /// The plan's interfaces.
     interfaces: Vec<String>,
-    /// How many queues each may have.
+    /// The number of queues that each may have.
     queues_max: Vec<u32>,
     /// The bell of each.
     bells: Vec<Arc<Bell>>,
@@ -319,7 +319,8 @@ fn parts(
     Ok(parts)
 }
 
-/// How many packets may be under way between workers beyond those that ports may hold: those that come straight to a port have room there.
+/// The number of packets that may be under way between workers beyond those that ports may hold: those that come straight to a port have
+/// room there.
 fn under_way_max(plan: &Plan, owners: &Owners, workers: usize) -> u64 {
     let may_exceed = |&[one, other]: &[Attachment; 2]| {
         owners.of(one) != owners.of(other)
@@ -336,7 +337,8 @@ fn link_of(port: &PortPlan) -> weir_port::Result<Option<Link>> {
     }
 }
 
-/// How many queues a port may have that is not there yet: as many as that which has most of those that are, and one for each core.
+/// The number of queues that a port may have that is not there yet: as many as that which has most of those that are, and one for each
+/// core.
 fn queues_gone(there: &[&Link]) -> u32 {
     let cores = weir_port::sys::allowed_cores().len() as u32;
     there.iter().map(|link| link.rx_queues).fold(cores.max(1), u32::max)
@@ -350,7 +352,7 @@ fn poll_budget_max(frames: u64, queues: u32, has_stages: bool) -> Option<u32> {
     (budget >= 4).then_some((budget & !1).min(POLL_PACKETS_MAX))
 }
 
-/// How many packets for one of so many ports may be held, of the frames that are free; none if it is less than a poll brings.
+/// The number of packets that may be held for one of so many ports, of the frames that are free; none if it is less than a poll brings.
 fn held_packets_max(free: u64, ports: usize, workers: usize) -> Option<u64> {
     let spare = if workers > 1 { FRAMES_SPARE } else { 0 };
     let share = (free / ports.max(1) as u64).saturating_sub(spare);

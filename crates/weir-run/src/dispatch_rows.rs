@@ -60,7 +60,7 @@ fn of_dispatch(name: &str, dispatch: &Dispatch) -> Vec<Row> {
     registry.ids().map(row).collect()
 }
 
-/// The rows of an ESP. One that seals and opens at once has no row but that of the stage.
+/// The rows of an ESP. An ESP that seals and opens at once has no row but the stage's.
 fn of_esp(name: &str, esp: &Esp) -> Vec<Row> {
     let dispatch = esp.dispatch();
     if dispatch.mode == Mode::Direct {

@@ -36,9 +36,9 @@ pub trait Driven {
 /// The result of a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
-    /// It goes on, and the next look is by this time at the latest.
+    /// The worker goes on, and the next look is by this time at the latest.
     On(Option<u64>),
-    /// It is over.
+    /// The worker's run is over.
     Over,
 }
 

@@ -15,7 +15,7 @@
 //! A device may take no more because the receiver at the other end was killed while it held its senders ([`weir_port::release`]). A
 //! generator that is held for long looks whether that is so, and goes on.
 //!
-//! Owner: the calling thread. Limits: interfaces are veths ([`weir_port::port`]). What arrives at a generator is thrown away.
+//! Owner: the calling thread. Limits: interfaces are veths ([`weir_port::port`]). Packets that arrive at a generator are thrown away.
 
 use std::io;
 use std::sync::Arc;
@@ -52,11 +52,11 @@ const FRAME_BYTES: u32 = 4096;
 /// The ports of the wire.
 const GENERATOR: usize = 0;
 const INTERFACE: usize = 1;
-/// How long a generator goes on waiting for packets that are inside when it is done, in nanoseconds.
+/// The longest time that a generator waits for packets that are inside when it is done, in nanoseconds.
 const DRAIN_NS_MAX: u64 = 5_000_000_000;
-/// How often it looks how its interface fares.
+/// The pause between two looks at the state of the interface, in nanoseconds.
 const LOOK_NS: u64 = 1_000_000;
-/// How long it is held before it looks who holds it, and how long it waits until it looks again.
+/// The time for which a generator is held before it looks who holds it, and the pause before it looks again, in nanoseconds.
 const HELD_NS: u64 = 100_000_000;
 const HELD_AGAIN_NS: u64 = 1_000_000_000;
 
@@ -66,7 +66,7 @@ pub type Observe<'a> = &'a mut dyn FnMut(u64, Count) -> bool;
 /// An event on the way that concerns its user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// How the interface fares now.
+    /// The present state of the interface.
     Interface(State),
     /// The queues that send to the other end, so called, were stopped and nobody was there to start them; they go on.
     Released(String),
@@ -196,11 +196,11 @@ struct Sending<'a> {
     tell: &'a mut dyn FnMut(Event),
     start_ns: u64,
     state: State,
-    /// When to look how the interface fares.
+    /// The time of the next look at the state of the interface.
     look_ns: u64,
-    /// How many packets had left when one was last seen to.
+    /// The number of packets that had left when one was last seen to.
     finished: u64,
-    /// When to look who holds it.
+    /// The time of the next look who holds the generator.
     held_look_ns: u64,
     done_since: Option<u64>,
 }

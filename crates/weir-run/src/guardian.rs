@@ -46,7 +46,7 @@ use weir_port::{Doing, PortError};
 
 pub use guard::guard;
 
-/// How long an answer may take before the guardian is taken for stopped, and then for dead.
+/// The time after which a guardian that does not answer is taken for stopped, and then for dead, in nanoseconds.
 const ANSWER_NS_MAX: u64 = 2_000_000_000;
 
 /// A request of the main process.

@@ -99,7 +99,7 @@ impl EspKeys {
         Ok(())
     }
 
-    /// Whether the associations that go on when these stages become so have their keys in their files, those of other stages too.
+    /// Checks that the associations that go on when these stages become so have their keys in their files, those of other stages too.
     ///
     /// # Errors
     /// If one has not, with its name.

@@ -56,13 +56,13 @@ mod tests;
 use start_line::StartLine;
 use summary::{MemorySummary, WorkerTold, summarise};
 
-/// How long packets that are inside at the end may take to come out, in nanoseconds: longer than a router waits for a neighbour.
+/// The longest time that packets inside at the end may take to come out, in nanoseconds: longer than a router waits for a neighbour.
 pub const DRAIN_NS_MAX: u64 = 5_000_000_000;
 /// An Ethernet frame, and a cache line so that frames do not all begin in the same lines of a cache.
 const FRAME_BYTES: u32 = 2112;
-/// How often the caller is told the progress, in nanoseconds.
+/// The pause between two reports of the progress to the caller, in nanoseconds.
 const TELL_NS: u64 = 1_000_000;
-/// How often a worker that generates nothing looks whether the others do.
+/// The pause between two looks of a worker that generates nothing whether the others do, in nanoseconds.
 const LOOK_NS: u64 = 10_000_000;
 
 /// The configuration of a path in memory.
@@ -74,7 +74,7 @@ pub struct MemoryPath {
     pub ends: Vec<MemoryEnd>,
     /// The worker that owns each port and stage.
     pub owners: Owners,
-    /// How many workers, each on a core of its own.
+    /// The number of workers, each on a core of its own.
     pub workers: usize,
     /// Frames of packet memory.
     pub frames: u32,
@@ -96,7 +96,7 @@ pub enum MemoryEnd {
     Ring(GenSpec, u64),
     /// A sink for flows numbered below `flows`.
     Sink {
-        /// How many.
+        /// The number of flows.
         flows: u32,
     },
     /// Packets that leave by it come in by it; the ports of the plan's dispatch are beside these.

@@ -31,7 +31,7 @@ fn listed(words: &[&str], last_of: &str) -> String {
     }
 }
 
-/// How many letters must be changed, added or removed (Levenshtein).
+/// The number of letters that must be changed, added or removed (Levenshtein).
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();

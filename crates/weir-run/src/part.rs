@@ -1,6 +1,6 @@
 //! A worker's part of a datapath on the kernel's interfaces: events of these while its packets move.
 //!
-//! [`weir_path::worker::Worker`] moves the packets. Here is what it must not know: that an interface goes down, comes up with other NAPI
+//! [`weir_path::worker::Worker`] moves the packets. This file has the events that it must not know: an interface goes down, comes up with other NAPI
 //! instances, gets another name or MTU, or is gone; and the packets that the kernel lost.
 //!
 //! Owner: the thread that runs it ([`crate::worker`]).
@@ -73,8 +73,8 @@ impl Part {
     /// Has the frames back that were with a port, which is closed.
     pub fn note_closed(&mut self, borrower: u16) {
         let frames = self.path.frames_mut();
-        // SAFETY: its sockets are closed, of which the kernel waits for whoever writes (kernel `net/xdp/xsk.c:xsk_unbind_dev`); what it
-        // transmits it has copied (`xsk_build_skb`, for a device that is not `IFF_TX_SKB_NO_LINEAR`, as a veth is not).
+        // SAFETY: its sockets are closed, at which the kernel waits for every writer (kernel `net/xdp/xsk.c:xsk_unbind_dev`); it has copied the
+        // packets that it transmits (`xsk_build_skb`, for a device that is not `IFF_TX_SKB_NO_LINEAR`, as a veth is not).
         let back = unsafe { frames.loans.recall(borrower) };
         frames.pool.give_all(back);
     }
@@ -171,7 +171,7 @@ impl Part {
     }
 }
 
-/// How long packets are that come in at a port from this other end.
+/// The longest packets that come in at a port from this other end, in bytes.
 pub fn packet_bytes_max(sender: &Link) -> u64 {
     u64::from(sender.mtu_bytes) + ETHERNET_HEADER_BYTES
 }

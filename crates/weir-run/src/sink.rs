@@ -13,8 +13,8 @@
 //! - Where it has fewer, a worker that polls one hashes its packets (`rss.*`), and ether, whose mode is `hybrid`, hands those of other
 //!   workers' flows to them ([`weir_core::dispatch::handlers`]).
 //! - A full queue holds the receive queues whose packets wait there; nothing is dropped unless a protocol's rule says so.
-//! - While the interface is down nothing comes; when it is up again, its queues have other NAPI instances, which the thread that
-//!   calls owns anew and hands to the workers. When it vanishes the sink ends.
+//! - While the interface is down nothing comes; when it is up again, its queues have other NAPI instances, which the thread that calls owns
+//!   anew and hands to the workers. The sink ends when the interface vanishes.
 //!
 //! Books (invariant 1): received = delivered + dropped(reason) + held, over all workers. The end: queues are polled no more, packets that
 //! are inside are handled, then workers are told to end and their numbers are added up.
@@ -68,7 +68,7 @@ const FRAME_BYTES: u32 = 4096;
 /// Frames beside those on offer and under way: those that workers hold, queue and keep at hand, and some more for each.
 const FRAMES: u32 = 4096;
 const FRAMES_PER_WORKER: u32 = 1024;
-/// How often the caller is told the progress, and the end is looked for.
+/// The pause between two looks whether the end has come; each tells the caller the progress.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// An interface taken over, and the parts for its workers.
@@ -92,7 +92,7 @@ pub struct Progress {
     pub numbered: u64,
 }
 
-/// How flows are dealt to workers.
+/// The way in which flows are dealt to workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Steering {
     /// There is one worker.
@@ -143,12 +143,12 @@ impl Sink {
         Ok(Sink { port, frames, bells, configuration, _umem: umem })
     }
 
-    /// How many queues the interface has.
+    /// The number of queues of the interface.
     pub fn queues(&self) -> usize {
         self.port.queues()
     }
 
-    /// How flows will be dealt to workers.
+    /// The way in which flows will be dealt to workers.
     pub fn steering(&self) -> Steering {
         Steering::new(self.port.queues(), self.configuration.workers)
     }
@@ -223,7 +223,7 @@ impl Sink {
         Ok(SinkSummary { lost, is_gone, ..summary })
     }
 
-    /// How many workers have queues.
+    /// The number of workers that have queues.
     fn owners(&self) -> usize {
         self.configuration.workers.min(self.port.queues())
     }
@@ -270,7 +270,7 @@ struct Watched<'a> {
     watch: &'a mut Watch,
     ownership: &'a mut Ownership,
     senders: &'a [Sender<Pollers>],
-    /// How many workers have queues.
+    /// The number of workers that have queues.
     owners: usize,
     tell: &'a mut dyn FnMut(State),
 }

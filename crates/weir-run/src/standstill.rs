@@ -7,7 +7,7 @@
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
-/// How long workers wait for each other. One that spins or sleeps comes within a fraction of this.
+/// The longest time that workers wait for each other. A worker that spins or sleeps comes within a fraction of this.
 const PATIENCE: Duration = Duration::from_millis(20);
 
 /// The error that a worker did not come.

@@ -1,6 +1,6 @@
 //! The statistics that `weir stat` shows: copies of the workers' counters, as one JSON object.
 //!
-//! The same numbers stand in the text, the JSON and, later, the metrics. Every part carries the packets that it accepted, delivered,
+//! The numbers are the same in the text, the JSON and, later, the metrics. Every part carries the packets that it accepted, delivered,
 //! dropped by reason and holds, so that [`Snapshot::check`] can prove conservation (ARCHITECTURE.md, invariant 1) from the outside.
 //!
 //! Rule: a field that is missing is 0 or nothing and one that is not known is passed over, because the process that counted may be of an
@@ -266,7 +266,7 @@ impl Snapshot {
     }
 }
 
-/// How many ports these have together.
+/// The number of ports that these have together.
 fn ports_of(paths: &[WireStats]) -> usize {
     paths.iter().map(|stats| stats.ports.len()).sum()
 }

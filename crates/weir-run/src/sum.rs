@@ -67,7 +67,7 @@ pub struct Constants {
     pub port_names: Vec<String>,
     /// Frames of packet memory.
     pub frames_total: u64,
-    /// When it came up.
+    /// The time when the datapath came up, in nanoseconds.
     pub since_ns: u64,
     /// The source of the states of devices and queues, which are the kernel's.
     pub sight: Sight,

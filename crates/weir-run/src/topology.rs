@@ -153,7 +153,7 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// How many of each kind there are.
+    /// The number of things of each kind.
     pub fn counts(&self) -> [(usize, &'static str); 6] {
         let stages = self.plan.as_ref().map_or(&[][..], |plan| &plan.stages);
         let bridges = stages.iter().filter(|stage| matches!(stage.kind, StageKind::Bridge { .. })).count();
@@ -193,11 +193,11 @@ pub struct LimitWanted {
     pub pid: Option<u32>,
     /// The name of the limit, if the file gives one.
     pub name: Option<String>,
-    /// The rate of what programs behind the interface send.
+    /// The rate of the packets that programs behind the interface send.
     pub rate: Option<Rate>,
-    /// The rate of what is sent to them.
+    /// The rate of the packets that are sent to them.
     pub rate_back: Option<Rate>,
-    /// How many bytes may pass at once, if the file says so.
+    /// The number of bytes that may pass at once, if the file says so.
     pub burst_bytes: Option<u64>,
     /// The classes that share it; without any, none.
     pub classes: Classes,

@@ -46,13 +46,13 @@ use crate::clock::now_ns;
 use crate::crew::Crew;
 use crate::datapath::{Kind, Opener};
 
-/// How many pairs cost next to nothing to look at; with twice as many there are half as many looks.
+/// The number of pairs that cost next to nothing to look at; with twice as many there are half as many looks.
 const PAIRS_AT_ONCE: u64 = 16;
-/// How often to look when nothing is heard, in nanoseconds.
+/// The pause between two looks while nothing is heard, in nanoseconds.
 const LOOK_NS: u64 = 1_000_000_000;
-/// How often to look while an event is not over, in nanoseconds.
+/// The pause between two looks while an event is not over, in nanoseconds.
 const LOOK_SOON_NS: u64 = 100_000_000;
-/// How many rounds in a row may fail to put something right.
+/// The number of rounds in a row that may fail to put something right.
 const FAILURES_MAX: u32 = 5;
 /// The other end of a pair; end `e` of pair `p` is device `2 p + e`.
 const SENDER: usize = 1;

@@ -30,9 +30,9 @@ use crate::report::PartReport;
 use crate::standstill::{Missed, Standstill};
 use crate::stats::WorkerStats;
 
-/// How long a stopping worker goes on delivering packets that it holds, in nanoseconds.
+/// The longest time that a stopping worker goes on delivering packets that it holds, in nanoseconds.
 const DRAIN_NS_MAX: u64 = 1_000_000_000;
-/// The same where an end is gone: packets bound for it cannot leave, and the rest have been under way for no longer than this.
+/// That time if an end is gone: packets bound for it cannot leave, and the rest have been under way for no longer than this.
 const DRAIN_NS_CUT: u64 = 50_000_000;
 
 /// A request to a worker.

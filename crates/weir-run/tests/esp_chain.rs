@@ -27,7 +27,7 @@ const LAN: usize = 0;
 const WAN: usize = 1;
 const LINK_LEN: usize = 14;
 const MS: u64 = 1_000_000;
-/// How many tunnels the seed's author had in one another.
+/// The number of tunnels that the seed's author had in one another.
 const DEPTH: usize = 16;
 const PACKETS: u16 = 200;
 /// So few numbers at once that a mark is asked for all the time.
@@ -62,7 +62,7 @@ impl SequenceMark for StackProbe {
 struct Bench {
     worker: Worker<FramePort>,
     stages: Vec<String>,
-    /// How deep the stack was where packets were sealed.
+    /// The depths of the stack at which packets were sealed.
     depths: StackDepths,
     now_ns: u64,
     next_ns: Option<u64>,
@@ -152,7 +152,7 @@ impl Bench {
         all.collect()
     }
 
-    /// How many associations sealed packets, and at how many depths of the stack.
+    /// The number of associations that sealed packets, and the number of depths of the stack at which they did.
     fn stack_depths(&self) -> [usize; 2] {
         let depths = self.depths.lock().unwrap();
         let distinct = |of: fn(&(u32, usize)) -> usize| depths.iter().map(of).collect::<BTreeSet<_>>().len();

@@ -14,7 +14,7 @@ use weir_core::units::time_text;
 use super::{ClassConfig, Classes, Interfaces, Reader, file};
 use crate::source::SourceText;
 
-/// The advice where a file asks for what a limit in place cannot do.
+/// The advice if a file asks for something that a limit in place cannot do.
 const CURE: &str = "join the interfaces with `weir wire`, which can";
 
 /// The reason why a file cannot be kept in place.

@@ -17,7 +17,7 @@ const CLIENTS_MAX: usize = 64;
 const OTHERS_MAX: usize = 32;
 /// The most clients of one user.
 const PER_USER_MAX: usize = 8;
-/// How old counters may be that others than root are told, in nanoseconds.
+/// The greatest age of counters that others than root are told, in nanoseconds.
 pub const FRESH_NS: u64 = 50_000_000;
 
 /// Whether one more client of `user` may come in beside those of `present`.

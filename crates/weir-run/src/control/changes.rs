@@ -76,7 +76,7 @@ pub struct RunningPort {
 /// A port of a file that is applied, or an ESP of it that changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AppliedPort {
-    /// Which of the two: `port` or `esp`.
+    /// The kind of the place: `port` or `esp`.
     #[serde(default = "port_word")]
     pub what: String,
     /// Its interface, or its name.
@@ -129,7 +129,7 @@ fn set_classes(crew: &Crew, SetClasses { file, text }: &SetClasses) -> Result<St
     Ok("null".into())
 }
 
-/// Changes the running datapath to what a file says, all of it or nothing. Returns the change of each port.
+/// Changes the running datapath as a file says, all of it or nothing. Returns the change of each port.
 fn apply(crew: &Crew, ApplyFile { text, is_trial }: &ApplyFile) -> Result<String, String> {
     let wanted = topology::read(crew.name(), text, "", |path| Err(format!("{path} is not handed over")))
         .map_err(|told| told.join("\n"))?;
@@ -153,7 +153,7 @@ fn apply(crew: &Crew, ApplyFile { text, is_trial }: &ApplyFile) -> Result<String
     Ok(json!(ports.chain(esps).collect::<Vec<_>>()).to_string())
 }
 
-/// Whether there is such a direction; there is one for each port.
+/// Checks that there is such a direction; there is one for each port.
 fn check_direction(direction: usize, kind: Kind, ports: usize) -> Result<(), String> {
     if direction < ports {
         return Ok(());

@@ -23,7 +23,7 @@ use super::{Command, DIRECTORY, FILE_BYTES_MAX, VERSION, is_up, names_from};
 use crate::clock::now_ns;
 use crate::stats::Snapshot;
 
-/// How long a client may take to ask, and to read the answer.
+/// The longest time that a client may take to ask, and to read the answer, in nanoseconds.
 const PATIENCE_NS: u64 = 2_000_000_000;
 /// Enough for a classes file of [`FILE_BYTES_MAX`] with every byte escaped.
 const REQUEST_BYTES_MAX: usize = (6 * FILE_BYTES_MAX + 64 * 1024) as usize;
@@ -276,7 +276,7 @@ fn in_use(name: &str) -> io::Error {
     io::Error::new(ErrorKind::AddrInUse, why)
 }
 
-/// Whether a wire listens there. One that was just killed still seems to, until the kernel has taken its sockets apart; it gets some
+/// Whether a wire listens there. A wire that was just killed still seems to, until the kernel has taken its sockets apart; it gets some
 /// time to answer or to be gone.
 fn is_served(path: &Path) -> bool {
     const LOOKS: u32 = 40;

@@ -22,9 +22,9 @@ use weir_port::witness::Witness;
 use super::{Answer, Note, Request, journal, read_record};
 use crate::clock::now_ns;
 
-/// How often it looks after the main process and the namespaces.
+/// The pause between two looks at the main process and the namespaces, in nanoseconds.
 const LOOK_NS: u64 = 250_000_000;
-/// How many looks in a row find the main process stopped before it is killed.
+/// The number of looks in a row that find the main process stopped before it is killed.
 const STOPPED_LOOKS: u32 = 2;
 /// Descriptors in reserve: a program and its link, a socket or two, and some.
 const SPARE_DESCRIPTORS: usize = 16;
@@ -142,7 +142,7 @@ fn read_request(bytes: &[u8], descriptors: Vec<OwnedFd>) -> weir_port::Result<Re
     })
 }
 
-/// Undoes the records of these interfaces, which are gone, in reverse order. One that fails stays, to be undone with all others.
+/// Undoes the records of these interfaces, which are gone, in reverse order. A record that fails stays, to be undone with all others.
 fn put_back_of(interfaces: &[(u64, u32)], records: &mut Vec<UndoRecord>, means: &mut Means) {
     for at in (0..records.len()).rev() {
         if records[at].is_of(interfaces) && records[at].put_back(means).is_ok() {

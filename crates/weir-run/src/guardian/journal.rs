@@ -9,7 +9,7 @@ use std::os::unix::net::UnixDatagram;
 /// Facility daemon, severity warning.
 const PRIORITY: u8 = 3 << 3 | 4;
 
-/// Writes a sentence. Where that fails there is nobody left to tell.
+/// Writes a sentence. Nobody is left to tell if that fails.
 pub(super) fn write(sentence: &str) {
     let line = format!("<{PRIORITY}>weir-guardian[{}]: {sentence}", std::process::id());
     let logger = UnixDatagram::unbound();

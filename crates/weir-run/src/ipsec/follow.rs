@@ -6,8 +6,8 @@
 //!
 //! Rule: an association or policy that cannot be followed is left out with a sentence, and the rest goes on. A policy that cannot be
 //! expressed discards the packets that it names. A key with which the kernel has sent, or that another association has, is refused. Names
-//! stay: an association that does not change goes on with its numbers and its window. One that changes and keeps its key, as when a peer
-//! moves (MOBIKE), ends first and then begins, with the numbers that are left and a new window.
+//! stay: an association that does not change goes on with its numbers and its window. An association that changes and keeps its key, as
+//! when a peer moves (MOBIKE), ends first and then begins, with the numbers that are left and a new window.
 //!
 //! Owner: one thread. Limits: packets that no policy of the kernel's names are dropped here, and pass there. No packet here has the
 //! kernel's marks and interface numbers. Nothing is told to the kernel: neither that packets passed, nor that a peer moved, nor that an
@@ -314,7 +314,7 @@ impl Follower {
     }
 }
 
-/// Whether an association opens, if its own end is an address of the ESP; which end that is says it where the kernel does not.
+/// Whether an association opens, if its own end is an address of the ESP. Its own end decides if the kernel does not say it.
 fn direction(state: &XfrmState, policies: &[&XfrmPolicy], own: &[IpAddr]) -> Result<bool, String> {
     let [is_from, is_to] = state.ends.map(|end| own.contains(&end));
     let by_address = (is_from != is_to).then_some(is_to);

@@ -37,7 +37,7 @@ pub(super) fn read(path: &Path, algorithm: Algorithm) -> Result<KeyMaterial, Str
     if !about.is_file() {
         return Err(format!("{shown}: it is not a regular file"));
     }
-    // Where it is a link, that one's, and that of what is meant, where its mark is.
+    // If the path is a link, the link's directory is checked, and that of the file that is meant, where its mark is.
     check_directory(path)?;
     check_directory(&std::fs::canonicalize(path).map_err(|error| format!("{shown}: {error}"))?)?;
     let mut file = File::open(path).map_err(|error| format!("{shown}: {error}"))?;
@@ -88,7 +88,7 @@ fn check_directory(path: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// The bytes that digits stand for; how many.
+/// Writes the bytes that digits stand for; returns their number.
 fn in_bytes(text: &[u8], bytes: &mut [u8; KEY_BYTES_MAX]) -> Option<usize> {
     let text = text.trim_ascii();
     let digits = text.strip_prefix(b"0x").unwrap_or(text);

@@ -35,9 +35,9 @@ use std::time::Duration;
 
 use weir_path::esp::marks::SequenceMark;
 
-/// How many numbers are reserved at once: at a million a second two seconds before the disk is waited for.
+/// The number of numbers that are reserved at once: at a million a second two seconds before the disk is waited for.
 pub const AHEAD: u64 = weir_ipsec::sequence::AHEAD_DEFAULT;
-/// How many of 32 bits: a process that is killed leaves them out, and 8,192 kills use a key up.
+/// The number for an association whose numbers have 32 bits: a process that is killed leaves them out, and 8,192 kills use a key up.
 pub const AHEAD_SHORT: u64 = AHEAD / 8;
 
 const FIRST_LINE: &str = "weir sequence\n";
@@ -166,7 +166,7 @@ fn read(file: &File, path: &Path, fingerprint: &[u8; 16]) -> Result<u64, String>
     next.and_then(|next| next.parse().ok()).filter(|next| *next >= 1).ok_or_else(unknown)
 }
 
-/// How long the end of a process waits for its last marks; a disk that takes longer leaves numbers out.
+/// The longest time that the end of a process waits for its last marks; a disk that takes longer leaves numbers out.
 const END: Duration = Duration::from_secs(1);
 
 /// The thread that writes marks, started with the first.

@@ -80,7 +80,7 @@ fn a_start_never_uses_what_one_before_could_have() {
         firsts.push(first_number(&mut EspKeys::default(), &wanted).unwrap());
     }
     assert_eq!(firsts, [1, 1 + AHEAD_SHORT, 1 + 2 * AHEAD_SHORT]);
-    // The same file with another key in it.
+    // The file stays, with another key in it.
     folder.key("out.key", 2);
     let why = EspKeys::default().prepare(&wanted).unwrap_err();
     assert!(why.contains("of another key"), "{why}");
@@ -108,7 +108,7 @@ fn a_key_has_one_mark_under_all_links() {
     assert_eq!(firsts, [0, 1, 2, 3].map(|starts| 1 + starts * AHEAD_SHORT));
     assert!(!marks::path(&one).exists());
 
-    // One that is left beside a link says numbers that may have been used.
+    // A mark that is left beside a link says numbers that may have been used.
     fs::write(marks::path(&one), "70000000\n").unwrap();
     let wanted = esp(vec![association("out", false, one.display().to_string())]);
     let why = EspKeys::default().prepare(&wanted).unwrap_err();
@@ -117,7 +117,7 @@ fn a_key_has_one_mark_under_all_links() {
     fs::rename(marks::path(&one), &mark).unwrap();
     assert_eq!(first_number(&mut EspKeys::default(), &wanted), Ok(70_000_000));
 
-    // Who may write where the file is may exchange its mark.
+    // A user who may write in the directory of the key file may exchange its mark.
     fs::set_permissions(&folder.0, fs::Permissions::from_mode(0o777)).unwrap();
     let why = EspKeys::default().prepare(&wanted).unwrap_err();
     assert!(why.contains("others may write in this directory"), "{why}");

@@ -28,7 +28,7 @@ use crate::topology::associations::WINDOW_DEFAULT;
 
 /// An association of the kernel.
 pub(super) struct XfrmState {
-    /// Where it was found, for the user to know; what follows of it, where that was.
+    /// The places where the association, its window and its counter were found, for the user to know.
     pub at: String,
     pub window_at: String,
     pub sealed_at: String,
@@ -55,7 +55,7 @@ pub(super) struct XfrmState {
 
 /// A key, and its algorithm.
 pub(super) struct XfrmKey {
-    /// Where it was found.
+    /// The place where the key was found.
     pub at: String,
     pub name: String,
     /// Hexadecimal digits.
@@ -65,7 +65,7 @@ pub(super) struct XfrmKey {
 
 /// A policy of the kernel.
 pub(super) struct XfrmPolicy {
-    /// Where it was found, for the user to know.
+    /// The place where the policy was found, for the user to know.
     pub at: String,
     pub selector: Selector,
     /// Whether it is of inbound packets; none where it is passed over.

@@ -21,7 +21,7 @@ pub struct WorkerTold {
     pub parks: u64,
     /// Processor time of its thread.
     pub cpu_ns: u64,
-    /// When a packet last ended here.
+    /// The time when a packet last ended here, in nanoseconds.
     pub last_ended_ns: u64,
 }
 
@@ -32,7 +32,7 @@ pub struct WorkerRow {
     pub told: WorkerTold,
     /// The counts of others waking it.
     pub doorbell: DoorbellCounts,
-    /// How often it woke others.
+    /// The number of times that the worker woke others.
     pub kicks_sent: u64,
     /// Times that its queues began to hold senders.
     pub blocked: u64,

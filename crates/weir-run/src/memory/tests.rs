@@ -64,7 +64,7 @@ impl Stepped<'_> {
         Stepped { path, workers: path.workers(0).unwrap(), now_ns: 0 }
     }
 
-    /// One pass of a worker; how many packets moved, and when the next is due.
+    /// Makes one pass of a worker; returns the number of packets that moved, and the time when the next is due.
     fn pass(&mut self, worker: usize) -> (usize, Option<u64>) {
         let worker = &mut self.workers[worker];
         let ports: Vec<_> = worker.ends().iter().map(|end| end.index).collect();

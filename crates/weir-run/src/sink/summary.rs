@@ -20,7 +20,7 @@ use crate::clock::now_ns;
 pub struct WorkerSummary {
     /// The core it is for.
     pub core: usize,
-    /// How many queues of the port it had.
+    /// The number of queues of the port that the worker had.
     pub queues: usize,
     /// Packets and bytes that came by them.
     pub received: Count,
@@ -53,7 +53,7 @@ pub struct SinkSummary {
     pub lost: Lost,
     /// Whether the interface vanished.
     pub is_gone: bool,
-    /// How flows were dealt to workers.
+    /// The way in which flows were dealt to workers.
     pub steering: Steering,
 }
 

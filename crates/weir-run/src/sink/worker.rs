@@ -67,7 +67,7 @@ impl<'a> SinkWorker<'a> {
         &self.path
     }
 
-    /// How many queues of the interface it has.
+    /// The number of queues of the interface that the worker has.
     pub fn queues(&self) -> usize {
         self.share().map_or(0, PortShare::queues)
     }

@@ -20,7 +20,7 @@ pub struct DirectionStats {
     pub rate_bits_per_s: Option<u64>,
     /// The burst in bytes.
     pub burst_bytes: Option<u64>,
-    /// How many bytes may be held.
+    /// The number of bytes that may be held.
     pub limit_bytes: Option<u64>,
     /// Polls that brought nothing.
     pub empty_polls: u64,
@@ -46,7 +46,7 @@ pub struct ClassStats {
     pub rate_bits_per_s: Option<u64>,
     /// The most it may reach, in bits per second.
     pub ceil_bits_per_s: Option<u64>,
-    /// How many bytes may wait in it; a leaf's alone.
+    /// The number of bytes that may wait in the class; a leaf's alone.
     pub limit_bytes: Option<u64>,
     /// Packets marked as having met congestion (ECN), instead of being dropped.
     pub marked: u64,

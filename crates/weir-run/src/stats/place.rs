@@ -31,7 +31,7 @@ pub struct PlaceStats {
     pub blocked_ns: Option<u64>,
     /// The name of the holder of most packets that wait in it; none where nothing waits, or all of it is being sent.
     pub waits_for: Option<String>,
-    /// How long packets stood in it: the median, in nanoseconds.
+    /// The time that packets stood in the place: the median, in nanoseconds.
     pub delay_ns_p50: Option<u64>,
     /// The 99th percentile, in nanoseconds.
     pub delay_ns_p99: Option<u64>,
@@ -45,7 +45,7 @@ impl PlaceStats {
         PlaceStats { name: name.into(), books, ..PlaceStats::default() }
     }
 
-    /// The same place, with how long packets stood in it.
+    /// This place, with the times that packets stood in it.
     pub fn with_delay(self, delay: &DelayHistogram) -> PlaceStats {
         PlaceStats {
             delay_ns_p50: Some(delay.quantile_ns(500)),

@@ -19,7 +19,7 @@ pub struct PortStats {
     pub sender: String,
     /// Queues it receives on.
     pub queues: usize,
-    /// How it polls them: `socket` or `io_uring`.
+    /// The way in which the port polls its queues: `socket` or `io_uring`.
     pub poller: String,
     /// The worker that owns it.
     pub worker: usize,

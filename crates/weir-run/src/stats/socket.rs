@@ -86,7 +86,7 @@ pub struct ListenerStats {
     pub local: String,
     /// Connections that wait to be accepted.
     pub waiting: u64,
-    /// How many may wait.
+    /// The number of connections that may wait.
     pub backlog: u64,
     /// Connections that somebody has asked for and not confirmed.
     pub half_open: u64,
@@ -124,9 +124,9 @@ pub struct ConnectionStats {
 /// The sum of several connections.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConnectionSum {
-    /// How many connections.
+    /// The number of connections.
     pub connections: u64,
-    /// How many of them are throttled now.
+    /// The number of connections that are throttled now.
     pub throttled_now: u64,
     /// Their throttling, added up.
     pub throttle: ThrottleStats,

@@ -1,7 +1,7 @@
 //! The `[[policy]]` tables: which packets an ESP protects, lets pass in the clear, or drops.
 //!
-//! Rule: a policy that says neither end is of both families, and becomes two. One that protects names associations of its own direction; a
-//! user who removes an association removes its name here too, so no packet is left unprotected by a slip.
+//! Rule: a policy that says neither end is of both families, and becomes two. A policy that protects names associations of its own
+//! direction; a user who removes an association removes its name here too, so no packet is left unprotected by a slip.
 
 use std::net::IpAddr;
 

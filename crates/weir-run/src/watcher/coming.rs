@@ -27,7 +27,7 @@ use super::ledger::InterfaceEvent;
 use super::{News, Records, SENDER, Watcher, locked};
 use crate::clock::now_ns;
 
-/// How long to wait after an attempt that failed, in nanoseconds.
+/// The pause after an attempt that failed, in nanoseconds.
 const RETRY_NS: u64 = 1_000_000_000;
 
 /// A port that is not there.

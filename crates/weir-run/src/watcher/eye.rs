@@ -16,7 +16,7 @@ use weir_port::sys;
 
 use super::ledger::{Counts, EventStats, InterfaceEvent};
 
-/// How long an asker waits for a look before it is told of the last one.
+/// The longest time that an asker waits for a look before it is told of the last one.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// One device as it was last seen.

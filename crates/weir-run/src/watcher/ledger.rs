@@ -62,7 +62,7 @@ impl InterfaceEvent {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct EventStats {
-    /// How often it happened.
+    /// The number of the events.
     pub times: u64,
     /// Packets that devices and queues dropped meanwhile.
     pub dropped: u64,

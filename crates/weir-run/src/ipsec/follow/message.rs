@@ -26,7 +26,7 @@ use crate::ipsec::xfrm::{XfrmPolicy, XfrmState};
 
 const INFO_BYTES: usize = 224;
 pub(super) const POLICY_BYTES: usize = 168;
-/// Where `xfrm_usersa_info` has its `xfrm_id`.
+/// The offset of `xfrm_id` in `xfrm_usersa_info`.
 pub(super) const INFO_ID: usize = 56;
 
 /// Attributes (`xfrm_attr_type_t`).

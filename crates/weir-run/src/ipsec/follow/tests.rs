@@ -12,7 +12,7 @@ use crate::ipsec::tests::Folder;
 
 /// A name and a message a line.
 const CAPTURED: &str = include_str!("captured.txt");
-/// How the keys of the capture begin.
+/// The first digits of the capture's keys.
 const KEYS: [&str; 2] = ["01020304", "11120304"];
 
 fn captured() -> BTreeMap<&'static str, Vec<u8>> {
