@@ -266,7 +266,7 @@ impl Ringer {
         self.look()
     }
 
-    /// The same as [`Ringer::published`], for a caller that has passed `F1` since it published.
+    /// As [`Ringer::published`], for a caller that has passed `F1` since it published.
     #[inline]
     pub(crate) fn look(&self) -> bool {
         may_block(self.shared.state.0.load(Ordering::Relaxed)) && self.shared.notify()

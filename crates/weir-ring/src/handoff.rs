@@ -300,8 +300,8 @@ impl<T: Send> Inbox<T> {
         self.drain_some(usize::MAX, handle)
     }
 
-    /// The same, but at most `most` from each other worker: elements behind them wait in its ring, where a long queue costs no cache, and
-    /// come with the next drain.
+    /// Drains as [`Inbox::drain`] does, but at most `most` from each other worker: elements behind them wait in its ring, where a long
+    /// queue costs no cache, and come with the next drain.
     pub fn drain_some(&mut self, most: usize, mut handle: impl FnMut(Source, T)) -> usize {
         let mut total = 0;
         for bit in each_bit(self.pending.bits()) {

@@ -313,7 +313,7 @@ fn two_producers_and_a_park_are_exhausted() {
     parks(2, 1, None);
 }
 
-/// The same, for a producer of one park that meets the next.
+/// Every interleaving and every stale read, for a producer of one park that meets the next.
 #[test]
 fn a_producer_and_two_parks_are_exhausted() {
     parks(1, 2, None);
