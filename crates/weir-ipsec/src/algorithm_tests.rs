@@ -41,7 +41,7 @@ fn aes128_gcm_with_extended_numbers() {
     );
 }
 
-/// The same draft's case of AES-256.
+/// The case of that draft for AES-256.
 #[test]
 fn aes256_gcm() {
     check(

@@ -124,7 +124,7 @@ impl Policies {
         Ok(PolicyAction::Discard)
     }
 
-    /// Whether a packet may have come in by an association of these bundles, or by none.
+    /// Checks that a packet may have come in by an association of these bundles, or by none.
     #[inline]
     pub fn inbound(
         &self,

@@ -68,7 +68,7 @@ impl ReplayWindow {
         upper.map(|upper| upper << 32 | u64::from(low))
     }
 
-    /// Whether the packet with this number may be proven.
+    /// Checks that the packet with this number may be proven.
     #[inline]
     pub fn check(&self, sequence: u64) -> Result<(), NotFresh> {
         if sequence == 0 {
