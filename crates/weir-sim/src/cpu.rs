@@ -30,7 +30,7 @@ impl Cpus {
     ///
     /// # Panics
     ///
-    /// When `count` is 0.
+    /// If `count` is 0.
     pub fn new(count: usize, slice_ns: u64) -> Cpus {
         assert!(count > 0, "a machine has a CPU");
         Cpus { cpus: vec![Cpu::default(); count], slice_ns }
@@ -66,7 +66,7 @@ impl Cpus {
         cpu.running
     }
 
-    /// Whether the running `process` must let another run now; it then waits, and that other, which is returned, runs.
+    /// Makes the running `process` wait if it must let another run now. That other, which is returned, then runs.
     pub fn preempt(&mut self, process: usize, now_ns: u64) -> Option<usize> {
         let index = self.of(process);
         let cpu = &mut self.cpus[index];

@@ -31,7 +31,7 @@ pub const TRANSMIT_PACKETS_MAX: u32 = 1024;
 /// The longest packet that a port transmits, at an MTU of 1500.
 pub const PACKET_BYTES_MAX: u32 = 1514;
 
-/// The packets between the ports of a wire, and what the ports did in a pass.
+/// The packets between the ports of a wire, and the outcome of a pass of the ports.
 #[derive(Debug, Default)]
 pub struct Inside {
     /// The time of the pass.

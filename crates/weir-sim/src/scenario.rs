@@ -194,7 +194,7 @@ impl Scenario {
         self.groups.iter().map(|group| group.count).sum()
     }
 
-    /// Whether the scenario can be run; otherwise the fault.
+    /// Checks that the scenario can be run; otherwise returns the fault.
     pub fn check(&self) -> Result<(), String> {
         if self.senders() == 0 {
             return Err("nobody sends; add for example `senders 2 flood 1gbit 1470b`".to_owned());

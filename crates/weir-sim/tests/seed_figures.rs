@@ -53,7 +53,7 @@ fn three_clients_need_about_400k_without_the_patches() {
     assert!(report.lost_pct > 10.0, "{:.2} % lost", report.lost_pct);
 }
 
-/// The same seed gives the same run to the last digit; another gives another.
+/// One seed gives the same run each time, to the last digit; another seed gives another.
 #[test]
 fn a_seed_repeats_its_run() {
     let mut scenario = seed_scenario(true, 3, 200 << 10);

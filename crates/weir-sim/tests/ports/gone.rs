@@ -103,7 +103,7 @@ fn a_port_that_vanishes_holds_nobody_and_comes_back() {
         let exit = worker.gone()[0].exit.account();
         assert!(in_flight > 0 && exit.dropped.get(DropReason::PortGone).packets >= in_flight);
         assert!(worker.take_port(LAST, floods.now_ns).is_none(), "it is gone already");
-        // Senders that flooded it are held no longer: what they send now is flooded to the others, whose limits hold it.
+        // Senders that flooded the port are held no longer: their packets are now flooded to the others, whose limits hold it.
         floods.run(&mut worker, 20 * MS);
         assert!(floods.sent.iter().flatten().sum::<u64>() > sent + 100, "round {round}");
         assert_eq!(worker.egress(LAST).unwrap().shaping.held().packets, 0);
