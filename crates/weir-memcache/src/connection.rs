@@ -16,7 +16,7 @@ use crate::command::{Front, MemcacheCommand, answer_line, quiet_delete, read};
 pub const OUTPUT_BYTES_MAX: usize = 64 * 1024;
 /// Commands that are not answered.
 pub const UNDER_WAY_MAX: usize = 32;
-/// How much is read at once.
+/// The bytes that are read at once.
 const READ_BYTES: usize = 16 * 1024;
 
 /// One client.
@@ -24,9 +24,9 @@ const READ_BYTES: usize = 16 * 1024;
 pub struct Connection<S> {
     stream: S,
     input: Vec<u8>,
-    /// How many bytes of it are done with.
+    /// The number of its bytes that are done with.
     taken: usize,
-    /// How many bytes that have not come are to be passed over.
+    /// The number of bytes that are to be passed over and have not come.
     skip: usize,
     /// Answers by the number of their command; `first` is that of the first.
     replies: VecDeque<Option<Vec<u8>>>,

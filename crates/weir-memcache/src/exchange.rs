@@ -132,7 +132,7 @@ impl<C> Exchange<C> {
         &self.store
     }
 
-    /// How many requests may be taken.
+    /// The number of requests that may be taken.
     pub fn free(&self) -> usize {
         self.free.len()
     }

@@ -1,8 +1,7 @@
-//! How many clients there may be at once over TCP, and the counts of those that came.
+//! The number of clients that there may be at once over TCP, and the counts of those that came.
 //!
-//! Rule: a client has a seat from when it is accepted until its connection is closed. One that finds none is told [`TOO_MANY`] and closed,
-//! which
-//! is counted, as memcached does it (`maxconns_fast`); the listener goes on.
+//! Rule: a client has a seat from when it is accepted until its connection is closed. A client that finds none is told [`TOO_MANY`] and
+//! closed, which is counted, as memcached does it (`maxconns_fast`); the listener goes on.
 //!
 //! Ordering: none is needed: a seat guards nothing, and its number alone is counted.
 //!
@@ -14,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The answer to a client that finds no seat.
 pub const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
 
-/// How many clients there may be, are and were.
+/// The numbers of clients that there may be, are and were.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ConnectionCounts {
     /// The most that there may be.
@@ -36,7 +35,7 @@ pub struct Seats {
     rejected: AtomicU64,
 }
 
-/// One of them, until it is dropped.
+/// A client's seat, until it is dropped.
 #[derive(Debug)]
 pub struct Seat(Arc<Seats>);
 

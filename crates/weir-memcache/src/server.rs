@@ -48,7 +48,7 @@ pub struct MemcacheSettings {
 
 /// Connections of the stack beside those of its clients.
 pub const SPARE_CONNECTIONS: u16 = 16;
-/// How many ports are tried that is free for UDP as well as for TCP.
+/// The number of ports that are tried to find one that is free for UDP as well as for TCP.
 const PORTS_TRIED: usize = 1000;
 
 /// A server whose sockets are bound.
@@ -80,7 +80,7 @@ impl Memcache {
         }
     }
 
-    /// The same, where a port that is chosen for TCP may be in use for UDP.
+    /// Binds as [`Memcache::bind`] does, once; a port that is chosen for TCP may be in use for UDP.
     fn bind_once(stack: &Stack, mut settings: MemcacheSettings) -> io::Result<Memcache> {
         let listener = TcpListener::bind(stack, settings.address)?;
         settings.address.set_port(listener.local_addr().port());

@@ -18,7 +18,7 @@ pub struct Server {
     pub version: &'static str,
     /// The most bytes that its items take.
     pub limit_bytes: usize,
-    /// How many workers have keys of their own.
+    /// The number of workers with keys of their own.
     pub workers: usize,
     /// Its clients over TCP.
     pub connections: ConnectionCounts,
@@ -63,7 +63,7 @@ impl Stats {
             ("curr_connections", connections.current),
             ("total_connections", connections.total),
             ("rejected_connections", connections.rejected),
-            // Whoever is too many is told so, and the listener goes on.
+            // A client too many is told so, and the listener goes on.
             ("listen_disabled_num", 0),
             ("cmd_get", counts.get_hits + counts.get_misses),
             ("cmd_set", counts.sets),

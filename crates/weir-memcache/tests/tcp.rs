@@ -74,7 +74,7 @@ fn a_key_set_by_one_connection_is_read_by_all() {
     });
 }
 
-/// What `stats` tells.
+/// The answer to `stats`.
 fn stats(mut stream: &TcpStream) -> String {
     stream.write_all(b"stats\r\n").unwrap();
     let mut text = Vec::new();

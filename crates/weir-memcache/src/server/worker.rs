@@ -241,7 +241,7 @@ impl<'s> Worker<'s> {
         moved
     }
 
-    /// Writes to connections, and closes those that are done; how many moved.
+    /// Writes to connections, and closes those that are done; returns the number that moved.
     fn write_connections(&mut self) -> usize {
         let mut moved = 0;
         self.connections.retain(|_, Seated { connection, .. }| {
@@ -350,7 +350,7 @@ impl<'s> Worker<'s> {
     }
 }
 
-/// Takes the connections that have been accepted; how many.
+/// Takes the connections that have been accepted; returns their number.
 fn accept_all(accepted: &Receiver<Client>, connections: &mut HashMap<u64, Seated>, next: &mut u64) -> usize {
     let before = *next;
     for (stream, seat) in accepted.try_iter() {
