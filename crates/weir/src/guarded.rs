@@ -139,7 +139,7 @@ impl Guarded {
         self.guardian.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The same, for another thread.
+    /// The guardian, for another thread.
     pub fn shared(&self) -> Arc<Mutex<Guardian>> {
         Arc::clone(&self.guardian)
     }

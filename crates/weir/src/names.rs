@@ -10,7 +10,7 @@ use crate::Failure;
 use crate::commands::stat;
 use crate::commands::ways::{LimitTarget, Ways};
 
-/// How many names are listed.
+/// The number of names that are listed.
 const LISTED: usize = 8;
 
 /// The sentence that no wire and no limit is called so, with the names that there are.

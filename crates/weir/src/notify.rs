@@ -17,9 +17,9 @@ const LOOK_AGAIN_NS: u64 = 20_000_000;
 /// The way to the service manager, if there is one.
 pub struct Notify {
     socket: Option<UnixDatagram>,
-    /// How long to leave the watchdog alone, in nanoseconds.
+    /// The time between two signs of life to the watchdog, in nanoseconds.
     pause_ns: Option<u64>,
-    /// When it is to be fed again.
+    /// The time when the next sign of life is due.
     due_ns: Cell<Option<u64>>,
 }
 
@@ -56,7 +56,7 @@ impl Notify {
         self.due_ns.set(self.pause_ns.map(|pause_ns| now_ns().saturating_add(pause_ns)));
     }
 
-    /// How long there is nothing to tell; for ever if none.
+    /// The time until there is something to tell; for ever if none.
     pub fn pause(&self) -> Option<Duration> {
         let left_ns = self.due_ns.get()?.saturating_sub(now_ns());
         // Where the workers did not answer, they are asked again soon.

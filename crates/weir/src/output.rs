@@ -69,7 +69,7 @@ pub fn written(result: io::Result<()>) -> Result<(), Failure> {
     }
 }
 
-/// Says something on standard error. Where that fails there is nobody to tell.
+/// Says something on standard error. Nobody is left to tell if that fails.
 pub fn say(text: impl Display) {
     let _ = writeln!(io::stderr(), "{}", harmless(&text.to_string()));
 }

@@ -17,7 +17,7 @@ use super::apply::target;
 use super::limit::remove_one;
 use crate::{Failure, Outcome, names, output, text};
 
-/// How long a topology may take to end.
+/// The longest time that a topology may take to end, in nanoseconds.
 const PATIENCE_NS: u64 = 10_000_000_000;
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 

@@ -9,7 +9,7 @@ use crate::human::count;
 /// The word for no drops.
 pub const NONE: &str = "none";
 
-/// How many packets were dropped, by reason.
+/// The number of packets that were dropped, by reason.
 pub type DropsByReason = BTreeMap<String, u64>;
 
 /// The drops of a wire: by its rules, by the kernel before it had the packets, or `forwarded` ones of which too much waited.

@@ -46,7 +46,7 @@ pub fn vanished(interface: &str, what: &str) -> Failure {
     format!("interface {interface} vanished: {what}").into()
 }
 
-/// Whether the command is to end, and why if not because it was asked to.
+/// The order to end the command, and its reason if it is no request.
 #[derive(Clone, Default)]
 pub struct Stop {
     now: Arc<AtomicBool>,

@@ -73,7 +73,7 @@ impl LimitTarget<'_> {
         })
     }
 
-    /// Those of the limit that a name means ([`names::limits_meant`]), if there is one.
+    /// The ways of the limit that a name means ([`names::limits_meant`]), if there is one.
     pub fn ways_meant(&self) -> Result<Option<Ways>, Failure> {
         let limits = names::limits_meant(self.device)?;
         let ends = limits.into_iter().find_map(|seen| Some((seen.place, seen.record?.direction)));

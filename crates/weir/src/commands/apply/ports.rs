@@ -42,7 +42,7 @@ impl Ports {
         Ok(Ports { name, text, each })
     }
 
-    /// How many there are, and how many of them change.
+    /// The number of ports, and the number of them that change.
     pub fn counts(&self) -> (usize, usize) {
         (
             self.each.iter().filter(|port| port.what == "port").count(),

@@ -103,7 +103,7 @@ fn quick_trial() -> Check {
     }
 }
 
-/// Whether `weir limit` works here. A wire does without.
+/// The check of whether `weir limit` works here. A wire does without.
 fn limit(result: weir_port::Result<()>) -> Check {
     const TRIED: &str = "the kernel's own queue limits in place: tried on a veth; tun, tap and bridges take the same code, others were not \
                          tried. Packets with a socket are held, forwarded ones wait 25 ms of the rate, then are dropped";
@@ -111,7 +111,7 @@ fn limit(result: weir_port::Result<()>) -> Check {
     result.map_or_else(|error| Check::warn(LIMIT, error.to_string(), fix), |()| Check::ok(LIMIT, TRIED))
 }
 
-/// How queues can be polled: by a socket that a packet has reached in this namespace, or by io_uring.
+/// The ways in which queues can be polled: by a socket that a packet has reached in this namespace, or by io_uring.
 fn priming(primes: weir_port::Result<bool>, ring_polls: bool) -> Check {
     const FILTERED: &str =
         "packets from a veth do not reach sockets of this namespace, so a firewall drops its input";

@@ -19,7 +19,7 @@ const BACKLOG_MIN: u64 = 1000;
 const NOT_SHOWN: &str = "not shown in this namespace";
 /// The bytes that the kernel charges for a small packet (`skb->truesize`).
 const SMALL_PACKET_BYTES: u64 = 768;
-/// How many sockets may flood at once without the qdisc being shorter than their buffers.
+/// The number of sockets that may flood at once without the qdisc being shorter than their buffers.
 const FLOODS_MIN: u64 = 64;
 
 /// All checks of the machine.

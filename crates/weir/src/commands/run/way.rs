@@ -49,7 +49,7 @@ pub struct Totals {
     pub accepted: u64,
     /// Packets the program was sent.
     pub received: u64,
-    /// How long senders were held.
+    /// The time for which senders were held, in nanoseconds.
     pub blocked_ns: Option<u64>,
     /// Packets that were dropped, both ways.
     pub dropped: DropsByReason,
@@ -88,7 +88,7 @@ fn classes_in_place(file: Option<&(String, String)>) -> Result<Option<Classes>, 
     file.map(read).transpose().map_err(|refused| refused.why)
 }
 
-/// Whether the kernel's own queue has the options that are asked for; if not, why.
+/// Checks that the kernel's own queue has the options that are asked for; if not, returns the reason.
 pub fn can_limit_in_place(arguments: &RunArguments) -> Result<(), String> {
     match arguments.queue.map(|_| "--queue").or(arguments.machine.first_given()) {
         Some(option) => Err(format!("{option} is not for a limit in place")),

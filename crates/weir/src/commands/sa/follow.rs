@@ -34,11 +34,11 @@ use weir_run::topology::write::plan::write;
 
 use crate::{Failure, Outcome, output};
 
-/// How often to look whether the running esp is the one that was made.
+/// The pause between two looks whether the running esp is the one that was made, in nanoseconds.
 const LOOK_NS: u64 = 1_000_000_000;
-/// How soon a signal is heard.
+/// The longest time until a signal is heard, in nanoseconds.
 const SIGNAL_NS: u64 = 100_000_000;
-/// How long a key that was given up may take to be free: its mark is written by another thread.
+/// The pause between two tries to take a key that was given up: its mark is written by another thread.
 const AGAIN: Duration = Duration::from_millis(100);
 const TRIES: usize = 10;
 /// After how many looks refused associations are tried again: a minute, or sooner where much happens.
@@ -112,7 +112,7 @@ struct Following<'a> {
     follower: Follower,
     /// The obstacle, as it was said last.
     trouble: Option<String>,
-    /// How often it looked since refused associations were tried.
+    /// The number of looks since refused associations were tried.
     looks: u32,
 }
 

@@ -1,7 +1,7 @@
 //! Limits in place in `weir stat`: the counters of their queues, and the changes beside them.
 //!
-//! Rule: a value that nobody can see is `null`, never 0. How long packets waited is seen at the other end of a pair; elsewhere only the
-//! waiting bytes divided by the rate can be told.
+//! Rule: a value that nobody can see is `null`, never 0. The waits of packets are seen at the other end of a pair; elsewhere only the
+//! waiting bytes divided by the rate are known.
 
 use std::fmt::Write;
 
@@ -141,7 +141,7 @@ fn leaves(seen: &LimitInPlace, kind: HtbClassKind) -> Value {
     to_place(&place, json!({"leaves": count(seen, kind), "leaves_waiting": waiting}))
 }
 
-/// How many leaves of a kind there are.
+/// The number of leaves of a kind.
 fn count(seen: &LimitInPlace, kind: HtbClassKind) -> usize {
     seen.classes.iter().filter(|class| kind_of(class.number).is_some_and(|(_, of)| of == kind)).count()
 }
