@@ -14,7 +14,7 @@ pub fn now_cycles() -> u64 {
     }
 }
 
-/// How fast it runs.
+/// The rate of the time stamp counter, in cycles a second.
 #[allow(dead_code, reason = "not every benchmark says it")]
 #[expect(clippy::disallowed_methods, reason = "a benchmark compares cycles with seconds")]
 pub fn tsc_hz() -> f64 {

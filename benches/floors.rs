@@ -1,4 +1,4 @@
-//! Floors: what a benchmark must reach at the least, so that a run of it can fail.
+//! Floors: the figures that a benchmark must reach at the least, so that a run of it can fail.
 //!
 //! A floor is of a ratio to a peer of the same run where there is one, and low enough to hold on a busy machine: it catches what has become
 //! slow, and is no claim. `scripts/bench.sh` counts the lines.

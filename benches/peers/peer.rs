@@ -1,6 +1,6 @@
 //! A peer written in C over DPDK: compiled when a bench starts, run for each of its figures, and gone afterwards.
 //!
-//! Limits: a process for each figure, so nothing but the cores is shared with what it is measured beside.
+//! Limits: a process for each figure, so nothing but the cores is shared with the programs that it is measured beside.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -27,7 +27,7 @@ impl Peer {
         Ok(Peer { program })
     }
 
-    /// What it prints, or why it does not.
+    /// Runs the program; returns its output, or the reason why there is none.
     pub fn run(&self, arguments: &[String]) -> Result<String, String> {
         output(Command::new(&self.program).args(arguments))
     }

@@ -39,7 +39,7 @@ const HEADERS_BYTES: usize = 42;
 const ROUNDS: usize = 4;
 /// Datagrams that one system call sends.
 const BATCH: usize = 16;
-/// How many packets each turn sends.
+/// The number of packets that each turn sends.
 const PACKETS: usize = 300_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

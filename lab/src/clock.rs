@@ -12,7 +12,7 @@ use anyhow::{Result, anyhow, bail};
 
 use crate::interrupt;
 
-/// How often a condition is looked at.
+/// The pause between two looks at a condition.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
 /// The time, for measuring the machine from outside.

@@ -6,7 +6,7 @@ use std::hint::black_box;
 
 use weir_run::clock::now_ns;
 
-/// How many rounds of computing take a given time on this machine when nobody disturbs them.
+/// The number of rounds of computing that take a given time on this machine when nobody disturbs them.
 #[derive(Debug, Clone, Copy)]
 pub struct Cost {
     rounds: u64,

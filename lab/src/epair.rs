@@ -261,9 +261,9 @@ impl Case {
 /// The options of a run.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// How long each system runs in each case, all repeats together.
+    /// The time that each system runs in each case, all repeats together, in seconds.
     pub seconds: f64,
-    /// How many runs that time is cut into.
+    /// The number of runs that this time is cut into.
     pub repeats: usize,
     /// The systems, in the order they take turns.
     pub systems: Vec<System>,

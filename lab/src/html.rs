@@ -38,7 +38,7 @@ svg rect.published { fill: none; stroke: var(--seed); stroke-dasharray: 3 2; }
 svg text.published { fill: var(--seed); font-size: 10px; }
 ";
 
-/// How many colours the style has; further systems begin again.
+/// The number of colours of the style; further systems begin again.
 const COLOURS: usize = 8;
 
 /// The whole page.

@@ -136,9 +136,9 @@ const CASES: [(&str, f64); 3] = [("2x1", FLOOD_PACKETS_PER_S), ("2x1-20k", 20e3)
 /// The options of a run.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// How long each system runs in each case, all repeats together.
+    /// The time that each system runs in each case, all repeats together, in seconds.
     pub seconds: f64,
-    /// How many runs that time is cut into.
+    /// The number of runs that this time is cut into.
     pub repeats: usize,
     /// The systems, in the order they take turns.
     pub systems: Vec<System>,

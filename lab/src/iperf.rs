@@ -40,15 +40,15 @@ const SERVER_BUFFER: &str = "4M";
 /// The configuration of a flood.
 #[derive(Debug, Clone)]
 pub struct Load<'a> {
-    /// Where the clients run.
+    /// The namespace of the clients.
     pub from: &'a Namespace,
-    /// Where the servers run.
+    /// The namespace of the servers.
     pub to: &'a Namespace,
     /// The servers' address.
     pub address: &'a str,
-    /// How many clients, each with a server.
+    /// The number of clients, each with a server.
     pub clients: usize,
-    /// How long each client sends.
+    /// The time for which each client sends, in seconds.
     pub seconds: f64,
     /// Payload of a datagram.
     pub payload_bytes: u64,
@@ -165,7 +165,7 @@ impl<'a> Flood<'a> {
         Ok(flood)
     }
 
-    /// How long the clients go on sending.
+    /// The time for which the clients go on sending.
     pub fn remaining(&self) -> Duration {
         Duration::from_secs_f64((self.starts_at + self.load.seconds - epoch_seconds()).max(0.0))
     }

@@ -140,7 +140,7 @@ fn main() -> ExitCode {
     let result = match Arguments::try_parse() {
         Ok(arguments) => run(&arguments),
         Err(error) if error.use_stderr() => {
-            // Where that fails there is nobody to tell.
+            // Nobody is left to tell if this fails.
             let _ = error.print();
             return ExitCode::from(2);
         }
@@ -152,7 +152,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// Says something on standard error. Where that fails there is nobody to tell.
+/// Says something on standard error. Nobody is left to tell if that fails.
 fn say(text: &str) {
     let _ = writeln!(io::stderr(), "weir: {text}");
 }

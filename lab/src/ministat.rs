@@ -24,7 +24,7 @@ const T_95_MANY: f64 = 1.960;
 /// A series.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Series {
-    /// How many values.
+    /// The number of values.
     pub n: usize,
     /// The least.
     pub min: f64,

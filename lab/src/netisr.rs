@@ -103,7 +103,7 @@ const NOTES: &[&str] = &[
      held sleeps.",
 ];
 
-/// How long a run takes, about.
+/// The time of a run, about, in seconds.
 const RUN_SECONDS: f64 = 0.05;
 /// After each run the machine is left to others for one part in this many of its time.
 const REST_SHARE: u64 = 8;
@@ -114,7 +114,7 @@ const ROUNDS_MIN: usize = 3;
 /// The options of a run.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// How long each system runs in each case, all repeats together.
+    /// The time that each system runs in each case, all repeats together, in seconds.
     pub seconds: f64,
     /// The systems, in the order they take turns.
     pub systems: Vec<System>,
@@ -124,7 +124,7 @@ pub struct Options {
     pub esp_systems: Vec<EspSystem>,
     /// Their cases.
     pub esp_cases: Vec<EspCase>,
-    /// How many runs each of these has in each case, 3 or more.
+    /// The number of runs of each system in each case, 3 or more.
     pub rounds: usize,
     /// The cost of the work on a packet, in nanoseconds.
     pub cost_ns: u64,

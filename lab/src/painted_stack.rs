@@ -1,5 +1,5 @@
-//! How much of its thread's stack a piece of work uses: it runs on a stack that was painted before, and the words that are not of that
-//! colour any more were used.
+//! The depth of its thread's stack that a piece of work uses: the work runs on a stack that was painted before, and the words that are not
+//! of that colour any more were used.
 //!
 //! Rule: the paint is of words that no code has a reason to write, and the depth is counted from where the work was called, so the words
 //! that a thread needs to begin are not in it.

@@ -120,7 +120,7 @@ fn panel(report: &Report, plot: &Plot, cases: &[&str]) -> String {
     svg + "</svg>\n"
 }
 
-/// Where a figure stands between the bottom and the top.
+/// The positions of figures between the bottom and the top of a plot.
 struct Axis {
     low: f64,
     high: f64,

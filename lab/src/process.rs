@@ -21,7 +21,7 @@ pub use rustix::process::Signal;
 
 use crate::clock::wait_until;
 
-/// How long a child may take to end after SIGTERM before it is killed. A daemon restores its interfaces in it.
+/// The time that a child may take to end after SIGTERM before it is killed. A daemon restores its interfaces in that time.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// A running child process. Dropping it ends it.
@@ -89,7 +89,7 @@ impl Process {
         Ok(self.status.is_none())
     }
 
-    /// Sends it a signal. One that has ended already gets none.
+    /// Sends the child a signal. A child that has ended already gets none.
     pub fn signal(&mut self, signal: Signal) -> Result<()> {
         if self.is_running()? {
             let id = Pid::from_child(&self.child);

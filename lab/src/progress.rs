@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::clock::now;
 
-/// Where a lab reports how far it is.
+/// The display of a lab's progress.
 pub trait Progress {
     /// `step` is under way; `done` (0 to 1) of the whole lab is over.
     fn show(&mut self, step: &str, done: f64);

@@ -116,7 +116,7 @@ const NOTES: &[&str] = &[
 pub struct Options {
     /// The program under test.
     pub weir_binary: PathBuf,
-    /// How long a turn lasts.
+    /// The time of a turn, in seconds.
     pub seconds: f64,
     /// Turns of each system in each case.
     pub rounds: usize,

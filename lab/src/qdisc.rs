@@ -54,7 +54,7 @@ const FRAME_BYTES: u64 = PAYLOAD_BYTES + HEADERS_V4_BYTES;
 const WEIR_QUEUES: u32 = 128;
 /// After the clients have ended: a deep queue drains, the last datagram is asked for ten times.
 const PATIENCE: Duration = Duration::from_secs(40);
-/// How long a command may take that only sets something up.
+/// The time limit of a command that only sets something up.
 const TOOL_LIMIT: Duration = Duration::from_secs(20);
 
 pub(crate) const FIELDS: &[Field] = &[
@@ -148,7 +148,7 @@ pub enum System {
     Htb,
     /// `weir wire --classes` with the same tree.
     WeirHtb,
-    /// The same as a tree of CBQ.
+    /// `weir wire --classes` with the same tree, as a tree of CBQ.
     WeirCbq,
 }
 
@@ -202,7 +202,7 @@ pub struct Options {
     pub weir_binary: PathBuf,
     /// Numbers of clients, one case each.
     pub clients: Vec<usize>,
-    /// How long the clients of a case send.
+    /// The time for which the clients of a case send, in seconds.
     pub seconds: f64,
     /// The systems, in the order they take turns; with none, only the extra rows are reported, and nobody need be root.
     pub systems: Vec<System>,

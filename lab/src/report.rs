@@ -30,7 +30,7 @@ pub enum Value {
     Count(u64),
     /// A measured quantity.
     Number(f64),
-    /// How often a quantity was in each bucket: the bucket's lower end and the count. It has a plot, but no column.
+    /// The number of times that a quantity was in each bucket: the bucket's lower end and the count. It has a plot, but no column.
     Buckets(Vec<[u64; 2]>),
 }
 
@@ -128,7 +128,7 @@ impl Row {
     }
 }
 
-/// How far apart figures are drawn.
+/// The scale of a plot's figures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scale {
     /// From 0.
@@ -159,13 +159,13 @@ pub struct Report {
     pub title: &'static str,
     /// Heading of the column of cases.
     pub case_heading: &'static str,
-    /// How to read the figures.
+    /// Notes on how to read the figures.
     pub notes: &'static [&'static str],
     /// The columns.
     pub fields: &'static [Field],
     /// The plots.
     pub plots: &'static [Plot],
-    /// Where it was measured.
+    /// The machine that the figures are of.
     pub machine: Machine,
     /// The figures.
     pub rows: Vec<Row>,

@@ -96,7 +96,7 @@ const NOTES: &[&str] = &[
 pub enum System {
     /// The kernel's sockets over loopback, with clients that wait.
     Kernel,
-    /// The same, with clients that do not.
+    /// The kernel's sockets over loopback, with clients that do not wait.
     KernelFlood,
     /// `weir-socket` in memory.
     Weir,
@@ -177,9 +177,9 @@ struct Outcome {
 /// The options of a run.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// How long each system runs in each case, all repeats together.
+    /// The time that each system runs in each case, all repeats together, in seconds.
     pub seconds: f64,
-    /// How many runs that time is cut into.
+    /// The number of runs that this time is cut into.
     pub repeats: usize,
     /// The systems, in the order they take turns.
     pub systems: Vec<System>,

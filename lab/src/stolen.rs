@@ -49,7 +49,7 @@ impl Processors {
         stolen as f64 / busy.max(1) as f64
     }
 
-    /// How many seconds the host took since then, of all processors together. Counted in ticks, so up to one less or more than it was.
+    /// The seconds that the host took since then, of all processors together. Counted in ticks, so up to one less or more than it was.
     pub fn stolen_seconds_since(&self, before: &Processors) -> f64 {
         self.stolen.saturating_sub(before.stolen) as f64 / rustix::param::clock_ticks_per_second() as f64
     }

@@ -78,7 +78,7 @@ impl Up {
         Ok(all["topologies"][0].clone())
     }
 
-    /// How many packets each of its workers has moved on, by the counters of `weir stat -Q`.
+    /// The number of packets that each of its workers has moved on, by the counters of `weir stat -Q`.
     pub fn handled(&self) -> Result<Vec<u64>> {
         let done = self.weir(&["stat", &self.name, "--json"])?.success()?;
         let all: Value = serde_json::from_str(&done.stdout)?;

@@ -3,8 +3,8 @@
 //! The server is one that the machine has: nginx, busybox's httpd, or python3's `http.server`. It sends one small page from a file and
 //! closes.
 //!
-//! One client connects, at most once in an interval, and again at once if it is late. How long a connection took is measured
-//! from before `connect` to the end of the answer. One that is refused, times out, or brings anything but the page has failed.
+//! One client connects, at most once in an interval, and again at once if it is late. The time of a connection is measured from before
+//! `connect` to the end of the answer. A connection that is refused, times out, or brings anything but the page has failed.
 //!
 //! Limits: one connection at a time, so a pause of the path is one long connection and not as many as would have come meanwhile. The client
 //! is an ordinary thread: the time that it waits for a processor is in every figure.
@@ -113,11 +113,11 @@ fn installed(program: &str) -> Option<PathBuf> {
 /// The outcome of a client's connections.
 #[derive(Debug, Default)]
 pub struct Connections {
-    /// How long each of those that succeeded took.
+    /// The times of the connections that succeeded.
     pub took: Histogram,
-    /// How many succeeded.
+    /// The number of connections that succeeded.
     pub count: u64,
-    /// How many failed.
+    /// The number of connections that failed.
     pub failed: u64,
     /// The reason of the first failure.
     pub failure: Option<String>,

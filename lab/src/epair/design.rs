@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-/// How many packets a link holds. Designs that swap a queue out hold up to twice that, as the published ones do.
+/// The number of packets that a link holds. Designs that swap a queue out hold up to twice that, as the published ones do.
 pub const LINK_PACKETS: usize = 1024;
 
 /// The most packets that are offered together, and that a design without a rule of its own takes in one pass.

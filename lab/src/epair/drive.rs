@@ -40,7 +40,7 @@ pub struct Plan {
     pub load: Load,
     /// Packets a second, at random times; `None` for as many as will go.
     pub packets_per_s: Option<f64>,
-    /// How long the transmitter transmits.
+    /// The time for which the transmitter transmits.
     pub duration: Duration,
     /// The cores of the transmitter and of the worker.
     pub cores: [usize; 2],
@@ -233,7 +233,7 @@ struct Tally {
     waits: Histogram,
     /// The worker has found nothing and nothing has come since.
     waiting: bool,
-    /// How many packets there are, once the last has been seen.
+    /// The number of packets, once the last has been seen.
     expected: Option<u64>,
     last_left: Instant,
 }
@@ -284,7 +284,7 @@ impl Arrivals {
         arrivals
     }
 
-    /// How many are due, at most `max`; the others stay due.
+    /// The number of packets that are due, at most `max`; the others stay due.
     fn due(&mut self, now_ns: u64, max: u32) -> u32 {
         let mut count = 0;
         while count < max && self.next_ns <= now_ns as f64 {
@@ -304,7 +304,7 @@ impl Arrivals {
     }
 }
 
-/// How often this thread has slept at its own wish.
+/// The number of times that this thread has slept of its own accord.
 fn voluntary_switches() -> Result<u64> {
     let status = fs::read_to_string("/proc/thread-self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));

@@ -4,9 +4,8 @@
 //! [`FLUSH_NS`] each time it is told of new ones (a register). Packets in the ring have left once somebody who may enter the device looks
 //! (`reclaim`, a driver's `txeof`); its line is never the limit.
 //!
-//! Ownership: side 0 has an input; side 1 has the other, and the device's interrupts. Who may enter the device is each design's
-//! own.
-//! Limits: a packet is its input and number; no body is moved.
+//! Ownership: side 0 has an input; side 1 has the other, and the device's interrupts. Each design has its own rule of who may enter the
+//! device. Limits: a packet is its input and number; no body is moved.
 
 use std::time::Duration;
 
@@ -24,7 +23,7 @@ pub const FLUSH_NS: u64 = 200;
 /// A packet that is forwarded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IfqPacket {
-    /// Which input it came by.
+    /// The input that the packet came by.
     pub input: usize,
     /// Counts up from 0 within its input.
     pub number: u64,
@@ -78,7 +77,7 @@ impl MemoryDevice {
         self.sent[input]
     }
 
-    /// How many slots of the ring are free.
+    /// The number of free slots of the ring.
     pub fn room(&self) -> usize {
         RING_SLOTS - self.in_ring
     }

@@ -26,7 +26,7 @@ use crate::machine::pin;
 
 /// Packets that are transmitted together.
 const BURST: usize = 32;
-/// When to look again if nothing is due.
+/// The pause before the next look if nothing is due, in nanoseconds.
 pub const LOOK_NS: u64 = 50_000;
 
 /// The configuration of a run.
@@ -53,7 +53,7 @@ pub struct Outcome {
     pub sent_by: [u64; 2],
     /// Packets overtaken within their input.
     pub reordered: u64,
-    /// How long it took.
+    /// The time of the run, in seconds.
     pub seconds: f64,
     /// The counts of both sides.
     pub counts: Counts,

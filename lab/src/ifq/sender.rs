@@ -14,7 +14,7 @@ pub const RING_SLOTS: usize = 512;
 /// The senders of an input.
 pub struct Sender {
     mean_gap_ns: f64,
-    /// When the next packet falls due; `None` once they have ended.
+    /// The time when the next packet falls due; `None` after the last.
     next_ns: Option<f64>,
     end_ns: f64,
     random: u64,
@@ -67,7 +67,7 @@ impl Sender {
         self.waiting
     }
 
-    /// When the next packet falls due; `None` if none does before there is room, or ever.
+    /// The time when the next packet falls due; `None` if none does before there is room, or ever.
     pub fn due_ns(&self) -> Option<u64> {
         self.next_ns.filter(|_| !self.is_held).map(|due_ns| due_ns.ceil() as u64)
     }

@@ -110,7 +110,7 @@ fn workers(costs: Costs) -> Result<Vec<Worker<IfqPort>>> {
 struct Core<'a> {
     path: Worker<IfqPort>,
     input: usize,
-    /// How many inputs have ended.
+    /// The number of inputs that have ended.
     ended: &'a AtomicUsize,
     has_ended: bool,
     is_draining: bool,

@@ -2,7 +2,7 @@
 //!
 //! The path is ether -> ip, and the work comes after. Ether is handled where the packet is; the system under test is `ip`'s mode and rule,
 //! which settings therefore must not touch. Every flow's work is worker 1's: one bucket, as IPsec had one thread. Settings of steering
-//! (`maxthreads`, `rss.bits`, `rss.bucket.N`) take the place of that. Where a device's queues deal the flows they say nothing.
+//! (`maxthreads`, `rss.bits`, `rss.bucket.N`) take the place of that. The settings have no effect if a device's queues deal the flows.
 //!
 //! Source of the published figures: seed `netisr-ipsec`, 1.488 Mpps of 64-byte UDP in 2000 flows: 548.8 kpps without netisr, 426.5
 //! kpps with a queue of 256 (616976559 of 838781531 dropped), 213.3 kpps with one of 8192 (87097837 of 98903527).
@@ -52,7 +52,7 @@ impl System {
         format!("{}{}", self.mode, if self.drops { "-drop" } else { "" })
     }
 
-    /// The one of that name.
+    /// The system of that name.
     pub fn from_name(name: &str) -> Option<System> {
         System::ALL.into_iter().find(|system| system.name() == name)
     }

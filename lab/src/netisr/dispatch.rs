@@ -64,12 +64,12 @@ impl Bed {
     }
 }
 
-/// How many times each system has its turn in each case.
+/// The number of turns of each system in each case.
 fn repeats(options: &Options) -> usize {
     (options.seconds / RUN_SECONDS).round().max(1.0) as usize
 }
 
-/// How many steps the rows take.
+/// The number of steps of the rows.
 pub(super) fn steps(options: &Options) -> usize {
     let runs = options.cases.len() * options.systems.len();
     if runs == 0 { 0 } else { 1 + repeats(options) * runs }
@@ -221,7 +221,7 @@ impl Results<'_> {
         &self.options.cases[index / self.options.systems.len()]
     }
 
-    /// The same system in every case.
+    /// The rows of the same system, one for each case.
     fn sames(&self, index: usize) -> impl Iterator<Item = usize> + use<> {
         let systems = self.options.systems.len();
         (index % systems..self.outcomes.len()).step_by(systems)

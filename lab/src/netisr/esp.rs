@@ -39,7 +39,7 @@ pub use case::{EspCase, EspSystem};
 use compare::Results;
 use run::EspOutcome;
 
-/// How many runs each row has if nobody says: as in the seed.
+/// The number of runs of each row, unless said otherwise: as in the seed.
 pub(super) const RUNS: usize = 5;
 /// Runs that find the load that sealing at once carries: the highest counts, as disturbance only ever lowers it.
 const CAPACITY_RUNS: usize = 3;
@@ -75,7 +75,7 @@ fn kinds(pairs: &[Pair]) -> Vec<EspCase> {
     kinds
 }
 
-/// How many steps the rows are.
+/// The number of steps of the rows.
 pub(super) fn steps(options: &Options) -> usize {
     let pairs = pairs(options);
     kinds(&pairs).len() + (options.rounds + 1) * pairs.len()

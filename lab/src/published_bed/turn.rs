@@ -29,7 +29,7 @@ const SMALL_FRAME_BYTES: usize = 60;
 /// The load has begun when so many segments have come.
 const SEGMENTS_FIRST: u64 = 100;
 const BEGIN_LIMIT: Duration = Duration::from_secs(10);
-/// How long packets that are under way when the sender ends may take to come.
+/// The longest time that packets under way may take to come after the sender has ended.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The load of the bed.

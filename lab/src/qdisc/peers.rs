@@ -8,7 +8,7 @@
 //! - `htb-leaves`: HTB with a leaf for each client and one for the rest, each with room for its senders, so that none is dropped: a filter
 //!   for each client's port, which asks one to know the ports. The nearest to `weir limit` that a script sets up.
 //!
-//! Which of them a kernel has is tried, on a pair of their own. One that it lacks has a row that says so.
+//! The lab tries which of them the kernel has, on a pair of its own. A discipline that the kernel lacks has a row that says so.
 //!
 //! Source: tc-fq(8), tc-fq_codel(8), tc-cake(8), tc-tbf(8), tc-sfq(8), tc-htb(8), tc-u32(8).
 

@@ -1,9 +1,9 @@
 //! The tree rows of `weir lab qdisc`: floors and ceilings with a noisy neighbour, on the kernel's HTB and behind Weir's HTB and
 //! CBQ.
 //!
-//! The same tree is given to `tc` and to `weir wire --classes`: rates, ceilings, bursts, quanta, and which packet belongs
-//! where. Each leaf but the pings' is flooded by clients of its own, all at once. Beside the row of the whole, each
-//! flooded class has one (case `TREE/CLASS`), so that one class under three systems stands together.
+//! The same tree is given to `tc` and to `weir wire --classes`: rates, ceilings, bursts, quanta, and the class of each packet. Each leaf
+//! but the pings' is flooded by clients of its own, all at once. Beside the row of the whole, each flooded class has one (case
+//! `TREE/CLASS`), so that one class under three systems stands together.
 //!
 //! - `rate_share` of a class = bits of its frames that arrived / (200 Mbit/s x time); `floor_share` = the same over its own
 //!   floor instead of 200 Mbit/s. The row of the whole has the least `floor_share` and `jain` of its classes.

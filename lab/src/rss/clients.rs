@@ -16,10 +16,10 @@ use crate::clock;
 pub(super) const BATCH: usize = 64;
 /// Datagrams of a client on their way: eight times as many fit the receive buffer of one server.
 const WINDOW: u64 = 16;
-/// How long datagrams on their way may take to come at the end.
+/// The longest time that datagrams on their way may take to come at the end.
 const REST: Duration = Duration::from_millis(200);
 
-/// Whether clients wait for their echoes.
+/// The pace of clients: whether they wait for their echoes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pace {
     /// [`WINDOW`] on their way.

@@ -16,7 +16,7 @@ use super::{CLIENTS, Outcome, RssPlan};
 use crate::bed::{End, Namespace, address, veth};
 use crate::machine::{pin, process_seconds};
 
-/// How often a server looks whether it is over.
+/// The pause between two looks of a server whether it is over.
 const LOOK: Duration = Duration::from_millis(10);
 
 /// Server and clients of this host, over loopback.

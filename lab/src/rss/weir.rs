@@ -20,11 +20,11 @@ use super::{CLIENTS, FRAME_BYTES, Outcome, RssPlan};
 use crate::clock;
 use crate::machine::pin;
 
-/// How often a server looks whether it is over.
+/// The pause between two looks of a server whether it is over.
 const LOOK: Duration = Duration::from_millis(10);
 /// Datagrams in one go.
 const BATCH: usize = 256;
-/// How long datagrams on their way may take to come at the end.
+/// The longest time that datagrams on their way may take to come at the end.
 const REST: Duration = Duration::from_secs(5);
 /// The published server, and the hosts beside it.
 const SERVER: &str = "10.11.2.1";
@@ -58,7 +58,7 @@ pub(super) fn in_memory(plan: &RssPlan) -> Result<Outcome> {
     })
 }
 
-/// The same flows and generators, each to a stack of its own on its core, which hashes as the one of several workers does.
+/// The flows and generators of [`in_memory`], each to a stack of its own on its core, which hashes as the stack of several workers does.
 pub(super) fn copies(plan: &RssPlan) -> Result<Outcome> {
     let generators = generators(plan)?;
     measure(|| {

@@ -31,10 +31,10 @@ impl EspSystem {
     }
 }
 
-/// Where the workers run.
+/// The cores that the workers run on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seating {
-    /// One that receives and one that seals, each on a core of its own.
+    /// A worker that receives and a worker that seals, each on a core of its own.
     TwoCores,
     /// Both on one core, as the scheduler will have it.
     OneCore,
@@ -45,7 +45,7 @@ pub enum Seating {
 }
 
 impl Seating {
-    /// How many workers there are.
+    /// The number of workers.
     pub fn workers(self) -> usize {
         match self {
             Seating::Threads(workers) => workers,
@@ -53,7 +53,7 @@ impl Seating {
         }
     }
 
-    /// How many generators there are.
+    /// The number of generators.
     pub fn generators(self) -> usize {
         match self {
             Seating::Threads(workers) => workers,
@@ -75,9 +75,9 @@ pub struct EspCase {
     pub load_pct: f64,
     /// Whether the queue is 32 times longer.
     pub is_long: bool,
-    /// Where the workers run.
+    /// The cores that the workers run on.
     pub seating: Seating,
-    /// How many tunnels, one in the other.
+    /// The number of tunnels, one in the other.
     pub tunnels: usize,
 }
 
@@ -116,7 +116,7 @@ impl EspCase {
         EspCase { name: "nested-16", tunnels: 16, ..SMALLEST },
     ];
 
-    /// The one of that name.
+    /// The case of that name.
     pub fn from_name(name: &str) -> Option<EspCase> {
         EspCase::ALL.into_iter().find(|case| case.name == name)
     }

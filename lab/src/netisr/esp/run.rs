@@ -41,7 +41,7 @@ const FIRST_ESP: usize = 1;
 const FRAMES_BESIDE: u32 = 4096;
 /// Packets that wait for the sink.
 const HELD_PACKETS_MAX: u64 = 256;
-/// How many packets show how deep a pass goes: more than one poll brings.
+/// The number of packets that show how deep a pass goes: more than one poll brings.
 const STACK_PACKETS: u64 = 2000;
 /// The most passes in which these packets come through.
 const STACK_PASSES: usize = 100_000;
