@@ -101,7 +101,7 @@ fn message(kind: u16, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Attributes by the generated bindings' own writer, and what is in them.
+/// Attributes by the generated bindings' own writer, and their contents.
 fn attributes(draw: &mut Draw) -> (Vec<u8>, Vec<(u16, Vec<u8>)>) {
     let (mut bytes, mut all) = (Vec::new(), Vec::new());
     for _ in 0..draw.below(5) {

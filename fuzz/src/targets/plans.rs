@@ -78,7 +78,7 @@ pub fn look_at_plan(name: &str, ports: &[&str], plan: &Plan) {
     assert_eq!((joined.len(), all), (all, read.ports.len() + of_stages.sum::<usize>()), "{text}");
 }
 
-/// All of a plan but what was warned of, in the order in which a file has links.
+/// All of a plan but the things that were warned of, in the order in which a file has links.
 fn in_words(plan: &Plan) -> String {
     let mut plan = plan.clone();
     for link in &mut plan.links {

@@ -2,8 +2,8 @@
 //! not, and
 //! applications accept, read, write and close.
 //!
-//! What the host lets through has right checksums, and so has what it sends; connections, answers and frames stay within their bounds
-//! ([`TcpModel::check`]), also in a flood; and when all let go, nothing is left of any of them.
+//! Segments that the host lets through have right checksums, and so have those that it sends; connections, answers and frames stay within
+//! their bounds ([`TcpModel::check`]), also in a flood; and when all let go, nothing is left of any of them.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -64,7 +64,7 @@ pub fn tcp_segments(bytes: &[u8]) {
         let streams = bed.model.streams();
         match draw.below(16) {
             0 | 1 => {
-                // From no time at all to what a peer is given up after.
+                // From no time at all to more than the time after which a peer is given up.
                 let more_ns = draw.any_u64() % (130 * SECOND_NS);
                 let went = bed.model.pass(more_ns);
                 bed.note(&went);
@@ -230,7 +230,7 @@ impl Bed {
         }
     }
 
-    /// What the host sends is right, and clients learn what to answer.
+    /// Requires that the host's packets are right, and lets clients learn what to answer.
     fn note(&mut self, went: &[Vec<u8>]) {
         for ip in went {
             let (tcp, payload) = require_right(ip);
