@@ -28,7 +28,7 @@ use weir_lab::stolen::Processors;
 use crate::raw::RawSocket;
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// How often the time that the host has taken is noted, in nanoseconds.
+/// The pause between two notes of the time that the host has taken, in nanoseconds.
 const NOTE_EVERY_NS: u64 = 20_000_000;
 
 /// One packet: the time when it came, and the length of its frame.
@@ -104,9 +104,9 @@ impl Drop for Watch {
 /// The window that has most more than the rate.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Window {
-    /// How many bytes more.
+    /// The number of bytes beyond the limit.
     pub excess_bytes: f64,
-    /// How long it is, in nanoseconds.
+    /// The length of the window, in nanoseconds.
     pub time_ns: u64,
     /// The longest time that nothing came, before or in it, in nanoseconds.
     pub pause_ns: u64,

@@ -17,7 +17,7 @@ use weir_lab::bed::Namespace;
 const PORT: u16 = 7001;
 /// Two words: the sender's number, and how many it sent before.
 pub const HEAD_BYTES: usize = 16;
-/// How long a sender that is held stays deaf to being stopped, and the silence after which nothing more comes.
+/// The time for which a held sender stays deaf to being stopped, and the silence after which nothing more comes.
 const PATIENCE: Duration = Duration::from_millis(300);
 
 /// The datagrams that arrived.
@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_millis(300);
 pub struct Arrived {
     /// Datagrams.
     pub count: u64,
-    /// How many came after a later one of their sender.
+    /// The number of datagrams that came after a later one of their sender.
     pub reordered: u64,
 }
 

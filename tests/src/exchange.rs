@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use weir_socket::UdpSocket;
 
-/// How long anything may take.
+/// The longest time that anything may take.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 /// The published payload: frames of 510 bytes.
 pub const PAYLOAD_BYTES: usize = 510 - 42;

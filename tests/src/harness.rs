@@ -25,20 +25,20 @@ pub struct Case {
     pub name: &'static str,
     /// Whether it makes network namespaces.
     pub needs_root: bool,
-    /// How many processors it needs.
+    /// The number of processors that it needs.
     pub processors_min: usize,
     /// The test. It fails by an error or by a panic.
     pub run: fn() -> Result<()>,
 }
 
 impl Case {
-    /// The same test, which is skipped where there are fewer than two processors.
+    /// This test, which is skipped where there are fewer than two processors.
     pub const fn on_two_processors(self) -> Case {
         Case { processors_min: 2, ..self }
     }
 }
 
-/// How often a test is tried that finds a figure short.
+/// The number of tries of a test that finds a figure short.
 const TRIES: usize = 3;
 
 /// A figure of time or speed that was not reached.

@@ -17,7 +17,7 @@ use weir_lab::process::{Finished, run};
 
 /// An address of the internet that no interface of the host is near to.
 pub const INTERNET_V4: &str = "198.51.100.7";
-/// The same address of IPv6.
+/// Such an address of IPv6.
 pub const INTERNET_V6: &str = "2001:db8:7::7";
 
 const LIMIT: Duration = Duration::from_secs(30);

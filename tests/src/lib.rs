@@ -30,12 +30,12 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 
-/// How often a test repeats its work, where `WEIR_ROUNDS` says so, as `make verify` does; once in CI.
+/// The number of times that a test repeats its work, if `WEIR_ROUNDS` gives it, as `make verify` does; once in CI.
 pub fn rounds() -> Option<usize> {
     std::env::var("WEIR_ROUNDS").ok().and_then(|text| text.parse().ok())
 }
 
-/// How much of its work a test does: `here`, or `verify` where `WEIR_ROUNDS` is set, as `make verify` does.
+/// The amount of work that a test does: `here`, or `verify` where `WEIR_ROUNDS` is set, as `make verify` does.
 pub fn at_length(here: usize, verify: usize) -> usize {
     if rounds().is_some() { verify } else { here }
 }

@@ -18,13 +18,13 @@ use weir_lab::bed::Namespace;
 
 const FIRST_PORT: u16 = 7100;
 const RECEIVE_BUFFER_BYTES: libc::c_int = 4 << 20;
-/// How long a thread that is held, or gets nothing, stays deaf to being stopped.
+/// The time for which a thread that is held, or gets nothing, stays deaf to being stopped.
 const PATIENCE: Duration = Duration::from_millis(200);
 const SEGMENT_BYTES: usize = 1400;
 const SEGMENTS: usize = 40;
 const ETHERNET_IP_UDP_BYTES: f64 = 42.0;
 
-/// How a sender sends.
+/// The kind of packets that a sender sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Datagrams with so many bytes of payload.

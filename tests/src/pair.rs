@@ -16,7 +16,7 @@ use weir_lab::process::{Process, run};
 
 use crate::weir_binary;
 
-/// How long anything may take here.
+/// The longest time that anything may take here.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
 /// A pair between two hosts.
@@ -83,7 +83,7 @@ impl Pair {
         json_of(&run(&mut generator, LIMIT)?.success()?.stdout)
     }
 
-    /// How many packets the sending end has put into the ring.
+    /// The number of packets that the sending end has put into the ring.
     pub fn sent(&self) -> Result<u64> {
         let text = self.left.ip("-j -s link show dev veth0")?;
         let links: Value = serde_json::from_str(&text)?;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use weir_lab::clock::now;
 
-/// How long the loop waits for an event before it looks whether its time is over.
+/// The time that the loop waits for an event before it looks whether its time is over, in milliseconds.
 const LOOK_MS: i32 = 100;
 
 /// The counts of the senders.
@@ -21,11 +21,11 @@ const LOOK_MS: i32 = 100;
 pub struct Sent {
     /// Datagrams of each sender.
     pub counts: Vec<u64>,
-    /// How often a send that did not follow a wake said EAGAIN.
+    /// The number of sends that did not follow a wake and returned EAGAIN.
     pub refused: u64,
-    /// How often EPOLLOUT came.
+    /// The number of EPOLLOUT events.
     pub wakes: u64,
-    /// How often the send right after it said EAGAIN.
+    /// The number of sends right after such an event that returned EAGAIN.
     pub in_vain: u64,
 }
 

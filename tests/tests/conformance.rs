@@ -2,8 +2,8 @@
 //! agree within 2 %.
 //!
 //! Where the kernel's queues are shorter than what senders may have under way, as with the sixteen of `tenants`, it drops, and senders that
-//! are never held take the processors from the others: then a class with a right to more may not even offer it. There the tree itself says
-//! which rates are right, and ours are held to these: floors, and the rest in proportion to them.
+//! are never held take the processors from the others: then a class with a right to more may not even offer it. There the tree itself gives
+//! the right rates, and ours are held to these: floors, and the rest in proportion to them.
 
 use std::process::ExitCode;
 use std::time::Duration;

@@ -32,7 +32,7 @@ fn main() -> ExitCode {
     ])
 }
 
-/// How long each flood lasts: long enough to see loss, unless `make soak` asks for more.
+/// The time that each flood lasts, in seconds: long enough to see loss, unless `make soak` asks for more.
 fn seconds() -> f64 {
     std::env::var("WEIR_FLOOD_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(2.0)
 }

@@ -180,7 +180,7 @@ fn set_buffer(socket: &UdpSocket, option: i32, bytes: i32) -> Result<()> {
     Ok(())
 }
 
-/// How often this thread has given its processor up by itself: has slept.
+/// The number of times that this thread has given its processor up by itself: has slept.
 fn voluntary_switches() -> u64 {
     // SAFETY: an all-zero `rusage` is a valid value, and the pointer is to it.
     unsafe {

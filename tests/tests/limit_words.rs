@@ -219,7 +219,7 @@ fn a_queue_of_another_tool_is_left_alone() -> Result<()> {
     Ok(())
 }
 
-/// Any other owner of the name is told: another limit, or a wire that is up. The same limit may be given its name again.
+/// Any other owner of the name is told: another limit, or a wire that is up. A limit may be given its own name again.
 fn a_name_is_given_once() -> Result<()> {
     let row = Row::new(Between::Routes)?;
     let name = format!("{}-one", row.middle.name());

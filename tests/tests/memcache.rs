@@ -42,7 +42,7 @@ fn with_server(rate: Option<Rate>, ask: impl FnOnce(&Pair, &Stack) -> Result<()>
     with_workers(1, |builder| shape(builder.bucket_bits(BUCKETS.ilog2())), ask)
 }
 
-/// The same hosts with a stack of so many workers, with as many receive queues.
+/// The hosts of [`with_server`], with a stack of so many workers and as many receive queues.
 fn with_workers(
     workers: usize,
     shape: impl FnOnce(StackBuilder) -> StackBuilder,
@@ -269,7 +269,8 @@ fn two_workers_lose_nothing_and_keep_order() -> Result<()> {
     })
 }
 
-/// Each wrong argument is one sentence, of what is wrong and what to write; a port that it chooses is printed, and one client too many is told so.
+/// Each wrong argument gets one sentence, of the fault and the remedy; a port that the program chooses is printed, and one client too many is told
+/// so.
 fn the_program_says_what_is_wrong_and_which_port_it_has() -> Result<()> {
     let pair = Pair::new(1)?;
     pair.left.ip("address add 10.99.0.1/24 dev veth0")?;

@@ -340,7 +340,7 @@ impl Counter {
         Ok(Counter { reading })
     }
 
-    /// How many have arrived, when all programs that send to it have ended.
+    /// The number of datagrams that have arrived, once all programs that send to the receiver have ended.
     fn finish(self, host: &Host) -> Result<u64> {
         host.namespace.sh("ip link set lo up")?;
         host.namespace.enter(|| -> Result<()> {

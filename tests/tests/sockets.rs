@@ -46,7 +46,7 @@ fn hosts(queues: u32) -> Result<(Pair, Stack)> {
     hosts_of(queues, 1)
 }
 
-/// The same hosts with a stack of so many workers.
+/// The hosts of [`hosts`], with a stack of so many workers.
 fn hosts_of(queues: u32, workers: usize) -> Result<(Pair, Stack)> {
     let pair = Pair::new(queues)?;
     for address in ["10.99.0.1/24", "fd99::1/64"] {

@@ -227,7 +227,7 @@ fn what_cannot_be_is_said_before_anything_is_touched() -> Result<()> {
     );
     let done = row.weir(&format!("down {}", file.path()))?.success()?;
     ensure!(done.stdout.contains("there is no wc") && done.stdout.contains("removed: "), "{}", done.stdout);
-    // The same interface by two names of it.
+    // Two names of one interface.
     let pid = row.left.command("sleep").arg("1000").stdin(std::process::Stdio::null()).spawn()?;
     let pid = Sleeper(pid);
     wait_until("it is in its namespace", PATIENCE, || {

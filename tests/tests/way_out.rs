@@ -20,7 +20,7 @@ use weir_tests::{guardian, harness, privileged};
 
 const LIMIT: Duration = Duration::from_secs(30);
 const A_MOMENT: Duration = Duration::from_secs(5);
-/// How many echoes are asked for, of each version of the Internet Protocol.
+/// The number of echoes that are asked for, of each version of the Internet Protocol.
 const ECHOES: u64 = 3;
 /// The table of all runs of these tests, whose interface has the same name, as no other host's has.
 const TABLE: &str = "table inet weir0";
@@ -66,7 +66,7 @@ impl Site {
         self.host.internet.as_ref().context("an internet")
     }
 
-    /// How many of the neighbour's packets got to the office, by IPv4 and IPv6.
+    /// The number of the neighbour's packets that got to the office, by IPv4 and IPv6.
     fn intruders(&self) -> Result<[u64; 2]> {
         let office = names(1, 2);
         let before = echoes_at(&self.office)?;

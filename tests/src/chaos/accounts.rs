@@ -37,9 +37,9 @@ pub struct Terms {
     pub may_end: bool,
     /// The loss that it may cause.
     pub loss: Loss,
-    /// How soon the wire must have put the change right, where that is its business.
+    /// The time within which the wire must have put the change right, if that is its business.
     pub mended_within: Duration,
-    /// How soon traffic must flow again.
+    /// The time within which traffic must flow again.
     pub flows_within: Duration,
 }
 
@@ -87,7 +87,7 @@ impl Account {
         }
     }
 
-    /// How many are missing for which there is no account.
+    /// The number of missing datagrams for which there is no account.
     pub fn unexplained(&self, loss: Loss) -> u64 {
         self.missing.saturating_sub(self.shown + self.bound(loss))
     }

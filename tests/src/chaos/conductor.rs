@@ -211,7 +211,7 @@ impl Scene<'_> {
         self.floods.forget_below(end);
     }
 
-    /// How long it took until traffic flowed, by this wire, or by the one started at once where it ended by itself.
+    /// The time until traffic flowed, by this wire, or by the one that is started at once if this one ends by itself.
     fn traffic_or_rescue(
         &mut self,
         number: usize,

@@ -19,8 +19,8 @@ use crate::kernel::{Traces, require_same};
 
 /// The time in which the kernel, its user or a wire has to be done with something.
 const SECOND: Duration = Duration::from_secs(1);
-/// How many datagrams a flow can hand on while nothing takes them: its socket's buffer, and a ring that it has to itself; and more than
-/// that.
+/// The number of datagrams that a flow can hand on while nothing takes them: its socket's buffer, and a ring that it has to itself; and
+/// more than that.
 const MORE_THAN_HELD: u64 = 400;
 
 /// The stage of an event.
@@ -33,7 +33,7 @@ pub struct Stage<'a> {
     pub floods: &'a Floods,
     /// The patience with the machine.
     pub patience: &'a Patience,
-    /// How everything was before the first wire.
+    /// The state of everything before the first wire.
     pub before: &'a [Traces; 3],
     /// The faults that were found.
     pub faults: Vec<String>,

@@ -35,7 +35,7 @@ pub const FRAME_BYTES: u64 = 1200 + 8 + 20 + 14;
 
 const PAYLOAD_BYTES: usize = 1200;
 const PORT: u16 = 7001;
-/// How long a flow that is held stays deaf to being stopped, and a receiver that gets nothing.
+/// The time for which a held flow, or a receiver that gets nothing, stays deaf to being stopped.
 const PATIENCE: Duration = Duration::from_millis(100);
 /// Room for a second of everything that may come.
 const RECEIVE_BYTES: i32 = 64 << 20;
@@ -60,11 +60,11 @@ pub type Marks = Vec<u64>;
 /// The fate of the datagrams between two marks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fate {
-    /// How many there were.
+    /// The number of datagrams.
     pub count: u64,
-    /// How many did not arrive.
+    /// The number of datagrams that did not arrive.
     pub missing: u64,
-    /// How many came after a later one of their flow.
+    /// The number of datagrams that came after a later one of their flow.
     pub late: u64,
 }
 
@@ -100,7 +100,7 @@ impl Floods {
         Ok(floods)
     }
 
-    /// How many datagrams of each flow have been sent.
+    /// The number of datagrams of each flow that have been sent.
     pub fn sent(&self) -> Marks {
         self.flows.iter().map(|flow| flow.sent.load(Ordering::Acquire)).collect()
     }
@@ -132,7 +132,7 @@ impl Floods {
         self.flows.iter().zip(marks).for_each(|(flow, &mark)| flow.ledger().forget_below(mark));
     }
 
-    /// How many datagrams came twice.
+    /// The number of datagrams that came twice.
     pub fn twice(&self) -> u64 {
         self.flows.iter().map(|flow| flow.ledger().twice()).sum()
     }

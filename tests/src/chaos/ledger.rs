@@ -48,19 +48,19 @@ impl Ledger {
         self.next
     }
 
-    /// How many of a range have not arrived, or not yet.
+    /// The number of datagrams of a range that have not arrived, or not yet.
     pub fn missing(&self, range: &Range<u64>) -> u64 {
         let holes =
             self.holes.iter().map(|(&start, &end)| end.min(range.end).saturating_sub(start.max(range.start)));
         holes.sum::<u64>() + range.end.saturating_sub(self.next.max(range.start))
     }
 
-    /// How many of a range came after a later one.
+    /// The number of datagrams of a range that came after a later one.
     pub fn late(&self, range: &Range<u64>) -> u64 {
         self.late.iter().filter(|number| range.contains(number)).count() as u64
     }
 
-    /// How many came twice.
+    /// The number of datagrams that came twice.
     pub fn twice(&self) -> u64 {
         self.twice
     }

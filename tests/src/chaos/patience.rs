@@ -1,4 +1,4 @@
-//! How long the machine keeps the wire waiting: the time in which its processes could have run and had no processor.
+//! The time for which the machine keeps the wire waiting: the time in which its processes could have run and had no processor.
 //!
 //! A time that a promise allows is meant of a machine that runs each thread that is ready to run. The scheduler counts the time that a
 //! thread of the wire's spent ready and not running; beside it stands the time by which a thread of ours, which wants to run for a moment,
@@ -19,9 +19,9 @@ use anyhow::Result;
 use weir_lab::clock;
 
 const EVERY: Duration = Duration::from_millis(10);
-/// How many times a limit the machine may withhold before something else is the matter.
+/// The most that the machine may withhold, in times of a limit, before something else is the matter.
 const WITHHELD_MAX: u32 = 4;
-/// How much longer a sleep may take on a machine where nobody waits.
+/// The time by which a sleep may be longer on a machine where nobody waits.
 const USUAL: Duration = Duration::from_millis(1);
 
 /// A moment, and the time that the machine had withheld until then.
@@ -32,7 +32,7 @@ pub struct Since {
 }
 
 impl Since {
-    /// How much time has passed.
+    /// The time that has passed.
     pub fn elapsed(&self) -> Duration {
         self.at.elapsed()
     }

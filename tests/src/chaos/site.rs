@@ -93,7 +93,7 @@ pub struct Site {
     pub left: Namespace,
     /// The host at `wb`.
     pub right: Namespace,
-    /// Where an end can be moved to.
+    /// A namespace that an end can be moved to.
     pub elsewhere: Namespace,
 }
 

@@ -20,9 +20,9 @@ use crate::chaos::plan::At;
 use crate::chaos::site::Site;
 
 const PORT: u16 = 7002;
-/// How long a connection may stand still.
+/// The longest time that a connection may stand still.
 const PATIENCE: Duration = Duration::from_millis(250);
-/// How long it may take to be made, a round trip: so that it is tried often.
+/// The longest time that a connection may take to be made, a round trip: short, so that it is tried often.
 const CONNECT_PATIENCE: Duration = Duration::from_millis(120);
 /// The bytes that are answered as a whole.
 pub const CHUNK_BYTES: usize = 4096;
