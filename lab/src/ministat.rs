@@ -30,7 +30,7 @@ pub struct Series {
     pub min: f64,
     /// The most.
     pub max: f64,
-    /// The one in the middle, or the mean of the two that are.
+    /// The value in the middle, or the mean of the two that are.
     pub median: f64,
     /// The mean.
     pub avg: f64,

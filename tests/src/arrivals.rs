@@ -1,4 +1,5 @@
-//! When packets came out of a queue, as a packet socket at the other end of the pair sees it, and whether that keeps a limit.
+//! The times when packets came out of a queue, as a packet socket at the other end of the pair sees them, and the check that they keep a
+//! limit.
 //!
 //! ```text
 //! excess = most over all windows of (bytes in it - rate x its time) <= burst + one packet for each flow

@@ -249,7 +249,7 @@ fn two_workers_lose_nothing_and_keep_order() -> Result<()> {
             out?.iter().find(|class| class["name"] == *name)?["delivered"].as_u64()
         };
         for worker in 0..2 {
-            // Of both there are clients with fixed ports.
+            // Both workers have clients with fixed ports.
             ensure!(of_worker(worker) > Some(1000), "worker {worker} sent {:?}: {told}", of_worker(worker));
         }
         let sum = |field: &str| -> Result<u64> {

@@ -275,7 +275,7 @@ fn a_hundred_wires_in_one_process() -> Result<()> {
     for wire in 0..wires {
         file += &format!("[[wire]]\nports = [\"p{}\", \"p{}\"]\n", 2 * wire, 2 * wire + 1);
     }
-    // Of two wires the far ends are hosts of their own.
+    // The far ends of two wires are hosts of their own.
     let hosts = ["a", "b", "c", "d"].map(Namespace::new);
     let hosts = hosts.into_iter().collect::<Result<Vec<_>>>()?;
     for (end, host) in hosts.iter().enumerate() {

@@ -94,7 +94,7 @@ enum Gathers {
     One(Vec<u8>),
     /// Of a `get` the home of each key, and by worker the items that it found.
     Get(Vec<u8>, Vec<(Vec<u8>, Vec<u32>)>),
-    /// Whether the client is answered when all workers have answered.
+    /// The answers of all workers; true if the client gets an answer when all have come.
     All(bool),
     Stats(Box<Stats>),
 }

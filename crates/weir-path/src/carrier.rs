@@ -1,4 +1,4 @@
-//! Whether a device has a carrier, for the port that transmits by it.
+//! The carrier of a device, for the port that transmits by it.
 //!
 //! A device without a carrier refuses for good each packet that it is handed, and tells why only when it is asked. So the first refusal
 //! makes the port ask, at most every [`DOWN_RETRY_NS`]; while there is no carrier no more packets are handed over.

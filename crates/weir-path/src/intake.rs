@@ -47,10 +47,10 @@ pub struct Intake {
     reach: Box<[usize]>,
     /// The other workers that the port's packets come to.
     crosses: Crosses,
-    /// For each queue whether other workers kept it from being polled at its last turn.
+    /// True for each queue that other workers kept from being polled at its last turn.
     kept_out: Box<[Cell<bool>]>,
     order: PollOrder,
-    /// For each queue the places that it waits for.
+    /// The places that each queue waits for.
     gates: Box<[Gate]>,
     /// The places that are full and keep a queue with packets from being polled.
     blocked: Vec<Place>,
@@ -205,7 +205,7 @@ impl Intake {
                             egress.has_room(place) || egress.has_door(place, number, queue) || has_none()
                         })
             });
-            // Whether there is a place with room is asked first: many queues may wait for one.
+            // A place with room is looked for first: many queues may wait for one.
             let has_room = |group: usize| egress.has_room(egress.places().place_or_none(group));
             let active = || {
                 if !is_inner && !mixes && !self.order.groups_with_work().any(has_room) {

@@ -43,7 +43,7 @@ pub struct Landings {
     /// Packets from each worker.
     landed: Vec<u64>,
     receive_queues: Box<[usize]>,
-    /// For each source its worker.
+    /// The worker of each source.
     sources: Vec<usize>,
     /// The number of times that others had woken this worker when it last asked.
     woken: u64,

@@ -20,9 +20,9 @@ use crate::plan::{Attachment, Plan, StageKind, StagePlan};
 /// The owner of each port and stage.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Owners {
-    /// For each port of the plan its worker.
+    /// The worker of each port of the plan.
     pub ports: Vec<usize>,
-    /// For each stage of the plan its worker.
+    /// The worker of each stage of the plan.
     pub stages: Vec<usize>,
 }
 

@@ -103,7 +103,7 @@ pub struct Shaping {
 /// The parts beside the shaper when it is a tree.
 struct Sharing {
     classes: Arc<Classes>,
-    /// For each class of the file its number in the tree.
+    /// The number in the tree of each class of the file.
     numbers: Vec<usize>,
     free: Class<PathPacket>,
     /// Whether it is the free packets' turn.

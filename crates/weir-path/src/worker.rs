@@ -77,9 +77,9 @@ pub struct Worker<P> {
 
 /// The ports that feed the egress queues of a worker.
 pub(crate) struct Feeding {
-    /// For each egress queue the ports that feed it.
+    /// The ports that feed each egress queue.
     pub feeders: Vec<Vec<usize>>,
-    /// For each port of the plan the longest packet that comes in there, in bytes.
+    /// The longest packet that comes in at each port of the plan, in bytes.
     pub packet_bytes_max: Vec<u64>,
 }
 

@@ -22,7 +22,7 @@ use crate::queue::Queue;
 pub struct PortShare<'a> {
     queues: Vec<&'a mut Queue>,
     announcements: Arc<Announcements>,
-    /// For each queue whether it is to be looked at, announced or not.
+    /// True for each queue that is to be looked at, announced or not.
     is_due: Vec<bool>,
     is_open: bool,
     received: Count,

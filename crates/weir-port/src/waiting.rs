@@ -108,7 +108,7 @@ impl Waiting {
     fn note(&mut self, now: LetIn) {
         let last = self.notes.back().map_or(self.gone, |note| note.forwarded);
         let is_far = self.notes.back().is_none_or(|note| now.all.wrapping_sub(note.all) >= STEP_BYTES);
-        // Where no more is forwarded there is nothing to note.
+        // There is nothing to note if no more is forwarded.
         if now.forwarded != last && is_far && self.notes.len() < NOTES_MAX {
             self.notes.push_back(now);
         }

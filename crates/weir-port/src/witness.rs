@@ -1,4 +1,4 @@
-//! Whether anybody but this weir keeps a network namespace alive.
+//! The look whether anybody but this weir keeps a network namespace alive.
 //!
 //! A namespace lives as long as processes in it, mounts of it and descriptors of it, and ours are among those: a container's pair would
 //! never go if its wire held on to it. The kernel does not list the others, so one of them is looked for, a *witness*, and asked for again

@@ -30,9 +30,9 @@ pub type PartPort = EitherPort<Port, LoopPort>;
 /// The names of stages, and the ports that lead back to them.
 #[derive(Debug, Default)]
 pub struct PartStages {
-    /// For each stage its name.
+    /// The name of each stage.
     pub names: Vec<String>,
-    /// For each port that leads back its number, the place of its stage here, and the port there.
+    /// The number of each port that leads back, the place of its stage here, and the port there.
     pub loops: Vec<(usize, usize, u16)>,
     /// The longest packet that may come by these, in bytes.
     pub looped_bytes_max: u64,

@@ -46,7 +46,7 @@ pub struct PortReport {
     pub index: usize,
     /// The books of the packets that leave by it.
     pub departed: Account,
-    /// Of those, the packets that are with the device.
+    /// The packets of those that are with the device.
     pub departing: Count,
     /// The other counters of the port.
     pub port: PortStats,

@@ -42,7 +42,7 @@ impl Standstill {
         Ok(copied)
     }
 
-    /// Waits after a copy until all have acted on it. Whether a copy was made is the same for all; a worker that is slow here is not waited
+    /// Waits after a copy until all have acted on it. The outcome of the copy is the same for all; a worker that is slow here is not waited
     /// for, and acts all the same.
     pub fn leave_together(&self) {
         let _ = self.meet(3 * self.workers);

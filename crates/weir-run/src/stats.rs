@@ -137,7 +137,7 @@ pub struct WorkerStats {
     pub wake_cost_ns: u64,
     /// The time that these counters are of, in nanoseconds of the machine's clock.
     pub now_ns: u64,
-    /// When the wire came up, on the same clock.
+    /// The time when the wire came up, on the same clock.
     pub since_ns: u64,
 }
 

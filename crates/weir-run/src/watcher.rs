@@ -397,7 +397,7 @@ impl Watcher {
             let pair = self.pairs[index / 2].as_ref();
             let view = self.views[index].as_ref();
             let link = pair.map(|pair| if index % 2 == SENDER { &pair.sender } else { &pair.port });
-            // Of a pair that is gone the port alone has a name.
+            // The port alone has a name in a pair that is gone.
             let otherwise = if index % 2 == SENDER { "" } else { self.opener.interface(index / 2) };
             Device {
                 name: link.map_or(otherwise, |link| &link.name).into(),

@@ -89,13 +89,13 @@ pub struct WorkstreamStats {
     pub queued: u64,
     /// Packets that were worked on.
     pub handled: u64,
-    /// Of these, packets that go on in another row.
+    /// The packets of these that go on in another row.
     pub elsewhere: u64,
     /// Packets that are inside.
     pub held: u64,
     /// Times that senders began to be held.
     pub blocked: u64,
-    /// For how long they were held, in nanoseconds.
+    /// The time for which senders were held, in nanoseconds.
     pub blocked_ns: u64,
 }
 

@@ -16,7 +16,7 @@ const LISTED: usize = 8;
 /// The sentence that no wire and no limit is called so, with the names that there are.
 pub fn unknown(name: &str) -> String {
     let mut known = control::names();
-    // Where limits cannot be read this is not the place to say why.
+    // This is not the place to say why limits cannot be read.
     let limits = stat::limits().unwrap_or_default();
     known.extend(limits.into_iter().filter_map(|seen| Some(seen.record?.name)));
     known.sort();

@@ -24,7 +24,7 @@ use crate::frames::ethernet;
 
 const HOST: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const PEER: [u8; 6] = [2, 0, 0, 0, 0, 2];
-/// By family: the host's, and one who asks for connections.
+/// The addresses of the host, and of the peer that asks for connections, by family.
 const OWN: [&str; 2] = ["192.0.2.1", "2001:db8::1"];
 const PEERS: [&str; 2] = ["192.0.2.2", "2001:db8::2"];
 const PORT: u16 = 7;

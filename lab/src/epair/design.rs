@@ -24,7 +24,7 @@ pub struct Packet {
     pub number: u32,
     /// Whether it is the last packet.
     pub last: bool,
-    /// When it was offered, in nanoseconds since the start of the run.
+    /// The time when the packet was offered, in nanoseconds since the start of the run.
     pub sent_ns: u64,
 }
 

@@ -24,7 +24,7 @@ pub struct Weir;
 /// The worker.
 pub struct Worker {
     inbox: Inbox<Packet>,
-    /// For each link after the first, the packets in it.
+    /// The packets in each link after the first.
     lists: Vec<Vec<Packet>>,
     batch: Vec<Packet>,
     idle: Idle,

@@ -54,7 +54,7 @@ impl Costs {
 pub struct MemoryDevice {
     costs: Costs,
     in_ring: usize,
-    /// For each input the number that is due.
+    /// The number of each input that is due.
     next: [u64; 2],
     sent: [u64; 2],
     /// Packets with a lower number than one of their input before them.

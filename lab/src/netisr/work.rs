@@ -14,7 +14,7 @@ use weir_run::clock::now_ns;
 use crate::cost::Cost;
 use crate::epair::histogram::Histogram;
 
-/// Where the low half of a sequence number stands in ESP, in an IPv4 packet without options.
+/// The offset of the low half of a sequence number in ESP, in an IPv4 packet without options.
 const NUMBER_AT: usize = 14 + 20 + 4;
 
 /// The work on a packet.

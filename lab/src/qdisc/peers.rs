@@ -93,7 +93,7 @@ impl Peer {
         }
     }
 
-    /// Sets it up on `veth0`. Whether the kernel has it; any other fault is an error.
+    /// Sets the discipline up on `veth0`. Returns whether the kernel has it; any other fault is an error.
     pub fn set_up(self, namespace: &Namespace, clients: usize) -> Result<bool> {
         for way in self.ways(clients) {
             match way.iter().try_for_each(|command| namespace.tc(command).map(drop)) {

@@ -34,7 +34,7 @@ pub enum Policy {
     Cpu,
 }
 
-/// Whether a packet is handled now or later.
+/// The time when a packet is handled: now or later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Packets are handled now, on the worker that has them, whatever the policy says.

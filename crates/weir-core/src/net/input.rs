@@ -1,5 +1,5 @@
-//! Whether the header of an arriving packet may be believed: its lengths fit each other and the bytes that are there, and its checksum is
-//! right.
+//! The checks that the header of an arriving packet may be believed: its lengths fit each other and the bytes that are there, and its
+//! checksum is right.
 //!
 //! | packet | dropped as `malformed` | as `bad-checksum` |
 //! |---|---|---|

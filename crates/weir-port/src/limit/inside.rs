@@ -1,4 +1,4 @@
-//! Which end of a pair is a container's, and which its host's, as seen from one of them.
+//! The ends of a pair: the container's and the host's, as seen from one of them.
 //!
 //! | far end is in | seen | so the own end is |
 //! |---|---|---|

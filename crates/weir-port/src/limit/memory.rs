@@ -169,7 +169,7 @@ impl Arrivals {
                 bypassed_bytes: read(BYPASSED_BYTES),
                 held_ns: read(HELD_NS),
                 delay_ns,
-                // Of a packet that has just come, which the program sees to.
+                // The program stores a packet's wait before it raises the longest wait.
                 delay_ns_max: read(DELAY_NS_MAX).max(delay_ns),
             }
         };

@@ -125,7 +125,7 @@ fn traffic(place: &NetnsInterface) -> Result<QueueTraffic> {
 
 /// Puts back what is left of a limit that somebody took away.
 fn forget(place: &NetnsInterface) -> Result<Off> {
-    // Where the other end cannot be seen nothing of it can be put back either.
+    // Nothing can be put back at the other end if that cannot be seen.
     let far_end = place.far_end().ok().flatten();
     let seen = far_end.as_ref().map_or(Ok(None), |far_end| clsact::memory_at(arrivals::SPOT, far_end))?;
     let noted = clsact::memory_at(note::SPOT, place)?;

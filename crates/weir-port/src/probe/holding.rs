@@ -49,7 +49,7 @@ const MEMORY_FRAME_BYTES: u32 = 4096;
 pub struct Held {
     /// Packets sent while nothing was polled.
     pub sent_packets: u64,
-    /// Of these, packets that waited in the sender's qdisc.
+    /// The packets of these that waited in the sender's qdisc.
     pub held_packets: u64,
 }
 

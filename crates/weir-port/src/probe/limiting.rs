@@ -1,4 +1,4 @@
-//! Whether this kernel limits in place: a limit made, found, changed and removed on a pair that nobody else sees.
+//! The check that this kernel limits in place: a limit made, found, changed and removed on a pair that nobody else sees.
 
 use weir_core::rate::Rate;
 

@@ -36,7 +36,7 @@ pub(super) struct XfrmState {
     pub spi: u32,
     pub reqid: u32,
     pub is_tunnel: bool,
-    /// Whether it opens packets, where the kernel says so (6.10).
+    /// True if the association opens packets, where the kernel says so (6.10).
     pub is_inbound: Option<bool>,
     pub window: u32,
     pub is_extended: bool,
@@ -68,7 +68,7 @@ pub(super) struct XfrmPolicy {
     /// The place where the policy was found, for the user to know.
     pub at: String,
     pub selector: Selector,
-    /// Whether it is of inbound packets; none where it is passed over.
+    /// True if the policy is of inbound packets; none where it is passed over.
     pub is_inbound: Option<bool>,
     pub is_block: bool,
     pub priority: u32,
@@ -215,7 +215,7 @@ impl XfrmState {
         Ok(key.map_or((found, &self.at, ""), |key| (found, &key.at, &key.digits)))
     }
 
-    /// Where the algorithm is that is not built: with encryption, or without it the proof.
+    /// The place of the algorithm that is not built: of the encryption, or without it of the proof.
     fn wrong_at(&self) -> &str {
         let is_null = |key: &&XfrmKey| ["ecb(cipher_null)", "cipher_null"].contains(&key.name.as_str());
         let encryption = self.aead.as_ref().or(self.enc.as_ref());

@@ -53,13 +53,13 @@ pub struct MemorySummary {
     pub missed: u64,
     /// The frames, by where they were.
     pub census: Census,
-    /// For each sink its port in the plan and its counts of sequences.
+    /// The port in the plan and the counts of sequences of each sink.
     pub sinks: Vec<(usize, SequenceCounts)>,
-    /// For each stage of the plan its books.
+    /// The books of each stage of the plan.
     pub stages: Vec<Account>,
-    /// For each router its stage in the plan and its counters besides forwarding.
+    /// The stage in the plan and the counters besides forwarding of each router.
     pub routers: Vec<(usize, RouterCounts)>,
-    /// For each port of the plan the packets that left by it.
+    /// The packets that left by each port of the plan.
     pub delivered: Vec<Count>,
     /// The time from the start to the last packet that ended, in nanoseconds.
     pub elapsed_ns: u64,

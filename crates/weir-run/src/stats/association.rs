@@ -32,7 +32,7 @@ pub struct AssociationStats {
     pub udp_ports: Option<[u16; 2]>,
     /// `alive`, `soft` when a successor is due, `expired`, or `exhausted` when all sequence numbers are used.
     pub age: String,
-    /// For how long it has run, in nanoseconds.
+    /// The time for which the association has run, in nanoseconds.
     pub since_ns: u64,
     /// The highest sequence number that was sent, or proven.
     pub sequence: u64,

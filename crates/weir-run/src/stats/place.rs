@@ -27,7 +27,7 @@ pub struct PlaceStats {
     /// Its books.
     #[serde(flatten)]
     pub books: Books,
-    /// For how long its senders were blocked, in nanoseconds.
+    /// The time for which the senders of the place were blocked, in nanoseconds.
     pub blocked_ns: Option<u64>,
     /// The name of the holder of most packets that wait in it; none where nothing waits, or all of it is being sent.
     pub waits_for: Option<String>,

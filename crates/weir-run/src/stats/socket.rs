@@ -30,13 +30,13 @@ pub struct ProcessStats {
 pub struct ThrottleStats {
     /// Whether the send buffer is full, and somebody wants to send.
     pub is_throttled: bool,
-    /// Times that somebody wanted to send and it was full.
+    /// Times that somebody wanted to send and the send buffer was full.
     pub throttled: u64,
-    /// For how long it was full when somebody wanted to send, in nanoseconds.
+    /// The time that the send buffer was full when somebody wanted to send, in nanoseconds.
     pub throttled_ns: u64,
     /// Times that a waiting sender was woken.
     pub wakes: u64,
-    /// Of those, times that there was nothing to send in.
+    /// The wakes of those that found nothing to send in.
     pub empty_wakes: u64,
 }
 

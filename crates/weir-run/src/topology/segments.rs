@@ -47,7 +47,7 @@ impl TopologyReader<'_> {
         }
         let mut addresses: Seen<IpAddr> = Seen::new();
         let mut macs: Seen<EthernetAddress> = Seen::new();
-        // In the order of the file.
+        // The routers come in the order of the file.
         for (place, (table, stage)) in file.routers.iter().zip(&stages.of_routers).enumerate() {
             for (number, interface) in table.interface.iter().enumerate() {
                 let segment = root(&mut group, firsts[*stage] + number);

@@ -1,4 +1,4 @@
-//! Whether a limit was kept over *every* window, from outside, exactly and in constant memory.
+//! The check that a limit was kept over *every* window, from outside, exactly and in constant memory.
 //!
 //! ```text
 //! for all i <= k:  bytes(i..=k) x 8e9  <=  burst x 8e9 + rate x (t_k - t_i)

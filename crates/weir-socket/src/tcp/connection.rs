@@ -88,7 +88,7 @@ struct App {
     chunk: Option<(PathPacket, usize)>,
     /// Chunks that the application holds.
     unread: u32,
-    /// Whether the application was woken for the end of sending, and for the end of receiving.
+    /// True at the places of the ends that the application was woken for: the end of sending, and the end of receiving.
     told: [bool; 2],
 }
 

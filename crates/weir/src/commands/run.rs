@@ -104,7 +104,7 @@ pub struct RunArguments {
     command: Vec<OsString>,
 }
 
-/// Those among the signals passed on that a terminal sends to the program as well. (A hang-up may reach the leader of the session alone.)
+/// The signals, among those passed on, that a terminal sends to the program as well. (A hang-up may reach the leader of the session alone.)
 const FROM_TERMINAL: [i32; 3] = [SIGINT, SIGQUIT, SIGWINCH];
 
 /// Runs the command.

@@ -99,7 +99,7 @@ impl LimitTarget<'_> {
         if self.pid.is_some() || !self.is_missing() {
             return String::new();
         }
-        // Where they cannot be listed this is not the place to say why.
+        // This is not the place to say why they cannot be listed.
         let there = joints().unwrap_or_default();
         did_you_mean(self.device, there.iter().map(|joint| joint.name.as_str()))
     }
@@ -116,7 +116,7 @@ impl LimitTarget<'_> {
 /// The interfaces that send, each way.
 #[derive(Debug)]
 pub struct Ways {
-    /// The one by which the programs behind the interface send.
+    /// The interface by which the programs behind the interface send.
     pub there: NetnsInterface,
     back: Option<NetnsInterface>,
     /// Nothing tells which of them is the host's.

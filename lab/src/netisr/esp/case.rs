@@ -5,7 +5,7 @@
 use weir_core::dispatch::protocol::Mode;
 use weir_ipsec::algorithm::Algorithm;
 
-/// When ESP seals a packet, and one of two rules for a full queue.
+/// The mode of ESP's sealing, and one of two rules for a full queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EspSystem {
     /// The mode, now or later.

@@ -93,7 +93,7 @@ pub fn write(name: &str, ports: &[&str], plan: &Plan) -> String {
 
 /// The tables of an ESP alone: its name, and the ports inside and outside, without which only its associations and policies.
 pub fn write_esp(name: &str, ends: Option<[&str; 2]>, plan: &EspPlan) -> String {
-    // In the order of its ports: `INSIDE`, `OUTSIDE`.
+    // The ends are in the order of the stage's ports: `INSIDE`, `OUTSIDE`.
     let at = ends.map_or_else(Vec::new, |ends| ends.map(String::from).into());
     let mut file = TopologyFile::default();
     esp_tables(&mut file, spanned(name.into()), plan, &at);

@@ -33,7 +33,7 @@ pub fn require(topology: &Topology, wait: Option<Duration>) -> Result<(), Failur
     let is_wire = topology.plan.as_ref().is_some_and(|plan| Kind::of(plan) == Kind::Wire);
     let without = if is_wire { "" } else { ", write optional = true below its [[port]] to start without it" };
     let longer = if wait.is_some() { "longer " } else { "" };
-    // Where they cannot be listed this is not the place to say why.
+    // This is not the place to say why they cannot be listed.
     let there = joints().unwrap_or_default();
     let told = ports.into_iter().map(|(place, interface)| {
         let meant = did_you_mean(interface, there.iter().map(|joint| joint.name.as_str()));
