@@ -16,7 +16,7 @@ impl<'a> Draw<'a> {
         std::mem::take(&mut self.0)
     }
 
-    /// Whether no byte is left.
+    /// Returns whether no byte is left.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

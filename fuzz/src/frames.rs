@@ -21,7 +21,7 @@ pub struct Ends<'a> {
     pub v4: &'a [Ipv4Addr],
     /// IPv6 addresses.
     pub v6: &'a [Ipv6Addr],
-    /// Whether there are VLAN tags.
+    /// True if there are VLAN tags.
     pub is_tagged: bool,
 }
 
@@ -57,7 +57,7 @@ pub struct Said {
     pub hop_limit: u8,
     /// Both ports, where the transport has them and they are in this packet.
     pub ports: Option<[u16; 2]>,
-    /// Whether it is a fragment, or a whole packet sent as a fragment.
+    /// True if it is a fragment, or a whole packet sent as a fragment.
     pub is_fragment: bool,
     /// The extension headers before the transport.
     pub extensions: Vec<u8>,

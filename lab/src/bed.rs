@@ -29,7 +29,7 @@ const TOOL_LIMIT: Duration = Duration::from_secs(20);
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-/// Whether this process may make namespaces.
+/// Returns whether this process may make namespaces.
 pub fn is_privileged() -> bool {
     rustix::process::geteuid().is_root()
 }
@@ -49,7 +49,7 @@ pub fn sweep() -> Result<()> {
     Ok(())
 }
 
-/// Whether the words name a namespace that another process made here.
+/// Returns whether the words name a namespace that another process made here.
 pub fn is_of_others(words: &str) -> bool {
     let own = format!("{PREFIX}{}-", std::process::id());
     words.contains(PREFIX) && !words.contains(&own)

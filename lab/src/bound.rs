@@ -23,7 +23,7 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// Whether it is missed, and nothing excuses it.
+    /// Returns whether it is missed, and nothing excuses it.
     pub fn is_missed(&self) -> bool {
         !self.is_held() && self.excuse.is_none()
     }

@@ -252,7 +252,7 @@ const CASES: [Case; 7] = [
 ];
 
 impl Case {
-    /// Whether a system runs the case: the designs need two threads.
+    /// Returns whether a system runs the case: the designs need two threads.
     fn is_for(&self, system: System) -> bool {
         self.load != Load::TestBed(1) || system == System::Weir
     }

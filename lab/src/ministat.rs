@@ -95,7 +95,7 @@ pub struct Difference {
 }
 
 impl Difference {
-    /// Whether 0 is outside of the interval.
+    /// Returns whether 0 is outside of the interval.
     pub fn is_proven(&self) -> bool {
         self.diff.abs() > self.ci
     }

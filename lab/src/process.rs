@@ -81,7 +81,7 @@ impl Process {
         read_from_start(&self.stderr)
     }
 
-    /// Whether it has not ended yet.
+    /// Returns whether it has not ended yet.
     pub fn is_running(&mut self) -> Result<bool> {
         if self.status.is_none() {
             self.status = self.child.try_wait().with_context(|| format!("waiting for `{}`", self.what))?;

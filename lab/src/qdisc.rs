@@ -184,7 +184,7 @@ impl System {
         }
     }
 
-    /// Whether it shares a limit between the classes of a tree, and so has cases of its own.
+    /// Returns whether it shares a limit between the classes of a tree, and so has cases of its own.
     fn has_classes(self) -> bool {
         matches!(self, System::Htb | System::WeirHtb | System::WeirCbq)
     }

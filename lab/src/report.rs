@@ -99,7 +99,7 @@ pub struct Row {
     pub values: Vec<(&'static str, Value)>,
     /// Why this row has no figures, or must not be believed.
     pub error: Option<String>,
-    /// Whether this kernel does not have the system, which is no failure.
+    /// True if this kernel does not have the system, which is no failure.
     pub is_absent: bool,
 }
 
@@ -191,7 +191,7 @@ impl Report {
         self.fields.iter().filter(|field| !self.has_buckets(field.name))
     }
 
-    /// Whether a field holds buckets.
+    /// Returns whether a field holds buckets.
     pub fn has_buckets(&self, field: &str) -> bool {
         self.rows.iter().any(|row| matches!(row.value(field), Value::Buckets(_)))
     }
@@ -201,7 +201,7 @@ impl Report {
         self.rows.iter().filter(|row| row.error.is_some())
     }
 
-    /// Whether a row failed or a bound was missed.
+    /// Returns whether a row failed or a bound was missed.
     pub fn has_failed(&self) -> bool {
         self.failures().next().is_some() || self.bounds.iter().any(Bound::is_missed)
     }
@@ -239,7 +239,7 @@ impl Report {
     }
 }
 
-/// Whether a system is ours: a reader looks for it first.
+/// Returns whether a system is ours: a reader looks for it first.
 pub fn is_ours(system: &str) -> bool {
     system.starts_with("weir")
 }

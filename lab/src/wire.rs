@@ -87,7 +87,7 @@ impl Wire {
         self.daemon.signal(signal)
     }
 
-    /// Whether the daemon has not ended.
+    /// Returns whether the daemon has not ended.
     pub fn is_running(&mut self) -> Result<bool> {
         self.daemon.is_running()
     }

@@ -60,8 +60,8 @@ pub struct Second {
 }
 
 impl Second {
-    /// Whether the share that arrived is within `allowed` of the rate. A queue sends nothing while the host has the processor that serves
-    /// it, so packets for the time that the host took may be missing.
+    /// Returns whether the share that arrived is within `allowed` of the rate. A queue sends nothing while the host has the processor that
+    /// serves it, so packets for the time that the host took may be missing.
     pub fn is_within(&self, allowed: f64) -> bool {
         (1.0 - allowed - self.stolen_s..=1.0 + allowed).contains(&self.share)
     }

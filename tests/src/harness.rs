@@ -23,7 +23,7 @@ use weir_lab::{bed, clock, interrupt};
 pub struct Case {
     /// Its name.
     pub name: &'static str,
-    /// Whether it makes network namespaces.
+    /// True if it makes network namespaces.
     pub needs_root: bool,
     /// The number of processors that it needs.
     pub processors_min: usize,
@@ -167,7 +167,7 @@ struct Tally {
 }
 
 impl Tally {
-    /// Whether nothing failed, and nothing is unjudged that had to be judged.
+    /// Returns whether nothing failed, and nothing is unjudged that had to be judged.
     fn is_ok(&self, must_judge: bool) -> bool {
         self.failed == 0 && (self.unjudged.is_empty() || !must_judge)
     }

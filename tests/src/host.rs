@@ -103,7 +103,7 @@ impl Host {
         Ok(text.map_or("-".into(), |text| text.trim().to_string()))
     }
 
-    /// Whether the host forwards packets that come in from the internet.
+    /// Returns whether the host forwards packets that come in from the internet.
     pub fn forwards(&self) -> Result<bool> {
         Ok(self.forwarding("net.ipv4.conf.veth0.forwarding")? == "1")
     }

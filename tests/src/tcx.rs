@@ -89,12 +89,12 @@ impl Tcx {
     }
 }
 
-/// Whether the kernel does not know `BPF_LINK_CREATE` of this sort.
+/// Returns whether the kernel does not know `BPF_LINK_CREATE` of this sort.
 fn is_old_kernel(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error) == Some(libc::EINVAL) && !has_tcx()
 }
 
-/// Whether the kernel has tcx, by the name of a function of it.
+/// Returns whether the kernel has tcx, by the name of a function of it.
 fn has_tcx() -> bool {
     std::fs::read_to_string("/proc/kallsyms").is_ok_and(|symbols| symbols.contains(" tcx_prog_attach"))
 }

@@ -125,7 +125,7 @@ fn keeps_flows_in_order(row: &Row, name: &str, to: &str) -> Result<()> {
     Ok(())
 }
 
-/// Whether somebody has steered the packets that come to a host's end.
+/// Returns whether somebody has steered the packets that come to a host's end.
 fn is_steered(host: &Namespace) -> Result<bool> {
     let mask = host.sh("cat /sys/class/net/veth0/queues/rx-0/rps_cpus")?;
     Ok(mask.trim().chars().any(|digit| !"0,".contains(digit)))

@@ -291,7 +291,7 @@ fn after_a_run_was_killed_whole_a_command_puts_forwarding_back() -> Result<()> {
     Ok(())
 }
 
-/// Whether a process is there and has not ended.
+/// Returns whether a process is there and has not ended.
 fn is_running(id: &str) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with(['Z', 'X']))

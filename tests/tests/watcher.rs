@@ -234,7 +234,7 @@ fn set_mtus(rig: &Rig, mtu: u32) -> Result<()> {
     Ok(())
 }
 
-/// Whether a packet of so many bytes passes unfragmented.
+/// Returns whether a packet of so many bytes passes unfragmented.
 fn ping(rig: &Rig, bytes: u32) -> Result<bool> {
     let mut ping = rig.left.command("ping");
     let size = (bytes - 28).to_string();

@@ -74,7 +74,7 @@ impl Account {
         })
     }
 
-    /// Whether the books agree with `held`, which was counted in the queues themselves.
+    /// Returns whether the books agree with `held`, which was counted in the queues themselves.
     pub fn balances(&self, held: Count) -> bool {
         self.expected_held() == Some(held)
     }

@@ -284,7 +284,7 @@ impl Asm {
         self.slots.len()
     }
 
-    /// Whether the program has no slot yet.
+    /// Returns whether the program has no slot yet.
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }

@@ -34,7 +34,7 @@ pub struct Meta {
 }
 
 impl Meta {
-    /// Whether two packets came by the same queue at the same time.
+    /// Returns whether two packets came by the same queue at the same time.
     #[inline]
     pub fn came_with(&self, other: &Meta) -> bool {
         self.arrival_ns == other.arrival_ns && self.port == other.port && self.queue == other.queue

@@ -143,17 +143,17 @@ impl PollOrder {
         }
     }
 
-    /// Whether an announcement of `queue` would change its state.
+    /// Returns whether an announcement of `queue` would change its state.
     pub fn is_quiet(&self, queue: usize) -> bool {
         matches!(self.queues[queue].state, State::Idle | State::Suspected)
     }
 
-    /// Whether `queue` has packets, as far as is known, and has not had its turn since they came.
+    /// Returns whether `queue` has packets, as far as is known, and has not had its turn since they came.
     pub fn is_fresh(&self, queue: usize) -> bool {
         matches!(self.queues[queue].state, State::Fresh(_))
     }
 
-    /// Whether any queue is known to have packets.
+    /// Returns whether any queue is known to have packets.
     pub fn has_work(&self) -> bool {
         !self.groups_working.is_empty()
     }

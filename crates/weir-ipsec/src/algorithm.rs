@@ -172,7 +172,7 @@ pub struct Associated {
     pub spi: u32,
     /// The whole sequence number.
     pub sequence: u64,
-    /// Whether the upper half of the number is proven too.
+    /// True if the upper half of the number is proven too.
     pub extended: bool,
 }
 

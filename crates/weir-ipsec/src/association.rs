@@ -47,7 +47,7 @@ pub struct AssociationSettings {
     pub transform: Transform,
     /// Transport or tunnel, and whether in UDP.
     pub encapsulation: Encapsulation,
-    /// Whether sequence numbers have 64 bits.
+    /// True if sequence numbers have 64 bits.
     pub extended: bool,
     /// The soft and hard limits of its use.
     pub lifetime: Lifetime,
@@ -109,7 +109,7 @@ macro_rules! common {
                 self.common.usage
             }
 
-            /// Whether the association may be used no more.
+            /// Returns whether the association may be used no more.
             #[inline]
             pub fn is_over(&self, now_ns: u64) -> bool {
                 self.common.lifetime.is_over(&self.common.usage, now_ns)
@@ -120,7 +120,7 @@ macro_rules! common {
                 self.common.lifetime.age(&self.common.usage, now_ns)
             }
 
-            /// Whether the association reached a soft limit; true once.
+            /// Returns whether the association reached a soft limit; true once.
             pub fn soft_reached(&mut self, now_ns: u64) -> bool {
                 self.common.soft_reached(now_ns)
             }

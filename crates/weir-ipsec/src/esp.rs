@@ -99,7 +99,7 @@ pub fn seal(
 pub struct Wrapped {
     /// The offset of its SPI.
     esp_at: u16,
-    /// Whether its UDP wants a checksum, which covers the encrypted bytes.
+    /// True if its UDP wants a checksum, which covers the encrypted bytes.
     sums_udp: bool,
 }
 
@@ -229,7 +229,7 @@ pub struct Located {
     pub spi: u32,
     /// The lower half of the sequence number.
     pub sequence_low: u32,
-    /// Whether it is in UDP.
+    /// True if it is in UDP.
     pub udp: bool,
     headers: IpHeaders,
     esp_at: u32,

@@ -152,7 +152,7 @@ impl IpHeaders {
         self.len_at(PACKET_LEN_AT)
     }
 
-    /// Whether it is a fragment.
+    /// Returns whether it is a fragment.
     #[inline]
     pub fn is_fragment(self) -> bool {
         self.0 & 2 != 0

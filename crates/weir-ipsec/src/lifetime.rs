@@ -85,7 +85,7 @@ impl Lifetime {
         }
     }
 
-    /// Whether an association with this usage may be used no more.
+    /// Returns whether an association with this usage may be used no more.
     #[inline]
     pub fn is_over(&self, usage: &Usage, now_ns: u64) -> bool {
         usage.reached(&self.hard, now_ns)

@@ -26,7 +26,7 @@ pub enum MemcacheCommand<'b> {
     Get {
         /// The keys, one or more, with blanks between.
         keys: Keys<'b>,
-        /// Whether each item's mark of change is told.
+        /// True if each item's mark of change is told.
         with_cas: bool,
         /// The new expiry of the items, as it was sent.
         touch: Option<i64>,
@@ -43,14 +43,14 @@ pub enum MemcacheCommand<'b> {
         exptime: i64,
         /// The value.
         value: &'b [u8],
-        /// Whether nothing is answered.
+        /// True if nothing is answered.
         noreply: bool,
     },
     /// `delete`.
     Delete {
         /// The key.
         key: &'b [u8],
-        /// Whether nothing is answered.
+        /// True if nothing is answered.
         noreply: bool,
     },
     /// `incr`, `decr`.
@@ -59,9 +59,9 @@ pub enum MemcacheCommand<'b> {
         key: &'b [u8],
         /// The number to add or take off.
         delta: u64,
-        /// Whether it is added.
+        /// True if it is added.
         is_up: bool,
-        /// Whether nothing is answered.
+        /// True if nothing is answered.
         noreply: bool,
     },
     /// `touch`.
@@ -70,14 +70,14 @@ pub enum MemcacheCommand<'b> {
         key: &'b [u8],
         /// The expiry as it was sent.
         exptime: i64,
-        /// Whether nothing is answered.
+        /// True if nothing is answered.
         noreply: bool,
     },
     /// `flush_all`.
     FlushAll {
         /// The time: after so many seconds, or a date.
         exptime: i64,
-        /// Whether nothing is answered.
+        /// True if nothing is answered.
         noreply: bool,
     },
     /// `stats`, without a further word.
@@ -86,7 +86,7 @@ pub enum MemcacheCommand<'b> {
     Version,
     /// `verbosity`, which changes nothing here.
     Verbosity {
-        /// Whether nothing is answered.
+        /// True if nothing is answered.
         noreply: bool,
     },
     /// `quit`.

@@ -33,9 +33,9 @@ pub struct Connection<S> {
     first: u64,
     output: Vec<u8>,
     written: usize,
-    /// Whether the bytes that have come are no whole command.
+    /// True if the bytes that have come are no whole command.
     is_hungry: bool,
-    /// Whether no more commands are taken: the connection has ended, or is to.
+    /// True if no more commands are taken: the connection has ended, or is to.
     has_ended: bool,
 }
 
@@ -66,17 +66,17 @@ impl<S> Connection<S> {
         &self.stream
     }
 
-    /// Whether more bytes are to be read.
+    /// Returns whether more bytes are to be read.
     pub fn wants_input(&self) -> bool {
         self.is_hungry && self.may_take()
     }
 
-    /// Whether bytes are to be written.
+    /// Returns whether bytes are to be written.
     pub fn has_output(&self) -> bool {
         self.written < self.output.len()
     }
 
-    /// Whether all answers have been sent: it may be closed.
+    /// Returns whether all answers have been sent: it may be closed.
     pub fn is_done(&self) -> bool {
         self.has_ended && self.replies.is_empty() && !self.has_output()
     }

@@ -40,7 +40,7 @@ pub enum Way {
 }
 
 impl Way {
-    /// Whether packets of one receive queue may wait in several egress queues.
+    /// Returns whether packets of one receive queue may wait in several egress queues.
     pub fn mixes(self) -> bool {
         !matches!(self, Way::Egress(_))
     }
@@ -105,12 +105,12 @@ impl Between {
         self.stages.iter().map(|at| &at.stage)
     }
 
-    /// Whether packets wait in a stage for something that comes without a word, so that no more may come to stages.
+    /// Returns whether packets wait in a stage for something that comes without a word, so that no more may come to stages.
     pub fn is_waiting(&self) -> bool {
         self.stages.iter().any(|at| at.stage.is_waiting())
     }
 
-    /// Whether the stage that a way leads to takes no more packets from the queue that leads back there.
+    /// Returns whether the stage that a way leads to takes no more packets from the queue that leads back there.
     pub(crate) fn holds(&self, way: Way) -> bool {
         match way {
             Way::Stage(stage, port) => self.stages[stage].stage.holds(port),

@@ -150,7 +150,7 @@ impl Board {
         self.credit_bytes[port].store(bytes, Ordering::Relaxed);
     }
 
-    /// Whether this worker takes no packets in any more.
+    /// Returns whether this worker takes no packets in any more.
     pub(crate) fn has_ended(&self) -> bool {
         self.ending.load(Ordering::Relaxed) != Ending::Not as u8
     }
@@ -171,7 +171,7 @@ fn credit_of(gate: u64) -> Credit {
     Credit { packets: (gate >> 32) as u16, door: (gate >> 48) as u16 }
 }
 
-/// Whether packets may still come from another worker: not when all have stopped and no packet is under way, nor when one has gone.
+/// Returns whether packets may still come from another worker: not when all have stopped and no packet is under way, nor when one has gone.
 pub(crate) fn may_come(boards: &[Board]) -> bool {
     // A2, from B2.
     let ending = |board: &Board| board.ending.load(Ordering::Acquire);

@@ -16,7 +16,7 @@ pub struct Carrier {
 }
 
 impl Carrier {
-    /// Whether there was no carrier when it was last asked for, and none has come: then no packet is to be handed over.
+    /// Returns whether there was no carrier when it was last asked for, and none has come: then no packet is to be handed over.
     pub fn stays_missing(&mut self, now_ns: u64, ask: impl FnOnce() -> bool) -> bool {
         self.is_missing && !self.is_found(now_ns, ask)
     }
@@ -26,7 +26,7 @@ impl Carrier {
         self.ask_ns
     }
 
-    /// Whether there is a carrier: as it was when last asked for, or as `ask` says if that is [`DOWN_RETRY_NS`] ago.
+    /// Returns whether there is a carrier: as it was when last asked for, or as `ask` says if that is [`DOWN_RETRY_NS`] ago.
     pub fn is_found(&mut self, now_ns: u64, ask: impl FnOnce() -> bool) -> bool {
         if now_ns >= self.ask_ns {
             self.ask_ns = now_ns + DOWN_RETRY_NS;

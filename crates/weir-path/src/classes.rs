@@ -82,7 +82,7 @@ pub struct ClassConfig {
     pub burst_bytes: u64,
     /// The bytes that may pass at once at its ceiling.
     pub cburst_bytes: u64,
-    /// Whether it never borrows, for CBQ.
+    /// True if it never borrows, for CBQ.
     pub bounded: bool,
     /// The bytes of one turn of borrowing.
     pub quantum_bytes: u32,

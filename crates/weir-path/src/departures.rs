@@ -82,7 +82,7 @@ pub struct Crosses {
     pairs: Box<[(usize, usize)]>,
     /// The ports of other workers by which the packets may leave, each with its owner.
     ports: Box<[(usize, usize)]>,
-    /// Whether all packets come straight to one egress queue.
+    /// True if all packets come straight to one egress queue.
     is_straight: bool,
     /// The number of the port's first receive queue among all.
     first_flow: usize,
@@ -124,7 +124,7 @@ impl Crosses {
         self.ports.iter().map(|(_, port)| *port)
     }
 
-    /// Whether no packet of the port crosses over.
+    /// Returns whether no packet of the port crosses over.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.pairs.is_empty()
@@ -220,8 +220,8 @@ impl Departures {
         }
     }
 
-    /// Whether other workers let a receive queue of a port be polled; by stages without room for more, while fewer than `few` packets of
-    /// the queue are under way.
+    /// Returns whether other workers let a receive queue of a port be polled; by stages without room for more, while fewer than `few`
+    /// packets of the queue are under way.
     #[inline]
     pub(crate) fn admits(&self, crosses: &Crosses, queue: usize, few: u32, is_quiet: bool) -> bool {
         if crosses.is_straight {
@@ -241,7 +241,7 @@ impl Departures {
         }
     }
 
-    /// Whether a receive queue that others keep from being polled waits for a gate to open, and whether for packets to land.
+    /// Returns whether a receive queue that others keep from being polled waits for a gate to open, and whether for packets to land.
     pub(crate) fn waits_for(&self, crosses: &Crosses, queue: usize) -> [bool; 2] {
         let is_closed = match crosses.is_straight {
             true => self.credit(crosses, queue).packets == 0,
@@ -265,7 +265,8 @@ impl Departures {
         credits.fold(Credit::MOST, Credit::min)
     }
 
-    /// Whether fewer than [`UNDER_WAY_MAX`] packets are under way on each way of a port's packets that begins at a worker of `is_meant`.
+    /// Returns whether fewer than [`UNDER_WAY_MAX`] packets are under way on each way of a port's packets that begins at a worker of
+    /// `is_meant`.
     fn has_credit(&self, crosses: &Crosses, is_meant: impl Fn(usize) -> bool) -> bool {
         let mut pairs = crosses.pairs.iter().filter(|(from, _)| is_meant(*from));
         pairs.all(|&pair| self.under_way(pair) < UNDER_WAY_MAX)
@@ -278,7 +279,7 @@ impl Departures {
         handed.saturating_sub(self.boards[to].landed(from))
     }
 
-    /// Whether fewer than `few` packets of a receive queue are under way from here to each other worker, as far as is known.
+    /// Returns whether fewer than `few` packets of a receive queue are under way from here to each other worker, as far as is known.
     fn has_few_under_way(&self, flow: usize, few: u32) -> bool {
         let mut handed = self.bunches.iter().zip(self.boards.iter());
         handed.all(|(bunches, board)| {
@@ -328,7 +329,7 @@ impl Departures {
         &self.boards[self.worker]
     }
 
-    /// Whether packets may still come from the other workers.
+    /// Returns whether packets may still come from the other workers.
     pub(crate) fn may_come(&self) -> bool {
         board::may_come(&self.boards)
     }
@@ -338,7 +339,7 @@ impl Departures {
         self.board().end(Ending::Stopped);
     }
 
-    /// Whether this worker takes no packets in any more.
+    /// Returns whether this worker takes no packets in any more.
     pub(crate) fn has_stopped(&self) -> bool {
         self.board().has_ended()
     }

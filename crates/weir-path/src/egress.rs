@@ -44,7 +44,7 @@ pub struct EgressQueue {
     held_packets_max: u64,
     /// Packets that were released and are not gone, as far as is known.
     departing: u64,
-    /// Whether the port is gone.
+    /// True if the port is gone.
     is_closed: bool,
     counts: EgressCounts,
 }
@@ -70,13 +70,13 @@ impl EgressQueue {
         self.counts
     }
 
-    /// Whether the queue has room for `packets` packets, and for one more.
+    /// Returns whether the queue has room for `packets` packets, and for one more.
     fn has_more_room_than(&self, packets: u64) -> bool {
         let packets = self.shaping.held().packets + packets;
         packets + self.departing < self.held_packets_max && packets < self.shaping.packets_share()
     }
 
-    /// Whether as many packets are inside as may be.
+    /// Returns whether as many packets are inside as may be.
     fn is_at_bound(&self) -> bool {
         self.shaping.held().packets + self.departing >= self.held_packets_max
     }
@@ -122,7 +122,7 @@ fn sealed_flow(flows: usize) -> usize {
 pub struct Landed {
     /// The place.
     pub place: Place,
-    /// Whether the place is full now.
+    /// True if the place is full now.
     pub fills: bool,
     /// The packet's receive queue, by its number among those of all ports; none for a packet that a stage made.
     pub receive_queue: Option<usize>,
@@ -328,7 +328,7 @@ impl EgressQueues {
         self.default_place(egress)
     }
 
-    /// Whether packets may be brought in for a place.
+    /// Returns whether packets may be brought in for a place.
     #[inline]
     pub fn has_room(&self, place: Place) -> bool {
         // A receive queue whose place is not known yet may bring packets.
@@ -336,7 +336,8 @@ impl EgressQueues {
         queue.shaping.has_room(place.class) && !queue.is_at_bound()
     }
 
-    /// Whether a receive queue with no packets at a place may bring some in past its room: as much again as the credit is for such queues.
+    /// Returns whether a receive queue with no packets at a place may bring some in past its room: as much again as the credit is for such
+    /// queues.
     #[inline]
     pub fn has_door(&self, place: Place, port: u16, queue: usize) -> bool {
         let flow = self.first_flow[usize::from(port)] + queue;
@@ -372,7 +373,7 @@ impl EgressQueues {
         Some((port, receive_queue - self.first_flow[port]))
     }
 
-    /// Whether no packet of a receive queue waits in the class of a place, and none that could be of it.
+    /// Returns whether no packet of a receive queue waits in the class of a place, and none that could be of it.
     #[inline]
     pub fn has_none(&self, place: Place, port: u16, queue: usize) -> bool {
         self.has_none_of(place, self.first_flow[usize::from(port)] + queue)
@@ -386,7 +387,7 @@ impl EgressQueues {
             && (!self.has_stages || shaping.has_none(place.class, sealed_flow(self.flows)))
     }
 
-    /// Whether a place is kept from taking more by the bound of its egress queue, which opens without a word.
+    /// Returns whether a place is kept from taking more by the bound of its egress queue, which opens without a word.
     pub fn is_at_bound(&self, place: Place) -> bool {
         self.queues.get(place.egress).is_some_and(EgressQueue::is_at_bound)
     }

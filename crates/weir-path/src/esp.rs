@@ -245,12 +245,12 @@ impl Esp {
         self.deferral.arrive(port, packets, is_stuck)
     }
 
-    /// Whether packets wait for a number, so that no more may come.
+    /// Returns whether packets wait for a number, so that no more may come.
     pub fn is_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Whether no packets may be taken from the queue that leads back to a port.
+    /// Returns whether no packets may be taken from the queue that leads back to a port.
     pub(crate) fn holds(&self, port: u16) -> bool {
         port == QUEUES[usize::from(INSIDE)] && self.is_waiting() || self.sealing.is_full()
     }
@@ -441,7 +441,7 @@ impl Esp {
         opened.map(|()| EspVerdict::Pass(INSIDE))
     }
 
-    /// Whether a packet is a message of IKE from or to this gateway. A fragment does not tell, and counts as none.
+    /// Returns whether a packet is a message of IKE from or to this gateway. A fragment does not tell, and counts as none.
     fn is_own_ike(&self, ip: &[u8], headers: &IpHeaders, is_outbound: bool) -> bool {
         if headers.next() != number::UDP || headers.is_fragment() {
             return false;
@@ -454,7 +454,7 @@ impl Esp {
         matches!(port, IKE_PORT | UDP_PORT) && self.is_own(own(ip, headers.family()))
     }
 
-    /// Whether an address, as it stands in a packet, is one of this gateway's.
+    /// Returns whether an address, as it stands in a packet, is one of this gateway's.
     #[inline]
     fn is_own(&self, address: &[u8]) -> bool {
         self.addresses.iter().any(|own| match own {

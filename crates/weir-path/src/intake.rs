@@ -134,12 +134,12 @@ impl Intake {
         self.order.set_quantum_bytes(self.poll_budget * QUANTUM_BYTES);
     }
 
-    /// Whether a packet was announced on a queue that is taken to have none: the last look before parking.
+    /// Returns whether a packet was announced on a queue that is taken to have none: the last look before parking.
     pub fn is_announced(&self, port: &impl ReceiveQueues) -> bool {
         (0..port.queues()).any(|queue| self.order.is_quiet(queue) && port.is_announced(queue))
     }
 
-    /// Whether the intake would take in a packet that came now, as far as is known.
+    /// Returns whether the intake would take in a packet that came now, as far as is known.
     pub fn has_room(&self, between: &Between) -> bool {
         let Between { egress, frames, .. } = between;
         let has_room = |&queue: &usize| egress.has_room(egress.default_place(queue));
@@ -148,12 +148,12 @@ impl Intake {
             && (self.reach.iter().any(has_room) || !self.crosses.is_empty())
     }
 
-    /// Whether packets wait in a stage, and the port's packets may come to stages.
+    /// Returns whether packets wait in a stage, and the port's packets may come to stages.
     fn is_held(&self, between: &Between) -> bool {
         self.way.mixes() && between.is_waiting()
     }
 
-    /// Whether the intake takes no packets in, whatever place has room.
+    /// Returns whether the intake takes no packets in, whatever place has room.
     fn is_stuck(&self, is_inner: bool, between: &Between) -> bool {
         match is_inner {
             true => between.holds(self.way),
@@ -166,8 +166,8 @@ impl Intake {
         self.reach.iter().map(|&queue| egress.queues()[queue].port).chain(self.crosses.exits())
     }
 
-    /// Whether queues with packets are not polled for want of frames, or because an egress queue holds as many packets as it may. Both pass
-    /// without a word.
+    /// Returns whether queues with packets are not polled for want of frames, or because an egress queue holds as many packets as it may.
+    /// Both pass without a word.
     pub fn is_starved(&self, between: &Between) -> bool {
         let Between { egress, frames, .. } = between;
         let mut waited_for =
@@ -230,13 +230,13 @@ impl Intake {
         (0..self.kept_out.len()).filter(is_kept_out)
     }
 
-    /// Whether the intake waits for other workers' gates to open, and whether for packets to land there.
+    /// Returns whether the intake waits for other workers' gates to open, and whether for packets to land there.
     pub(crate) fn waits_over(&self, over: &Departures) -> [bool; 2] {
         let waits = self.kept_out().map(|queue| over.waits_for(&self.crosses, queue));
         waits.fold([false; 2], |all, one| [all[0] | one[0], all[1] | one[1]])
     }
 
-    /// Whether other workers let a queue be polled that they kept out: the last look before parking.
+    /// Returns whether other workers let a queue be polled that they kept out: the last look before parking.
     pub(crate) fn is_let_in(&self, over: &Departures) -> bool {
         let few = self.poll_budget_max;
         self.kept_out().any(|queue| over.admits(&self.crosses, queue, few, self.order.is_fresh(queue)))
@@ -352,7 +352,7 @@ impl Intake {
     }
 }
 
-/// Whether there are frames for all packets that a poll may bring, and for offering as many again.
+/// Returns whether there are frames for all packets that a poll may bring, and for offering as many again.
 fn has_frames(frames: &Frames) -> bool {
     frames.pool.available() >= 2 * POLL_PACKETS_MAX
 }

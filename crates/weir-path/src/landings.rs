@@ -70,9 +70,9 @@ struct Gates {
     straight: Vec<(usize, usize)>,
     /// The places that packets of `straight` came to last, each with its room as it was told.
     credits: Vec<(Place, Credit)>,
-    /// Whether the places of `credits` may be others.
+    /// True if the places of `credits` may be others.
     has_moved: bool,
-    /// Whether a gate has opened that no worker was told of.
+    /// True if a gate has opened that no worker was told of.
     has_opened: bool,
     /// The receive queues whose gates are to be told anew.
     touched: Vec<usize>,
@@ -232,13 +232,13 @@ impl Landings {
         self.inbox.counts()
     }
 
-    /// Whether others have woken this worker since it last asked.
+    /// Returns whether others have woken this worker since it last asked.
     pub(crate) fn is_woken(&mut self) -> bool {
         let woken = self.inbox.counts().kicks_sent;
         std::mem::replace(&mut self.woken, woken) != woken
     }
 
-    /// Whether another thread has called this worker since it last began to park.
+    /// Returns whether another thread has called this worker since it last began to park.
     pub fn is_called(&self) -> bool {
         self.inbox.is_called()
     }

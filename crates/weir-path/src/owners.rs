@@ -144,7 +144,7 @@ impl Owners {
 }
 
 impl Plan {
-    /// Whether the plan is two ports and the link between them.
+    /// Returns whether the plan is two ports and the link between them.
     pub fn is_wire(&self) -> bool {
         self.ports.len() == 2 && self.stages.is_empty() && self.links.len() == 1
     }
@@ -164,7 +164,7 @@ impl Plan {
 struct Joined {
     ports: Vec<usize>,
     stages: Vec<usize>,
-    /// Whether one worker has the whole part: no packet may be polled that comes to a stage in which packets wait for a number.
+    /// True if one worker has the whole part: no packet may be polled that comes to a stage in which packets wait for a number.
     is_whole: bool,
 }
 
@@ -204,7 +204,7 @@ fn parts(plan: &Plan) -> Vec<Joined> {
     parts
 }
 
-/// Whether the stage is an ESP stage whose packets wait in a queue.
+/// Returns whether the stage is an ESP stage whose packets wait in a queue.
 fn defers(stage: &StagePlan) -> bool {
     matches!(&stage.kind, StageKind::Esp(plan) if plan.dispatch.mode != Mode::Direct)
 }

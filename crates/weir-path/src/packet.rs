@@ -24,7 +24,7 @@ pub struct PathPacket {
     pub len_bytes: u16,
     /// The state of its congestion mark.
     pub ecn: Ecn,
-    /// Whether a packet that comes back from a sealer could not be proven (`esp/sealer.rs`).
+    /// True if a packet that comes back from a sealer could not be proven (`esp/sealer.rs`).
     pub(crate) is_unproven: bool,
 }
 

@@ -88,7 +88,7 @@ impl Credit {
         Credit { packets: self.packets.min(other.packets), door: self.door.min(other.door) }
     }
 
-    /// Whether this credit admits packets where `before` admitted none.
+    /// Returns whether this credit admits packets where `before` admitted none.
     pub(crate) fn opens(self, before: Credit) -> bool {
         before.packets == 0 && self.packets > 0 || before.door == 0 && self.door > 0
     }
@@ -99,7 +99,7 @@ impl Credit {
 pub struct Gate {
     places: [Place; PLACES_MAX],
     len: u8,
-    /// Whether `places` are those that the last poll filled.
+    /// True if `places` are those that the last poll filled.
     is_full: bool,
 }
 
@@ -128,7 +128,7 @@ impl Gate {
         }
     }
 
-    /// Whether the gate waits for places that were filled.
+    /// Returns whether the gate waits for places that were filled.
     pub fn is_full(&self) -> bool {
         self.is_full
     }

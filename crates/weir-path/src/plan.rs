@@ -53,7 +53,7 @@ pub struct PortPlan {
     pub limits: Option<TbfConfig>,
     /// The classes that share the limit.
     pub classes: Option<Arc<Classes>>,
-    /// Whether the interface may be missing at first: the port is closed until it is there.
+    /// True if the interface may be missing at first: the port is closed until it is there.
     pub is_optional: bool,
 }
 
@@ -152,7 +152,7 @@ impl Plan {
         hops
     }
 
-    /// Whether packets that leave by this port of a stage wait in a queue and come back.
+    /// Returns whether packets that leave by this port of a stage wait in a queue and come back.
     fn is_queue(&self, at: Attachment) -> bool {
         match at {
             Attachment::Stage(stage, port) => self.stages[stage].kind.queue_packets(port).is_some(),
@@ -194,7 +194,7 @@ impl StageKind {
         }
     }
 
-    /// Whether packets may leave by a port.
+    /// Returns whether packets may leave by a port.
     pub(crate) fn is_exit(&self, port: u16) -> bool {
         match self {
             StageKind::Bridge { .. } | StageKind::Router(_) | StageKind::Esp(_) | StageKind::Sealer => true,

@@ -25,12 +25,12 @@ pub trait ReceiveQueues {
     /// The number of receive queues.
     fn queues(&self) -> usize;
 
-    /// Whether the packets that the port brings were in the path before: they have frames, and keep their origin.
+    /// Returns whether the packets that the port brings were in the path before: they have frames, and keep their origin.
     fn is_inner(&self) -> bool {
         false
     }
 
-    /// Whether a packet was announced on `queue` since [`ReceiveQueues::expect`].
+    /// Returns whether a packet was announced on `queue` since [`ReceiveQueues::expect`].
     fn is_announced(&self, queue: usize) -> bool;
 
     /// Asks for the next packet of `queue` to be announced. The queue must be polled once more afterwards: a packet that came before
@@ -71,7 +71,7 @@ pub trait TransmitRing {
     /// If the device fails for good.
     fn flush(&mut self, carrier: &mut Carrier, now_ns: u64) -> io::Result<Transmit>;
 
-    /// Whether the device has a carrier; a request to the kernel.
+    /// Returns whether the device has a carrier; a request to the kernel.
     fn has_carrier(&self) -> bool;
 
     /// Takes back the frames whose transmission has ended, and tells `each` how many packets share an outcome.

@@ -68,7 +68,7 @@ pub struct Release {
     pub packets: usize,
     /// The time at which the next packet may leave, if it waits for that.
     pub wake_ns: Option<u64>,
-    /// Whether there was room for fewer than a burst, and more wait.
+    /// True if there was room for fewer than a burst, and more wait.
     pub is_short: bool,
 }
 
@@ -106,7 +106,7 @@ struct Sharing {
     /// The number in the tree of each class of the file.
     numbers: Vec<usize>,
     free: Class<PathPacket>,
-    /// Whether it is the free packets' turn.
+    /// True if it is the free packets' turn.
     free_is_next: bool,
 }
 
@@ -182,7 +182,7 @@ impl Shaping {
         tree.map_or(0, |tree| tree.classes.default.map_or(FREE, |class| tree.numbers[class]))
     }
 
-    /// Whether packets of a class may be marked as having met congestion.
+    /// Returns whether packets of a class may be marked as having met congestion.
     pub fn marks(&self, class: usize) -> bool {
         self.backlog(class).is_some_and(|backlog| matches!(backlog.rule().when_full, FullPolicy::Ecn(_)))
     }
@@ -273,7 +273,7 @@ impl Shaping {
         tree.free.dequeue(now_ns)
     }
 
-    /// Whether an intake may bring packets of a class in.
+    /// Returns whether an intake may bring packets of a class in.
     #[inline]
     pub fn has_room(&self, class: usize) -> bool {
         self.backlog(class)
@@ -301,7 +301,7 @@ impl Shaping {
         self.packets_share
     }
 
-    /// Whether a flow with no packets in a class may bring some in past its room: as much again as the credit is for such flows.
+    /// Returns whether a flow with no packets in a class may bring some in past its room: as much again as the credit is for such flows.
     #[inline]
     pub fn has_door(&self, class: usize, flow: usize) -> bool {
         self.backlog(class).is_some_and(|backlog| {
@@ -309,7 +309,7 @@ impl Shaping {
         })
     }
 
-    /// Whether no packet of a flow waits in a class.
+    /// Returns whether no packet of a flow waits in a class.
     #[inline]
     pub fn has_none(&self, class: usize, flow: usize) -> bool {
         self.backlog(class).is_none_or(|backlog| backlog.held_of(flow).packets == 0)

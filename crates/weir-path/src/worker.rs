@@ -42,7 +42,7 @@ pub struct Pass {
     pub moved: usize,
     /// The time at which the next pass is due if nothing happens before.
     pub wake_ns: Option<u64>,
-    /// Whether the worker would take in a packet that came now.
+    /// True if the worker would take in a packet that came now.
     pub expecting: bool,
 }
 
@@ -305,8 +305,8 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
         Ok(slept)
     }
 
-    /// Whether all packets that came in have left; to be asked when none is taken in any more. The packets that a router keeps for a
-    /// neighbour that does not answer are not waited for.
+    /// Returns whether all packets that came in have left; to be asked when none is taken in any more. The packets that a router keeps for
+    /// a neighbour that does not answer are not waited for.
     pub fn is_drained(&self) -> bool {
         self.between.egress.held().packets == 0
             && !self.between.over.as_ref().is_some_and(Departures::may_come)

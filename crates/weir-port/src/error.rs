@@ -55,7 +55,7 @@ pub enum PortError {
 }
 
 impl PortError {
-    /// Whether the error says that an interface is gone, or never was.
+    /// Returns whether the error says that an interface is gone, or never was.
     pub fn is_no_interface(&self) -> bool {
         matches!(self, PortError::NoInterface { .. })
     }

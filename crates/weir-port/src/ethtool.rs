@@ -58,21 +58,21 @@ struct Value {
     data: u32,
 }
 
-/// Whether checksums of packets sent on an interface of this thread's namespace are left to the device.
+/// Returns whether checksums of packets sent on an interface of this thread's namespace are left to the device.
 pub fn tx_checksum(name: &str) -> Result<bool> {
     let mut value = Value { command: ETHTOOL_GTXCSUM, data: 0 };
     ioctl(name, &mut value).doing(|| format!("reading the checksum offload of {name}"))?;
     Ok(value.data != 0)
 }
 
-/// Whether an interface of this thread's namespace cuts TCP packets into segments itself.
+/// Returns whether an interface of this thread's namespace cuts TCP packets into segments itself.
 pub fn tcp_segmentation(name: &str) -> Result<bool> {
     let mut value = Value { command: ETHTOOL_GTSO, data: 0 };
     ioctl(name, &mut value).doing(|| format!("reading the segmentation offload of {name}"))?;
     Ok(value.data != 0)
 }
 
-/// Whether packets that an interface of this thread's namespace receives are joined (GRO).
+/// Returns whether packets that an interface of this thread's namespace receives are joined (GRO).
 pub fn receive_offload(name: &str) -> Result<bool> {
     let mut value = Value { command: ETHTOOL_GGRO, data: 0 };
     ioctl(name, &mut value).doing(|| format!("reading the receive offload of {name}"))?;

@@ -93,7 +93,7 @@ pub struct Owner {
     pub guardian: Option<u32>,
     /// The command line of its process.
     pub command: String,
-    /// Whether the thing it held is being put back.
+    /// True if the thing it held is being put back.
     is_undone: bool,
 }
 
@@ -137,7 +137,7 @@ struct Note<T> {
 pub struct Hold {
     file: File,
     path: PathBuf,
-    /// Whether the content of the file is of no use once this is dropped.
+    /// True if the content of the file is of no use once this is dropped.
     is_new: bool,
 }
 
@@ -209,8 +209,8 @@ impl Hold {
         if is_there { Hold::try_lock(thing, libc::LOCK_EX).doing(|| doing(thing)) } else { Ok(None) }
     }
 
-    /// Whether no other process holds the thing, so that the old state must come back. Asked with [`Lock`] held, and once: a holder that is
-    /// not the last holds the thing no more.
+    /// Returns whether no other process holds the thing, so that the old state must come back. Asked with [`Lock`] held, and once: a holder
+    /// that is not the last holds the thing no more.
     pub fn is_last(&self) -> bool {
         // Where the lock cannot be tried, it is better to put back once too often.
         try_flock(&self.file, libc::LOCK_EX).unwrap_or(true)
@@ -241,7 +241,7 @@ impl Hold {
         let _ = std::fs::remove_file(&self.path);
     }
 
-    /// Whether this is on a thing of the interface of this number in this namespace.
+    /// Returns whether this is on a thing of the interface of this number in this namespace.
     pub fn is_of(&self, (namespace, ifindex): (u64, u32)) -> bool {
         let name = self.path.file_name().and_then(|name| name.to_str());
         name.is_some_and(|name| name.starts_with(&format!("{namespace}-{ifindex}-")))

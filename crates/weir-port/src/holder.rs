@@ -26,7 +26,7 @@ fn holds(descriptors: &Path, program: u32) -> bool {
     texts.any(|text| is_link_of(&text, program))
 }
 
-/// Whether the `fdinfo` of a descriptor says that it keeps this XDP program attached.
+/// Returns whether the `fdinfo` of a descriptor says that it keeps this XDP program attached.
 pub fn is_link_of(text: &str, program: u32) -> bool {
     let has = |key: &str, value: &str| {
         text.lines().any(|line| line.split_once(':').is_some_and(|(k, v)| k == key && v.trim() == value))

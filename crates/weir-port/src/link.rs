@@ -23,9 +23,9 @@ pub struct Link {
     pub kind: String,
     /// The longest payload it carries, in bytes, without the Ethernet header.
     pub mtu_bytes: u32,
-    /// Whether it is administratively up.
+    /// True if it is administratively up.
     pub up: bool,
-    /// Whether it has a carrier.
+    /// True if it has a carrier.
     pub has_carrier: bool,
     /// The bridge or bond it belongs to.
     pub master: Option<u32>,
@@ -182,7 +182,7 @@ pub struct Joint {
     pub ifindex: u32,
     /// Its name.
     pub name: String,
-    /// Whether it is an end of a pair.
+    /// True if it is an end of a pair.
     pub is_veth: bool,
     /// The bridge or bond it belongs to.
     pub master: Option<u32>,

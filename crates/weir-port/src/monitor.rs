@@ -25,9 +25,9 @@ pub enum LinkEvent {
     Changed {
         /// Its number.
         ifindex: u32,
-        /// Whether it is administratively up.
+        /// True if it is administratively up.
         up: bool,
-        /// Whether it has a carrier: of a veth, whether its other end is up too.
+        /// True if it has a carrier: of a veth, whether its other end is up too.
         has_carrier: bool,
     },
 }
@@ -115,7 +115,7 @@ impl Stir {
         self.socket.as_raw_fd()
     }
 
-    /// Whether anything has happened to an interface of one of these numbers, in any namespace, since the last call.
+    /// Returns whether anything has happened to an interface of one of these numbers, in any namespace, since the last call.
     ///
     /// # Errors
     /// If the socket will give no more messages.

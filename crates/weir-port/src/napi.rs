@@ -209,8 +209,9 @@ impl Poller {
         refuse().doing(|| "closing a poller's socket to packets".into())
     }
 
-    /// Whether this poller, and not the kernel's softirq, brings in the priming packet sent last, the `nth`: that packet is not here before
-    /// the poll, and is here after. If the softirq has the instance, it is waited for, up to `waits` times. io_uring cannot tell.
+    /// Returns whether this poller, and not the kernel's softirq, brings in the priming packet sent last, the `nth`: that packet is not
+    /// here before the poll, and is here after. If the softirq has the instance, it is waited for, up to `waits` times. io_uring cannot
+    /// tell.
     fn brings(&self, nth: u32, waits: &mut u32) -> Result<bool> {
         let Poller::Primed(socket) = self else {
             self.poll();

@@ -28,7 +28,7 @@ pub fn explained(error: ReplyError, doing: String) -> PortError {
     PortError::Kernel { doing, source: error.into() }
 }
 
-/// Whether an error is the kernel's `code`.
+/// Returns whether an error is the kernel's `code`.
 pub fn is_code(error: &PortError, code: i32) -> bool {
     matches!(error, PortError::Kernel { source, .. } if source.raw_os_error() == Some(code))
 }

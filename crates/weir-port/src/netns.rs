@@ -67,7 +67,7 @@ impl NetNs {
         self.inode
     }
 
-    /// Whether two descriptors are of the same namespace.
+    /// Returns whether two descriptors are of the same namespace.
     pub fn is(&self, other: &NetNs) -> bool {
         self.inode == other.inode
     }

@@ -181,7 +181,7 @@ impl Ownership {
         self.is_down = true;
     }
 
-    /// Whether the queues have instances other than those that are owned, as they do after the interface came up again.
+    /// Returns whether the queues have instances other than those that are owned, as they do after the interface came up again.
     pub fn is_disowned(&self) -> Result<bool> {
         let ids = napi::instances(self.pair.port.ifindex)?;
         napi::check_instances(&self.pair.port, &ids)?;

@@ -126,7 +126,7 @@ impl Port {
         self.ownership.note_up()
     }
 
-    /// Whether the queues have NAPI instances other than the owned ones, as they do after the interface came up again.
+    /// Returns whether the queues have NAPI instances other than the owned ones, as they do after the interface came up again.
     pub fn is_disowned(&self) -> Result<bool> {
         self.ownership.is_disowned()
     }

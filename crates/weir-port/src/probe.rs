@@ -72,8 +72,8 @@ const REFILLS_NS_MAX: u64 = 300_000_000;
 /// The name of the end that is in a namespace of ours.
 const NAME: &std::ffi::CStr = c"probe";
 
-/// Whether this kernel holds senders back without losing their packets: the one feature that a wire cannot do without and that the kernel
-/// does not state.
+/// Returns whether this kernel holds senders back without losing their packets: the one feature that a wire cannot do without and that the
+/// kernel does not state.
 ///
 /// Takes 50 to 90 ms on two busy cores, nearly all of it spent waiting for the kernel's grace periods: one each for the
 /// namespace, the XDP program and the tcx program.
@@ -201,8 +201,8 @@ fn checksum(pair: &ScratchPair) -> Result<()> {
     ethtool::set_tx_checksum(name, true)
 }
 
-/// Whether a packet for the kernel's own stack gets through to a socket in this thread's namespace, as priming needs; where a firewall
-/// drops it, wires poll by io_uring.
+/// Returns whether a packet for the kernel's own stack gets through to a socket in this thread's namespace, as priming needs; where a
+/// firewall drops it, wires poll by io_uring.
 pub fn primes_here() -> Result<bool> {
     let netns = NetNs::new()?;
     let pair = ScratchPair::new(c"weirprobe%d", &netns)?;

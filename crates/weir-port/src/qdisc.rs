@@ -84,7 +84,7 @@ pub struct Counters {
 pub struct Root {
     /// Its kind; empty where there is none, as on an interface that has never been up.
     pub kind: String,
-    /// Whether it is Weir's, whole.
+    /// True if it is Weir's, whole.
     pub is_ours: bool,
     /// Its losses and backlog.
     pub counters: Counters,
@@ -162,7 +162,7 @@ pub fn save(link: &Link) -> Result<Option<Saved>> {
     }
 }
 
-/// Whether the root qdisc of an interface of this thread's namespace is Weir's.
+/// Returns whether the root qdisc of an interface of this thread's namespace is Weir's.
 pub fn is_installed(ifindex: u32) -> Result<bool> {
     let mut is_there = false;
     each(&mut NetlinkSocket::new(), ifindex, |header, _| {
@@ -172,7 +172,7 @@ pub fn is_installed(ifindex: u32) -> Result<bool> {
 }
 
 impl Saved {
-    /// Whether the kernel has told all that it takes to make the qdisc again.
+    /// Returns whether the kernel has told all that it takes to make the qdisc again.
     fn is_whole(&self) -> bool {
         // A delay that varies, or slots, may follow a table that the kernel does not tell.
         let is_steady = || {
@@ -185,7 +185,7 @@ impl Saved {
     }
 }
 
-/// Whether filters choose among the classes of the qdisc with this handle.
+/// Returns whether filters choose among the classes of the qdisc with this handle.
 fn has_filters(ifindex: u32, handle: u32) -> Result<bool> {
     let doing = || format!("reading the filters of interface number {ifindex}");
     let header = Tcmsg { ifindex: ifindex as i32, parent: handle, ..Default::default() };

@@ -22,7 +22,7 @@ use crate::{ethtool, qdisc};
 /// The features that were on at a sending end and that a wire needs to be off.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Before {
-    /// Whether checksums were left to the device.
+    /// True if checksums were left to the device.
     pub tx_checksum: bool,
     /// The features by which tags went beside the frame.
     pub tag_insertions: Vec<TagInsertion>,

@@ -21,7 +21,7 @@ use crate::sys;
 pub struct Received {
     /// Its number.
     pub signal: c_int,
-    /// Whether the kernel sent it, as it does for Ctrl-C at a terminal, and not a process.
+    /// True if the kernel sent it, as it does for Ctrl-C at a terminal, and not a process.
     pub by_kernel: bool,
 }
 
@@ -46,7 +46,7 @@ fn set_mask(how: c_int, set: &libc::sigset_t) -> io::Result<()> {
     }
 }
 
-/// Whether this process was started with a signal ignored.
+/// Returns whether this process was started with a signal ignored.
 fn is_ignored(signal: c_int) -> io::Result<bool> {
     // SAFETY: all-zero is a valid `sigaction`, plain data that the kernel fills in.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };

@@ -71,7 +71,7 @@ impl PairSubnet {
     }
 }
 
-/// Whether a route to `prefix` is one to nearly everywhere.
+/// Returns whether a route to `prefix` is one to nearly everywhere.
 pub fn is_way_out(prefix: &Prefix) -> bool {
     prefix.length < WAY_OUT_LENGTH
 }

@@ -265,7 +265,7 @@ pub fn user() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// Whether this process runs as root.
+/// Returns whether this process runs as root.
 pub fn is_root() -> bool {
     user() == 0
 }

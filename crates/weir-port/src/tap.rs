@@ -33,7 +33,7 @@ const FRAME_BYTES_MIN: usize = 34;
 /// A packet socket that receives the copies; see the head of the file.
 pub struct PacketTap {
     socket: OwnedFd,
-    /// Whether a copy waits, as of the last look.
+    /// True if a copy waits, as of the last look.
     is_readable: bool,
 }
 

@@ -184,7 +184,7 @@ pub struct UndoRecord {
 }
 
 impl UndoRecord {
-    /// Whether this is about one of these interfaces, each given by its namespace and number.
+    /// Returns whether this is about one of these interfaces, each given by its namespace and number.
     pub fn is_of(&self, interfaces: &[(u64, u32)]) -> bool {
         interfaces.iter().any(|&interface| {
             let of = self.undo.ifindex().map(|ifindex| (self.netns.inode(), ifindex));
@@ -243,7 +243,7 @@ pub trait Keeper {
     /// The owner of holds on changed things; `None` where no other process shares them.
     fn owner(&self) -> Option<Owner>;
 
-    /// Whether an interface of a namespace is deleted at the end, so that its senders need not be started.
+    /// Returns whether an interface of a namespace is deleted at the end, so that its senders need not be started.
     fn deletes(&self, netns: &NetNs, ifindex: u32) -> bool;
 
     /// Tells processes that wait for this one why they wait.

@@ -40,7 +40,7 @@ pub struct View {
     pub link: Link,
     /// The queue that it sends by.
     pub queue: qdisc::Root,
-    /// Whether checksums of packets that it sends are left to the device.
+    /// True if checksums of packets that it sends are left to the device.
     pub tx_checksum: bool,
     /// The features by which VLAN tags of packets it sends go beside the frame.
     pub tag_insertions: Vec<TagInsertion>,
@@ -67,7 +67,7 @@ impl View {
     }
 }
 
-/// Whether an error says that the interface is not there, or no longer.
+/// Returns whether an error says that the interface is not there, or no longer.
 pub fn is_gone(error: &PortError) -> bool {
     let code = match error {
         PortError::Kernel { source, .. } => source.raw_os_error(),

@@ -135,7 +135,7 @@ impl Waiting {
     }
 }
 
-/// Whether one count is before another, both wrapping.
+/// Returns whether one count is before another, both wrapping.
 fn is_before(one: u32, other: u32) -> bool {
     one != other && other.wrapping_sub(one) < 1 << 31
 }

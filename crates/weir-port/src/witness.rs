@@ -40,7 +40,7 @@ impl Witness {
         Ok(Witness { identity: (about.dev(), about.ino()), without: without.to_vec(), path: None })
     }
 
-    /// Whether there is a witness.
+    /// Returns whether there is a witness.
     pub fn is_there(&mut self) -> bool {
         if self.path.as_deref().is_none_or(|path| !self.is_of(path)) {
             self.path = self.find();
@@ -114,7 +114,7 @@ fn open_at(folder: &Path, text: &str) -> Vec<PathBuf> {
     paths.filter(|path| fs::read_link(path).is_ok_and(|link| link == Path::new(text))).collect()
 }
 
-/// Whether a process is a weir: its descriptors must not count for another wire.
+/// Returns whether a process is a weir: its descriptors must not count for another wire.
 fn is_weir(folder: &Path) -> bool {
     fs::read_to_string(folder.join("comm")).is_ok_and(|name| name.starts_with("weir"))
 }

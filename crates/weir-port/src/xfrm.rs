@@ -118,7 +118,7 @@ fn request(socket: &OwnedFd, kind: u16, body: &[u8]) -> io::Result<()> {
     sys::check(sent as i32).map(drop)
 }
 
-/// Whether the last of these messages ends a dump.
+/// Returns whether the last of these messages ends a dump.
 fn is_end(mut bytes: &[u8]) -> bool {
     while let Some(header) = bytes.first_chunk::<HEADER_BYTES>() {
         let length = u32::from_ne_bytes([header[0], header[1], header[2], header[3]]) as usize;

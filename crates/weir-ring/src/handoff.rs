@@ -343,7 +343,7 @@ impl<T: Send> Inbox<T> {
         })
     }
 
-    /// Whether any thread has called this worker since it last said that it will block.
+    /// Returns whether any thread has called this worker since it last said that it will block.
     pub fn is_called(&self) -> bool {
         self.pending.bits() != 0
     }

@@ -112,7 +112,7 @@ impl<T: Send> Injector<T> {
         count
     }
 
-    /// Whether the worker has gone.
+    /// Returns whether the worker has gone.
     pub fn is_abandoned(&self) -> bool {
         // A6, from R6.
         self.shared.closed.0.load(Ordering::Acquire)
@@ -171,7 +171,7 @@ impl<T: Send> Injected<T> {
         self.shared.tail.0.load(Ordering::Relaxed).wrapping_sub(self.head)
     }
 
-    /// Whether the oldest element is there to take.
+    /// Returns whether the oldest element is there to take.
     pub(crate) fn is_ready(&self) -> bool {
         self.stamped(self.head)
     }

@@ -62,7 +62,7 @@ pub struct Census {
 }
 
 impl Census {
-    /// Whether every frame is in exactly one place.
+    /// Returns whether every frame is in exactly one place.
     pub fn balances(&self) -> bool {
         self.total == self.shared + self.cached + self.out
     }

@@ -194,7 +194,7 @@ impl<T: Send> Producer<T> {
         self.shared.capacity
     }
 
-    /// Whether the consumer has gone: no element will be taken any more, and [`Producer::take_back`] returns the rest.
+    /// Returns whether the consumer has gone: no element will be taken any more, and [`Producer::take_back`] returns the rest.
     #[inline]
     pub fn is_abandoned(&self) -> bool {
         // A3, from R3 of the consumer.
@@ -316,14 +316,14 @@ impl<T: Send> Consumer<T> {
         self.seen_tail.wrapping_sub(self.head)
     }
 
-    /// Whether no element is there now.
+    /// Returns whether no element is there now.
     #[inline]
     pub fn is_empty(&mut self) -> bool {
         self.len() == 0
     }
 
-    /// Whether the producer has gone. The elements it left can still be taken: when this is true and a *later* look finds the ring empty,
-    /// it will stay empty.
+    /// Returns whether the producer has gone. The elements it left can still be taken: when this is true and a *later* look finds the ring
+    /// empty, it will stay empty.
     #[inline]
     pub fn is_abandoned(&self) -> bool {
         // A3, from R3 of the producer.

@@ -55,7 +55,7 @@ impl Books {
         }
     }
 
-    /// Whether accepted = delivered + dropped + held, in packets and in bytes.
+    /// Returns whether accepted = delivered + dropped + held, in packets and in bytes.
     pub fn balance(&self) -> bool {
         u128::from(self.accepted.packets) == self.explained(|amount| amount.packets)
             && u128::from(self.accepted.bytes) == self.explained(|amount| amount.bytes)

@@ -87,7 +87,7 @@ pub struct SetClasses {
 pub struct ApplyFile {
     /// The text of the file.
     pub text: String,
-    /// Whether the file is only checked, and the changes said.
+    /// True if the file is only checked, and the changes said.
     pub is_trial: bool,
 }
 
@@ -228,7 +228,7 @@ fn killed(path: &Path) -> String {
     )
 }
 
-/// Whether a wire left its socket for good: not one whose guardian is about to remove it, nor one that is just being made.
+/// Returns whether a wire left its socket for good: not one whose guardian is about to remove it, nor one that is just being made.
 fn is_left(path: &Path, until_ns: u64) -> bool {
     loop {
         let refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
@@ -270,13 +270,13 @@ fn sockets() -> Vec<PathBuf> {
     paths
 }
 
-/// Whether nobody listens there; a wire that may not be asked is one that is up.
+/// Returns whether nobody listens there; a wire that may not be asked is one that is up.
 fn has_gone(path: &Path) -> bool {
     use io::ErrorKind::{ConnectionRefused, NotFound};
     UnixStream::connect(path).is_err_and(|error| matches!(error.kind(), ConnectionRefused | NotFound))
 }
 
-/// Whether somebody listens there.
+/// Returns whether somebody listens there.
 pub fn is_up(path: &Path) -> bool {
     !has_gone(path)
 }

@@ -65,7 +65,7 @@ impl Crew {
         &self.constants.ports
     }
 
-    /// Whether an error says that it went down while it was asked.
+    /// Returns whether an error says that it went down while it was asked.
     pub fn is_going_down(error: &str) -> bool {
         error == GOING_DOWN
     }

@@ -78,7 +78,7 @@ pub struct Sent {
     pub account: Account,
     /// Packets that were made and are still inside.
     pub held: Count,
-    /// Whether the interface vanished.
+    /// True if the interface vanished.
     pub is_gone: bool,
 }
 

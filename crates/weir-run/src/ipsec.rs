@@ -207,7 +207,7 @@ fn numbers_from(first: u64, association: &AssociationPlan) -> Result<SequenceNum
     }
 }
 
-/// Whether the file of an association that goes on still has the key that it runs with; it may be gone, from `/run` for instance.
+/// Returns whether the file of an association that goes on still has the key that it runs with; it may be gone, from `/run` for instance.
 fn has_same_key(association: &AssociationPlan, fingerprint: Option<Fingerprint>) -> Result<(), String> {
     let Some(file) = association.key_file.as_ref().filter(|file| Path::new(file).exists()) else {
         return Ok(());

@@ -49,7 +49,7 @@ pub fn check_burst(burst_bytes: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether a wire or a topology can be called so, by which a control socket is found.
+/// Returns whether a wire or a topology can be called so, by which a control socket is found.
 pub fn is_path_name(name: &str) -> bool {
     let fits = |c: char| c.is_ascii_alphanumeric() || "-_.@".contains(c);
     !name.is_empty() && name.len() <= 64 && !name.starts_with('.') && name.chars().all(fits)
@@ -58,8 +58,8 @@ pub fn is_path_name(name: &str) -> bool {
 /// The rule for names of wires and topologies, in words.
 pub const PATH_NAME_IS: &str = "1 to 64 letters, digits or any of -_.@ (and no dot in front)";
 
-/// Whether a limit in place can be called so, which may be any interface's name. The name is text in the limit's memory, and a file's name
-/// where a wire is looked for by it.
+/// Returns whether a limit in place can be called so, which may be any interface's name. The name is text in the limit's memory, and a
+/// file's name where a wire is looked for by it.
 pub fn is_name(name: &str) -> bool {
     let fits = |c: char| !c.is_control() && !c.is_whitespace() && c != '/';
     !name.is_empty() && name.len() <= 64 && !name.starts_with('.') && name.chars().all(fits)

@@ -108,9 +108,9 @@ pub enum MemoryEnd {
 pub struct Seat {
     /// The core that it stays on; the scheduler chooses if there is none.
     pub core: Option<usize>,
-    /// Whether it goes before all threads that are not real-time.
+    /// True if it goes before all threads that are not real-time.
     pub is_realtime: bool,
-    /// Whether others need the core, so that it never spins.
+    /// True if others need the core, so that it never spins.
     pub is_shared: bool,
 }
 

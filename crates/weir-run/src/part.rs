@@ -103,7 +103,7 @@ impl Part {
         if is_here { self.path.end_mut(index).0.port.kernel_mut() } else { None }
     }
 
-    /// Whether an interface of it is gone, or in another namespace.
+    /// Returns whether an interface of it is gone, or in another namespace.
     pub fn has_lost_an_end(&self) -> bool {
         let mut ports = self.path.ends().iter().filter_map(|end| end.port.kernel());
         ports.any(|port| Link::by_index(port.link().ifindex).is_err_and(|error| error.is_no_interface()))

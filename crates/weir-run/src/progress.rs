@@ -43,7 +43,7 @@ pub struct WorkerProgress {
     pub delivered: Count,
     /// Packets of generators seen, those dropped included.
     pub numbered: u64,
-    /// Whether it takes nothing in any more.
+    /// True if it takes nothing in any more.
     pub is_closed: bool,
 }
 
@@ -76,13 +76,13 @@ impl ProgressBoard {
         (delivered, sum(|line| &line.numbered))
     }
 
-    /// Whether nothing more is taken in.
+    /// Returns whether nothing more is taken in.
     pub fn is_closed(&self) -> bool {
         // A0, from R0.
         self.lines.iter().all(|line| line.is_closed.load(Ordering::Acquire))
     }
 
-    /// Whether nothing more is taken in, and nothing is inside.
+    /// Returns whether nothing more is taken in, and nothing is inside.
     pub fn is_at_rest(&self) -> bool {
         if !self.is_closed() {
             return false;
@@ -102,12 +102,12 @@ impl ProgressBoard {
         self.is_ending.store(true, Ordering::Relaxed);
     }
 
-    /// Whether nothing more is to be taken in.
+    /// Returns whether nothing more is to be taken in.
     pub fn is_stopping(&self) -> bool {
         self.is_stopping.load(Ordering::Relaxed)
     }
 
-    /// Whether workers are to end.
+    /// Returns whether workers are to end.
     pub fn is_ending(&self) -> bool {
         self.is_ending.load(Ordering::Relaxed)
     }

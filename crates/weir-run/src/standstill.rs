@@ -24,7 +24,7 @@ pub struct Standstill {
 #[derive(Default)]
 struct State {
     arrivals: usize,
-    /// Whether a worker has gone on without the others.
+    /// True if a worker has gone on without the others.
     is_over: bool,
 }
 

@@ -131,7 +131,7 @@ pub struct WorkerStats {
     pub kicks: u64,
     /// The core that it is on, of a stack when it was asked; of several workers the last one's.
     pub cpu: usize,
-    /// Whether it stays there; of several workers the last one's.
+    /// True if it stays there; of several workers the last one's.
     pub is_bound: bool,
     /// The cost of a wake-up here, in nanoseconds.
     pub wake_cost_ns: u64,
@@ -204,7 +204,7 @@ impl Snapshot {
         Ok(snapshot)
     }
 
-    /// Whether nothing is up.
+    /// Returns whether nothing is up.
     pub fn is_empty(&self) -> bool {
         self.wires.is_empty() && self.topologies.is_empty()
     }

@@ -201,6 +201,6 @@ pub struct LimitWanted {
     pub burst_bytes: Option<u64>,
     /// The classes that share it; without any, none.
     pub classes: Classes,
-    /// Whether it may be missing.
+    /// True if it may be missing.
     pub is_optional: bool,
 }

@@ -123,7 +123,7 @@ struct Watcher {
     views: Vec<Option<View>>,
     /// Rounds that failed, in a row.
     failures: u32,
-    /// Whether it ends: nothing is put right any more.
+    /// True if it ends: nothing is put right any more.
     is_over: bool,
     tell: Box<dyn Fn(News) -> bool + Send>,
 }
@@ -416,7 +416,7 @@ struct Finding {
     pair: usize,
     /// The namespace of its other end now.
     place: Arc<NetNs>,
-    /// Whether that is another than before.
+    /// True if that is another than before.
     has_moved: bool,
     /// The remedies for the port, and for its other end.
     remedies: [Vec<Remedy>; 2],

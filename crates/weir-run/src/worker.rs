@@ -66,7 +66,7 @@ pub enum Request {
 /// A change of the limits and classes of ports. All workers get the same, each changes its own, and all or none do.
 pub struct Reshape {
     shapes: Vec<PortShape>,
-    /// Whether it is only checked.
+    /// True if it is only checked.
     is_trial: bool,
     together: Standstill,
     refused: Mutex<Option<(usize, String)>>,

@@ -62,7 +62,7 @@ pub struct WorkstreamStats {
     pub wsid: usize,
     /// The CPU that its worker is on.
     pub cpu: usize,
-    /// Whether its worker stays there: so did all of older versions that had workstreams.
+    /// True if its worker stays there: so did all of older versions that had workstreams.
     #[serde(default = "is_bound_if_not_told")]
     pub is_bound: bool,
     /// The protocol: `ether/A->B`.

@@ -24,7 +24,7 @@ pub struct Effects {
     pub step_at_ns: Option<u64>,
     /// The time at which Weir's worker, which is parked, is to be woken by its timer.
     pub wake_at_ns: Option<u64>,
-    /// Whether Weir's worker was kicked out of its park.
+    /// True if Weir's worker was kicked out of its park.
     pub kicked: bool,
     /// The time for which the step kept its CPU.
     pub work_ns: u64,

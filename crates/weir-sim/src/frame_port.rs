@@ -29,7 +29,7 @@ pub struct FramePort {
     in_flight: Vec<u32>,
     /// The packets that left, in order.
     pub left: Vec<Vec<u8>>,
-    /// Whether packets that leave are not completed.
+    /// True if packets that leave are not completed.
     pub is_stuck: bool,
 }
 

@@ -49,12 +49,12 @@ pub struct Outcome {
     pub parks: u64,
     /// Times a blocked worker was kicked.
     pub kicks: u64,
-    /// Whether some stage can be reached from itself.
+    /// True if some stage can be reached from itself.
     pub has_cycle: bool,
 }
 
 impl Outcome {
-    /// Whether all packets came out.
+    /// Returns whether all packets came out.
     pub fn is_complete(&self) -> bool {
         self.delivered == self.offered
     }
@@ -357,7 +357,7 @@ impl Run {
         }
     }
 
-    /// Whether the input of `worker` holds anything: packets in its rings, frames for packets that wait.
+    /// Returns whether the input of `worker` holds anything: packets in its rings, frames for packets that wait.
     fn has_input(&self, worker: usize) -> bool {
         let is_mine = |stage: usize| self.owner[stage] == worker;
         self.rings.iter().any(|ring| is_mine(ring.to) && !ring.packets.is_empty())

@@ -256,7 +256,7 @@ impl Scenario {
 }
 
 impl Bound {
-    /// Whether `value` keeps the bound.
+    /// Returns whether `value` keeps the bound.
     pub fn holds(self, value: f64) -> bool {
         match self {
             Bound::Within(middle, half) => (value - middle).abs() <= half,

@@ -69,7 +69,7 @@ pub const MACHINE: MachineParameters = MachineParameters {
 /// A published figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Figure {
-    /// Whether the RFC's patches were applied.
+    /// True if the RFC's patches were applied.
     pub rfc: bool,
     /// The number of clients.
     pub clients: usize,
@@ -77,7 +77,7 @@ pub struct Figure {
     pub limit_bytes: u64,
     /// The published loss.
     pub lost_pct: Lost,
-    /// Whether a parameter of [`MACHINE`] was fitted to it.
+    /// True if a parameter of [`MACHINE`] was fitted to it.
     pub is_fitted: bool,
 }
 

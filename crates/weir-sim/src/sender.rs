@@ -72,7 +72,7 @@ pub struct Sender {
     pub wait: Wait,
     /// Its present state.
     pub state: State,
-    /// Whether it was woken for room and has not sent since.
+    /// True if it was woken for room and has not sent since.
     pub woken: bool,
     /// The packets handed to the network; also the next one's sequence number.
     pub sent: u64,
@@ -95,7 +95,7 @@ impl Sender {
         }
     }
 
-    /// Whether it can send on `socket` now.
+    /// Returns whether it can send on `socket` now.
     pub fn may_send(&self, socket: &Socket) -> bool {
         match self.wait {
             Wait::Block => socket.may_send(),

@@ -44,17 +44,17 @@ impl Socket {
         Socket { sndbuf_bytes, wmem_alloc_bytes: 0, backpressure: Backpressure::Unthrottled }
     }
 
-    /// Whether another packet may be charged.
+    /// Returns whether another packet may be charged.
     pub fn has_room(&self) -> bool {
         self.wmem_alloc_bytes < self.sndbuf_bytes
     }
 
-    /// Whether `send` takes a packet now.
+    /// Returns whether `send` takes a packet now.
     pub fn may_send(&self) -> bool {
         self.backpressure != Backpressure::Throttled && self.has_room()
     }
 
-    /// Whether a sleeper is woken, and `EPOLLOUT` reported.
+    /// Returns whether a sleeper is woken, and `EPOLLOUT` reported.
     pub fn is_writeable(&self) -> bool {
         self.backpressure != Backpressure::Throttled && self.wmem_alloc_bytes < self.sndbuf_bytes / 2
     }

@@ -49,7 +49,7 @@ struct Bench {
     /// The time that a pass of each worker takes, and the time until which its present one takes.
     pass_ns: Vec<u64>,
     busy_until_ns: Vec<u64>,
-    /// Whether calls of other workers are lost.
+    /// True if calls of other workers are lost.
     is_deaf: bool,
     random: Prng,
     now_ns: u64,

@@ -59,7 +59,7 @@ impl<'s> Datagrams<'s> {
         self.held.len()
     }
 
-    /// Whether the batch is empty.
+    /// Returns whether the batch is empty.
     pub fn is_empty(&self) -> bool {
         self.held.is_empty()
     }

@@ -266,9 +266,9 @@ fn quoted_error(frame: &[u8]) -> Option<(SocketAddr, i32)> {
 pub(crate) struct Held {
     /// The lane that the datagram came by, if it was received.
     pub(crate) lane: u16,
-    /// Whether the datagram was received, and so goes back to its sender if it is sent.
+    /// True if the datagram was received, and so goes back to its sender if it is sent.
     pub(crate) is_received: bool,
-    /// Whether the payload may have changed since it came in.
+    /// True if the payload may have changed since it came in.
     pub(crate) is_changed: bool,
     /// The ECN codepoint that the datagram is sent with.
     pub(crate) ecn: u8,

@@ -250,7 +250,7 @@ impl SendHalf {
         }
     }
 
-    /// Whether the worker has gone.
+    /// Returns whether the worker has gone.
     pub(crate) fn is_abandoned(&self) -> bool {
         self.sent.is_abandoned()
     }
@@ -261,7 +261,7 @@ impl SendHalf {
         shared.note_throttled(|| !spare.is_empty() || !empty.is_empty());
     }
 
-    /// Whether there is a frame to send in.
+    /// Returns whether there is a frame to send in.
     pub(crate) fn is_writable(&mut self) -> bool {
         !self.spare.is_empty() || !self.empty.is_empty()
     }
@@ -278,7 +278,7 @@ impl SendHalf {
         Ok(woken.there_is)
     }
 
-    /// Whether there is a frame, or the worker has gone, or the stream has ended; otherwise this task is woken when one of these is so.
+    /// Returns whether there is a frame, or the worker has gone, or the stream has ended; otherwise this task is woken when one of these is so.
     #[cfg(feature = "tokio")]
     pub(crate) fn ask(&mut self, waker: &Waker) -> bool {
         let SendHalf { empty, spare, sent, shared, task: (task, waits), .. } = self;
@@ -339,17 +339,17 @@ impl ReceiveHalf {
         taken
     }
 
-    /// Whether a worker has gone and no datagram is left.
+    /// Returns whether a worker has gone and no datagram is left.
     pub(crate) fn is_abandoned(&mut self) -> bool {
         is_any_abandoned(&self.received) && !self.is_readable()
     }
 
-    /// Whether a datagram has come.
+    /// Returns whether a datagram has come.
     pub(crate) fn is_readable(&mut self) -> bool {
         has_any(&mut self.received)
     }
 
-    /// Whether a datagram has come, or a worker has gone, or the stream has ended; otherwise this task is woken when one of these is so.
+    /// Returns whether a datagram has come, or a worker has gone, or the stream has ended; otherwise this task is woken when one of these is so.
     #[cfg(feature = "tokio")]
     pub(crate) fn ask(&mut self, waker: &Waker) -> bool {
         let ReceiveHalf { received, shared, task: (task, waits), .. } = self;

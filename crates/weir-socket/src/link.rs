@@ -26,7 +26,7 @@ const RING_PACKETS: u32 = 2 * POLL_PACKETS_MAX;
 #[derive(Debug, Default)]
 struct Way {
     ring: Vec<PathPacket>,
-    /// Whether something was put since the receiving end last said that it expects packets.
+    /// True if something was put since the receiving end last said that it expects packets.
     is_announced: bool,
     /// Packets that were polled and are not reported as delivered.
     polled: Count,

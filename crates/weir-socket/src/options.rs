@@ -24,7 +24,7 @@ impl Default for SocketOptions {
 /// The counters of a socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SocketCounts {
-    /// Whether the send buffer is full, and somebody wants to send.
+    /// True if the send buffer is full, and somebody wants to send.
     pub is_throttled: bool,
     /// Times that somebody wanted to send and the send buffer was full.
     pub throttled: u64,

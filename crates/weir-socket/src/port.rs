@@ -66,9 +66,9 @@ pub(crate) enum Returned {
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Lane {
-    /// Whether something was sent since the worker last said that it expects packets.
+    /// True if something was sent since the worker last said that it expects packets.
     pub(crate) is_announced: AtomicBool,
-    /// Whether the worker waits for room in the receive buffer.
+    /// True if the worker waits for room in the receive buffer.
     pub(crate) wants_room: AtomicBool,
 }
 
@@ -76,7 +76,7 @@ pub(crate) struct Lane {
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Shared {
-    /// Whether there is an error that the application has not been told.
+    /// True if there is an error that the application has not been told.
     pub(crate) has_error: AtomicBool,
     /// The destination of the packet that an ICMP error is about, and the error's number. Off the packets' way: ICMP errors alone come here.
     pub(crate) error: Mutex<Option<(SocketAddr, i32)>>,
@@ -277,14 +277,14 @@ struct Ended {
 #[derive(Debug)]
 pub(crate) struct SocketPort {
     open: Option<Open>,
-    /// Whether the application has closed the socket; its sent packets are still to be polled.
+    /// True if the application has closed the socket; its sent packets are still to be polled.
     is_closing: bool,
     poll_budget: u32,
     /// Datagrams that were polled since the socket was opened.
     sent: u64,
     /// Packets that were put and are not reported as ended.
     in_flight: Count,
-    /// Whether packets were put and not published.
+    /// True if packets were put and not published.
     staged: bool,
     /// Packets that have ended and are not reported yet.
     ended: Ended,
@@ -331,7 +331,7 @@ impl SocketPort {
         true
     }
 
-    /// Whether the application has sent something that was not polled.
+    /// Returns whether the application has sent something that was not polled.
     pub(crate) fn has_sent(&mut self) -> bool {
         self.open.as_mut().is_some_and(|open| !open.sent.is_empty())
     }
@@ -341,7 +341,7 @@ impl SocketPort {
         self.open.as_ref().map_or(0, |open| open.frames_to_send() + self.in_flight.packets)
     }
 
-    /// Whether the socket sends by this worker.
+    /// Returns whether the socket sends by this worker.
     pub(crate) fn is_home(&self) -> bool {
         self.open.as_ref().is_some_and(|open| open.send_frames > 0)
     }

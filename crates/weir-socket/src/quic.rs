@@ -170,7 +170,7 @@ impl QuicSocket {
     }
 }
 
-/// Whether the error is one that a QUIC stack finds out by itself: such a packet is like one that was lost behind the first router.
+/// Returns whether the error is one that a QUIC stack finds out by itself: such a packet is like one that was lost behind the first router.
 fn is_lost_on_the_way(error: &io::Error) -> bool {
     let known = [libc::EMSGSIZE, libc::ENETUNREACH, libc::EACCES, libc::EADDRNOTAVAIL, libc::EAFNOSUPPORT];
     error.raw_os_error().is_some_and(|number| known.contains(&number) || number == libc::EINVAL)

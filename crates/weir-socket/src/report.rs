@@ -60,7 +60,7 @@ pub(crate) struct SocketReport {
     pub(crate) counts: SocketCounts,
     /// The number of the interface that the socket sends by.
     pub(crate) interface: usize,
-    /// Whether the socket sends by this worker.
+    /// True if the socket sends by this worker.
     pub(crate) is_home: bool,
 }
 

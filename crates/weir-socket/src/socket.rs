@@ -296,17 +296,17 @@ impl UdpSocket {
         self.lock_receive().wait_until(deadline(timeout), &mut is_so)
     }
 
-    /// Whether a datagram has come.
+    /// Returns whether a datagram has come.
     pub fn is_readable(&self) -> bool {
         self.lock_receive().is_readable()
     }
 
-    /// Whether the send buffer has room for a datagram.
+    /// Returns whether the send buffer has room for a datagram.
     pub fn is_writable(&self) -> bool {
         self.lock_send().is_writable()
     }
 
-    /// Whether the stack has ended: nothing is sent or received any more.
+    /// Returns whether the stack has ended: nothing is sent or received any more.
     pub fn has_ended(&self) -> bool {
         self.lock_send().is_abandoned()
     }

@@ -47,9 +47,9 @@ impl Task {
 #[cfg(feature = "tokio")]
 #[derive(Debug, Default)]
 pub(crate) struct Waits {
-    /// Whether the task was registered when it was last asked.
+    /// True if the task was registered when it was last asked.
     is_registered: bool,
-    /// Whether a wake is under way that is for nothing.
+    /// True if a wake is under way that is for nothing.
     is_late: bool,
 }
 

@@ -33,14 +33,14 @@ impl ThrottleClock {
         let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, ended);
     }
 
-    /// Whether the socket is throttled.
+    /// Returns whether the socket is throttled.
     pub(crate) fn is_on(&self) -> bool {
         // A3.
         self.0.load(Ordering::Acquire) & IS_ON != 0
     }
 
-    /// Whether the socket is throttled, and the time for which it was in all, in nanoseconds. The clock is read after the word, so that it is not
-    /// before the start.
+    /// Returns whether the socket is throttled, and the time for which it was in all, in nanoseconds. The clock is read after the word, so that it is
+    /// not before the start.
     pub(crate) fn told(&self, now_ns: impl FnOnce() -> u64) -> (bool, u64) {
         // A3.
         let word = self.0.load(Ordering::Acquire);

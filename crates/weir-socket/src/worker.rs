@@ -114,7 +114,7 @@ pub struct StackBooks {
     pub dropped: DropCounts,
     /// Packets that wait or are on their way out, anywhere in the stack.
     pub held: Count,
-    /// Whether accepted = delivered + dropped + held at every place.
+    /// True if accepted = delivered + dropped + held at every place.
     pub balances: bool,
     /// The packets that were made and came back, if the interface is one in memory.
     pub traffic: Option<TrafficBooks>,
@@ -167,7 +167,7 @@ pub(crate) struct StackWorker {
     draining_since: Option<u64>,
     /// The time of the next look at the interface's state.
     look_ns: u64,
-    /// Whether a socket has been bound whose home is this worker: before that a generator in memory would find nobody.
+    /// True if a socket has been bound whose home is this worker: before that a generator in memory would find nobody.
     has_bound: bool,
 }
 
@@ -308,7 +308,7 @@ impl StackWorker {
         }
     }
 
-    /// Whether no packet is left that a socket has sent.
+    /// Returns whether no packet is left that a socket has sent.
     fn is_out(&mut self) -> bool {
         let ports: Vec<usize> = self.path.ends().iter().map(|end| end.index).collect();
         let has_sent = ports.into_iter().any(|port| match &mut self.path.end_mut(port).0.port {

@@ -45,7 +45,7 @@ impl Notify {
         self.tell("STOPPING=1");
     }
 
-    /// Whether the watchdog is to be fed now.
+    /// Returns whether the watchdog is to be fed now.
     pub fn is_due(&self) -> bool {
         self.due_ns.get().is_some_and(|due_ns| now_ns() >= due_ns)
     }

@@ -15,7 +15,7 @@ use crate::Failure;
 /// Work that takes longer is told of.
 const LONG: Duration = Duration::from_secs(1);
 
-/// Whether to colour: on a terminal, unless its user wants none (<https://no-color.org>).
+/// Returns whether to colour: on a terminal, unless its user wants none (<https://no-color.org>).
 pub fn colour() -> bool {
     io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }

@@ -218,7 +218,7 @@ fn run(bytes: &[u8], next: impl Fn(&mut Draw) -> Sent) {
     }
 }
 
-/// Whether a packet from A, as it was built, is forwarded.
+/// Returns whether a packet from A, as it was built, is forwarded.
 fn goes_on(frame: &Frame) -> bool {
     let said = &frame.said;
     let known = match (said.source, said.destination) {

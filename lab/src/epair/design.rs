@@ -22,7 +22,7 @@ pub const BURST: usize = 32;
 pub struct Packet {
     /// The number counts up from 0, so that the worker sees which packets are missing and which were overtaken.
     pub number: u32,
-    /// Whether it is the last packet.
+    /// True if it is the last packet.
     pub last: bool,
     /// The time when the packet was offered, in nanoseconds since the start of the run.
     pub sent_ns: u64,

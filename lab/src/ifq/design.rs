@@ -82,7 +82,7 @@ impl MemoryDevice {
         RING_SLOTS - self.in_ring
     }
 
-    /// Whether the ring has a free slot.
+    /// Returns whether the ring has a free slot.
     pub fn has_room(&self) -> bool {
         self.room() > 0
     }

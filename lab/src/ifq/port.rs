@@ -42,7 +42,7 @@ pub struct IfqPort {
     has_greeted: bool,
     poll_budget: u32,
     device: MemoryDevice,
-    /// Whether the device is to be told of the packets on its ring.
+    /// True if the device is to be told of the packets on its ring.
     is_untold: bool,
     on_ring: Vec<PathPacket>,
 }

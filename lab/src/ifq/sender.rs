@@ -72,7 +72,7 @@ impl Sender {
         self.next_ns.filter(|_| !self.is_held).map(|due_ns| due_ns.ceil() as u64)
     }
 
-    /// Whether no packet is left and none will come.
+    /// Returns whether no packet is left and none will come.
     pub fn has_ended(&self) -> bool {
         self.next_ns.is_none() && self.waiting == 0
     }

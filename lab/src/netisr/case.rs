@@ -32,7 +32,7 @@ const QLIMIT: &str = "proto.ip.qlimit";
 pub struct System {
     /// Now or later.
     pub mode: Mode,
-    /// Whether a full queue drops, instead of holding its feeder.
+    /// True if a full queue drops, instead of holding its feeder.
     pub drops: bool,
 }
 
@@ -81,7 +81,7 @@ pub struct Case {
     pub name: String,
     /// The load, in percent of the most that can be worked on.
     pub load_pct: f64,
-    /// Whether the queue limit is many times longer.
+    /// True if the queue limit is many times longer.
     pub is_long: bool,
     /// See [`Place`].
     pub place: Place,

@@ -49,7 +49,7 @@ pub struct Plan<'a> {
     pub place: Place,
     /// The packets a second that all senders together offer; as many as are taken if none.
     pub packets_per_s: Option<u64>,
-    /// Whether the senders cannot be held.
+    /// True if the senders cannot be held.
     pub drops: bool,
     /// The time of the run, in nanoseconds.
     pub duration_ns: u64,

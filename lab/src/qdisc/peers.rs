@@ -105,7 +105,7 @@ impl Peer {
         Ok(false)
     }
 
-    /// Whether the kernel has it, tried on a pair that goes again.
+    /// Returns whether the kernel has it, tried on a pair that goes again.
     pub fn is_here(self) -> Result<bool> {
         let [one, other] = [Namespace::new("peer")?, Namespace::new("peer")?];
         bed::veth(0, End { namespace: &one, name: "veth0" }, End { namespace: &other, name: "veth1" }, 1)?;
@@ -131,7 +131,7 @@ fn htb_leaf(class: u16, rate_bits_per_s: f64) -> String {
     )
 }
 
-/// Whether this is how the kernel says that it has no such queueing discipline.
+/// Returns whether this is how the kernel says that it has no such queueing discipline.
 fn is_unknown(error: &str) -> bool {
     error.contains("qdisc kind is unknown") || error.contains("No such file or directory")
 }

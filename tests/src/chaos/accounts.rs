@@ -33,7 +33,7 @@ const RING_PACKETS: u64 = 256;
 /// The terms of an event.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
-    /// Whether the wire may end by itself, in one sentence.
+    /// True if the wire may end by itself, in one sentence.
     pub may_end: bool,
     /// The loss that it may cause.
     pub loss: Loss,

@@ -110,7 +110,7 @@ impl Floods {
         self.flows.iter().map(|flow| flow.ledger().next()).collect()
     }
 
-    /// Whether a datagram of every flow has arrived that was sent after these marks.
+    /// Returns whether a datagram of every flow has arrived that was sent after these marks.
     pub fn have_passed(&self, marks: &[u64]) -> bool {
         self.arrived().iter().zip(marks).all(|(arrived, mark)| arrived > mark)
     }

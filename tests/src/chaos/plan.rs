@@ -28,7 +28,7 @@ impl At {
     /// All four.
     pub const ALL: [At; 4] = [At::Left, At::A, At::B, At::Right];
 
-    /// Whether it is a host's and not the wire's own.
+    /// Returns whether it is a host's and not the wire's own.
     pub fn is_of_host(self) -> bool {
         matches!(self, At::Left | At::Right)
     }
@@ -114,7 +114,7 @@ impl Kind {
         }
     }
 
-    /// Whether the wire after it is another one.
+    /// Returns whether the wire after it is another one.
     pub fn starts_anew(self) -> bool {
         matches!(self, Kind::KillDaemon | Kind::KillBoth | Kind::NoProcessIds)
     }

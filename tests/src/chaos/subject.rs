@@ -80,7 +80,7 @@ impl Subject {
         }
     }
 
-    /// Whether another guardian has taken over for one that was killed; it is the guardian from then on.
+    /// Returns whether another guardian has taken over for one that was killed; it is the guardian from then on.
     pub fn has_new_guardian(&mut self) -> Result<bool> {
         let Some(daemon) = &self.daemon else { return Ok(false) };
         let is_new = |id: &u32| parent(*id) == Some(daemon.id()) && Some(*id) != self.guardian;
@@ -94,7 +94,7 @@ impl Subject {
         &self.group
     }
 
-    /// Whether a wire runs.
+    /// Returns whether a wire runs.
     pub fn is_running(&mut self) -> Result<bool> {
         self.daemon.as_mut().map_or(Ok(false), Process::is_running)
     }

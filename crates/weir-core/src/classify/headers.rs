@@ -132,7 +132,7 @@ fn ports(protocol: u8, transport: &[u8]) -> Option<(u16, u16)> {
     has_ports(protocol).then(|| Some((u16_at(transport, 0)?, u16_at(transport, 2)?)))?
 }
 
-/// Whether the transport's header begins with two ports.
+/// Returns whether the transport's header begins with two ports.
 pub fn has_ports(protocol: u8) -> bool {
     matches!(protocol, 6 | 17 | 33 | 132 | 136)
 }

@@ -96,7 +96,7 @@ impl Subnet {
         self.prefix_len
     }
 
-    /// Whether an address is in the subnet. IPv4 and IPv6 addresses are never in each other's subnets.
+    /// Returns whether an address is in the subnet. IPv4 and IPv6 addresses are never in each other's subnets.
     pub fn contains(&self, address: IpAddr) -> bool {
         let differing = match (self.address, address) {
             (IpAddr::V4(a), IpAddr::V4(b)) => (a.to_bits() ^ b.to_bits()).leading_zeros(),
@@ -226,7 +226,7 @@ impl Conditions {
             && self.flows.is_none_or(|share| flow_hash.checked_rem(share.of) == Some(share.index))
     }
 
-    /// Whether every packet that meets `other` meets these too.
+    /// Returns whether every packet that meets `other` meets these too.
     fn cover(&self, other: &Conditions) -> bool {
         let subnet_covers = |mine: Option<Subnet>, theirs: Option<Subnet>| {
             mine.is_none_or(|mine| theirs.is_some_and(|theirs| mine.covers(&theirs)))

@@ -46,7 +46,7 @@ pub struct ProtocolRow {
     pub policy: Policy,
     /// Its own mode, if it has one.
     pub mode: Option<Mode>,
-    /// Whether it names its worker itself.
+    /// True if it names its worker itself.
     pub names_worker: bool,
     /// The rule when it is full.
     pub when_full: WhenFull,

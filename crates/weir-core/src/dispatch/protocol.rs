@@ -252,7 +252,7 @@ impl Registry {
         }
     }
 
-    /// Whether the handler of `from` said that it dispatches to `to`.
+    /// Returns whether the handler of `from` said that it dispatches to `to`.
     #[inline]
     pub fn feeds(&self, from: ProtoId, to: ProtoId) -> bool {
         self.get(from).feeds & to.bit() != 0

@@ -69,7 +69,7 @@ pub struct Configuration {
     pub workers: usize,
     /// The most workers that there may be on this machine.
     pub workers_max: usize,
-    /// Whether each worker is bound to a CPU.
+    /// True if each worker is bound to a CPU.
     pub bindthreads: bool,
     /// `dispatch`.
     pub dispatch: Mode,

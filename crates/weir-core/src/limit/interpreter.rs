@@ -12,7 +12,7 @@ pub struct QueuedPacket {
     pub frame: Vec<u8>,
     /// The ethertype.
     pub protocol: u16,
-    /// Whether a VLAN tag stands beside the frame.
+    /// True if a VLAN tag stands beside the frame.
     pub vlan_present: bool,
     /// The offset of the network header; 0 on an interface without a link header.
     pub network_at: usize,

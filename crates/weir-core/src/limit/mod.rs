@@ -47,7 +47,7 @@ pub const PASSING_NS: u64 = 25_000_000;
 /// The lateness of the kernel's timer now and then where others have the processors too: a virtual machine's are taken away for that long.
 pub const TIMER_LATE_NS: u64 = 1_000_000;
 
-/// Whether a timer that is late makes a limit lose rate: only the burst makes up for packets that were not sent meanwhile.
+/// Returns whether a timer that is late makes a limit lose rate: only the burst makes up for packets that were not sent meanwhile.
 ///
 /// A queue that drops hardly shows it, as its senders never sleep, and run it whenever they send.
 pub fn is_short_burst(rate: Rate, burst_bytes: u64) -> bool {
@@ -59,7 +59,7 @@ pub const BITS_PER_S_MAX: u64 = 10_000_000_000_000;
 /// The longest time of a burst at the rate: for the time of a longer one the limit limits nothing.
 const LONG_BURST_NS: u64 = NS_PER_S;
 
-/// Whether a burst is so long that the limit limits nothing for more than a second.
+/// Returns whether a burst is so long that the limit limits nothing for more than a second.
 pub fn is_long_burst(rate: Rate, burst_bytes: u64) -> bool {
     rate.ns_for(burst_bytes) > LONG_BURST_NS
 }

@@ -43,7 +43,7 @@ pub struct Shared {
     pub cburst_bytes: u64,
     /// The priority in borrowing; 0 borrows first.
     pub priority: u8,
-    /// Whether packets wait in it.
+    /// True if packets wait in it.
     pub is_leaf: bool,
 }
 
@@ -131,7 +131,7 @@ pub fn promised_below<K: Copy + Eq + Hash>(
     below
 }
 
-/// Whether a class in which packets wait can have leaves of its own.
+/// Returns whether a class in which packets wait can have leaves of its own.
 pub fn has_leaves(rate: Rate) -> bool {
     rate.bits_per_s() >= BITS_PER_S_MIN
 }

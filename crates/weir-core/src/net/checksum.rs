@@ -26,7 +26,7 @@ pub fn updated(checksum: u16, before: u16, after: u16) -> u16 {
     !((sum >> 16) + sum) as u16
 }
 
-/// Whether the checksum of a header without options is right: its words add up to all ones.
+/// Returns whether the checksum of a header without options is right: its words add up to all ones.
 #[inline]
 pub fn header_is_right(header: &[u8; IPV4_LEN]) -> bool {
     let (words, _) = header.as_chunks::<4>();

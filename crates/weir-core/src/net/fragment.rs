@@ -112,8 +112,8 @@ impl<'a> Fragments<'a> {
     }
 }
 
-/// Whether the packet in `frame` goes by a link that takes `mtu_bytes`: whole (false), or cut (true), or the reason why not. No router cuts
-/// IPv6.
+/// Returns whether the packet in `frame` goes by a link that takes `mtu_bytes`: whole (false), or cut (true), or the reason why not. No
+/// router cuts IPv6.
 pub fn fit(frame: &[u8], mtu_bytes: u16) -> Result<bool, DropReason> {
     let ip = frame.get(ETHERNET_LEN..).and_then(|ip| ip.first_chunk::<IPV4_LEN>());
     let ip = ip.ok_or(DropReason::Malformed)?;

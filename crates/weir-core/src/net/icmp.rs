@@ -71,7 +71,7 @@ pub(super) fn whom_to_tell(ip: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// Whether the payload of an IPv6 header is an ICMPv6 error or redirect, or may be one.
+/// Returns whether the payload of an IPv6 header is an ICMPv6 error or redirect, or may be one.
 fn may_be_error_v6(mut next: u8, mut rest: &[u8]) -> bool {
     const HOP_BY_HOP: u8 = 0;
     const ROUTING: u8 = 43;

@@ -26,7 +26,7 @@ impl Limiter {
         Limiter { interval_ns, burst_ns, free_ns: if none { u64::MAX } else { 0 } }
     }
 
-    /// Whether one more message may be sent now; if so, it is counted.
+    /// Returns whether one more message may be sent now; if so, it is counted.
     pub fn admit(&mut self, now_ns: u64) -> bool {
         if self.interval_ns == u64::MAX || self.free_ns > now_ns.saturating_add(self.burst_ns) {
             return false;

@@ -405,7 +405,7 @@ impl<P: Packet> Neighbours<P> {
         }
     }
 
-    /// Whether an entry noted in this state is still to be asked; `due_ns` is its time if it was asked before.
+    /// Returns whether an entry noted in this state is still to be asked; `due_ns` is its time if it was asked before.
     fn is_due(&self, at: u32, state: NeighbourState, due_ns: Option<u64>) -> bool {
         let entry = &self.places.entries[at as usize];
         // An entry created and answered within a burst needs no question.

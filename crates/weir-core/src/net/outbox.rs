@@ -49,12 +49,12 @@ impl Outbox {
         self.len
     }
 
-    /// Whether no frame waits.
+    /// Returns whether no frame waits.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Whether there is no room.
+    /// Returns whether there is no room.
     pub fn is_full(&self) -> bool {
         self.len == self.frames.len()
     }

@@ -104,7 +104,7 @@ impl Places {
         [self.known, self.incomplete]
     }
 
-    /// Whether there is a place for one more incomplete entry.
+    /// Returns whether there is a place for one more incomplete entry.
     pub(super) fn has_incomplete(&self) -> bool {
         self.incomplete < self.incomplete_max
     }
@@ -128,7 +128,7 @@ impl Places {
         Some(at)
     }
 
-    /// Whether there is a place for one more known entry; one that is idle gives way.
+    /// Returns whether there is a place for one more known entry; one that is idle gives way.
     pub(super) fn make_room(&mut self, now_ns: u64) -> bool {
         let looks = if self.known < self.known_max { 0 } else { EVICT_LOOKS.min(self.entries.len()) };
         for _ in 0..looks {
@@ -190,7 +190,7 @@ impl Entry {
         !matches!(self.state, NeighbourState::Incomplete | NeighbourState::Failed)
     }
 
-    /// Whether the entry may give way: no packet went to it for [`IDLE_NS`], or it would be in PROBE.
+    /// Returns whether the entry may give way: no packet went to it for [`IDLE_NS`], or it would be in PROBE.
     fn is_idle(&self, now_ns: u64) -> bool {
         let stays_ns = match self.state {
             NeighbourState::Stale => IDLE_NS,

@@ -27,7 +27,8 @@ impl Questions {
         Questions { first: Vec::with_capacity(len_max), later: VecDeque::with_capacity(len_max), len_max }
     }
 
-    /// Whether one more neighbour may be asked; `is_valid` tells of a record, by its time and its neighbour, whether it still counts.
+    /// Returns whether one more neighbour may be asked; `is_valid` tells of a record, by its time and its neighbour, whether it still
+    /// counts.
     pub(super) fn has_room(&mut self, is_valid: impl Fn(u64, u32) -> bool) -> bool {
         if self.first.len() + self.later.len() >= self.len_max {
             self.later.retain(|&(due_ns, at)| is_valid(due_ns, at));

@@ -34,7 +34,7 @@ use crate::steer::rss::Rss;
 pub struct HostSettings {
     /// The number of sockets, each behind a port of its own that comes after those of the interfaces.
     pub sockets: u16,
-    /// Whether there is one more port after these, which all TCP segments go to.
+    /// True if there is one more port after these, which all TCP segments go to.
     pub has_tcp: bool,
     /// The most packets that may wait for a socket, its receive buffer included, before their senders are held.
     pub held_packets_max: u64,
@@ -58,7 +58,7 @@ impl HostSettings {
         self.sockets + u16::from(self.has_tcp)
     }
 
-    /// Whether there may be so many buckets.
+    /// Returns whether there may be so many buckets.
     pub fn is_possible(&self) -> bool {
         self.bucket_bits <= BUCKET_BITS_MAX
     }
@@ -186,7 +186,7 @@ impl Bindings {
         Ok(())
     }
 
-    /// Whether a socket is bound.
+    /// Returns whether a socket is bound.
     pub fn is_bound(&self, socket: u16) -> bool {
         self.entries.iter().any(|entry| entry.sockets.contains(&Some(socket)))
     }

@@ -70,7 +70,7 @@ impl<K: TableKey, V: Copy> Table<K, V> {
         self.len
     }
 
-    /// Whether there is no entry.
+    /// Returns whether there is no entry.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

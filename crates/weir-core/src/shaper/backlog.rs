@@ -68,7 +68,7 @@ pub enum FullPolicy {
 }
 
 impl FullPolicy {
-    /// Whether packets are dropped because there are too many; otherwise their senders are held.
+    /// Returns whether packets are dropped because there are too many; otherwise their senders are held.
     pub fn drops(&self) -> bool {
         matches!(self, FullPolicy::Drop(_))
     }
@@ -103,7 +103,7 @@ pub struct Backlog {
     /// The packets that are booked here and pass by the queues.
     passing: Count,
     rule: QueueRule,
-    /// Whether the rule is the default one, by which a waiting packet is neither dropped nor marked.
+    /// True if the rule is the default one, by which a waiting packet is neither dropped nor marked.
     is_plain: bool,
     /// The CoDel state of each flow where the rule needs it, else none.
     codel: Vec<Codel>,
@@ -280,7 +280,7 @@ impl Backlog {
         held
     }
 
-    /// Whether a packet that comes now may pass by the queues: none waits there, and the rule has nothing to decide.
+    /// Returns whether a packet that comes now may pass by the queues: none waits there, and the rule has nothing to decide.
     #[inline(always)]
     pub(super) fn may_be_passed(&self) -> bool {
         self.is_plain && self.queue.held().packets == 0

@@ -65,9 +65,9 @@ pub struct CbqConfig {
     pub mtu_bytes: u64,
     /// The weight `2^-ewma_log` of the last packet in the average; [`EWMA_LOG`] unless there is a reason.
     pub ewma_log: u8,
-    /// Whether it never borrows.
+    /// True if it never borrows.
     pub bounded: bool,
-    /// Whether it never lends to classes outside it.
+    /// True if it never lends to classes outside it.
     pub isolated: bool,
 }
 

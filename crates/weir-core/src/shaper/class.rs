@@ -114,7 +114,7 @@ impl<P: Packet> Class<P> {
         self.backlog.enqueue(&mut self.slab, flow, packet)
     }
 
-    /// Whether so many packets that come now may pass by the queues.
+    /// Returns whether so many packets that come now may pass by the queues.
     #[inline(always)]
     pub fn may_pass(&self, packets: usize) -> bool {
         self.tbf.is_none() && self.passing.has_room(packets) && self.backlog.may_be_passed()
@@ -238,7 +238,7 @@ impl<P: Packet> Class<P> {
         self.tbf.as_ref().map(Tbf::config)
     }
 
-    /// Whether the limits admit no packet of this length now.
+    /// Returns whether the limits admit no packet of this length now.
     pub fn is_used_up(&self, len_bytes: u32, now_ns: u64) -> bool {
         self.tbf.as_ref().is_some_and(|tbf| tbf.ready_at(len_bytes, now_ns) > now_ns)
     }

@@ -56,8 +56,8 @@ pub struct Codel {
 }
 
 impl Codel {
-    /// Whether the senders of a packet that leaves now must get a signal. `delay_ns` is the packet's wait, `held_bytes` the bytes of its
-    /// queue, itself included.
+    /// Returns whether the senders of a packet that leaves now must get a signal. `delay_ns` is the packet's wait, `held_bytes` the bytes
+    /// of its queue, itself included.
     pub fn must_signal(&mut self, config: &CodelConfig, now_ns: u64, delay_ns: u64, held_bytes: u64) -> bool {
         if !self.stood_too_long(config, now_ns, delay_ns, held_bytes) {
             self.signalling = false;

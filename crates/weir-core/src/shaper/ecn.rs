@@ -34,7 +34,7 @@ pub fn mark_ce(frame: &mut [u8]) -> bool {
     }
 }
 
-/// Whether [`mark_ce`] could mark the packet in this Ethernet frame.
+/// Returns whether [`mark_ce`] could mark the packet in this Ethernet frame.
 pub fn is_capable(frame: &[u8]) -> bool {
     let Some((ethertype, offset)) = network_offset(frame) else {
         return false;

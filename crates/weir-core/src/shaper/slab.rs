@@ -120,7 +120,7 @@ impl<P> Slab<P> {
 }
 
 impl Fifo {
-    /// Whether no packet waits.
+    /// Returns whether no packet waits.
     pub fn is_empty(&self) -> bool {
         self.head == NONE
     }

@@ -230,7 +230,7 @@ impl Burst {
         self.len
     }
 
-    /// Whether the burst is empty.
+    /// Returns whether the burst is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

@@ -184,7 +184,7 @@ impl<'s> Worker<'s> {
         }
     }
 
-    /// Whether there are tickets for all commands that a batch may have.
+    /// Returns whether there are tickets for all commands that a batch may have.
     fn may_receive(&self) -> bool {
         self.exchange.free() >= RESERVE
     }

@@ -22,7 +22,7 @@ pub struct DispatchPlan {
     pub worker: u16,
     /// The number of ports by which packets come in.
     pub entries: u16,
-    /// Whether packets are dealt to workers here; otherwise the receive queue of a packet gives its worker.
+    /// True if packets are dealt to workers here; otherwise the receive queue of a packet gives its worker.
     pub steers: bool,
     /// The number of generators' flows that are followed.
     pub flows: u32,
@@ -198,7 +198,7 @@ fn ether(registry: &Registry) -> ProtoId {
     Handlers::new(registry).ether()
 }
 
-/// Whether packets of a protocol may wait: with one worker, hybrid always finds that none does.
+/// Returns whether packets of a protocol may wait: with one worker, hybrid always finds that none does.
 pub(super) fn waits(registry: &Registry, proto: ProtoId) -> bool {
     match registry.get(proto).mode {
         Mode::Direct => false,

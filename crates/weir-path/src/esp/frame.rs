@@ -60,7 +60,7 @@ pub(super) fn address(bytes: &[u8]) -> Option<IpAddr> {
     v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
 }
 
-/// Whether a packet is a message of neighbour discovery.
+/// Returns whether a packet is a message of neighbour discovery.
 pub(super) fn is_neighbourly(ip: &[u8], headers: &IpHeaders) -> bool {
     headers.family() == IpFamily::V6
         && headers.next() == ICMPV6

@@ -38,7 +38,7 @@ pub struct EspDispatch {
     pub mode: Mode,
     /// The most packets that wait inside, and the most that wait outside, before their feeders are held.
     pub queue_packets: u32,
-    /// Whether packets that come to a full queue are dropped, as in netisr, and no feeder is held: the lab compares with that.
+    /// True if packets that come to a full queue are dropped, as in netisr, and no feeder is held: the lab compares with that.
     pub drops_when_full: bool,
     /// The number of sealers that share the work of its associations, if packets wait in a queue; without any the worker of the stage does
     /// it alone.
@@ -73,7 +73,7 @@ impl Default for EspDispatch {
 pub struct AssociationPlan {
     /// Its name.
     pub name: String,
-    /// Whether packets are opened by the association, and not sealed.
+    /// True if packets are opened by the association, and not sealed.
     pub is_inbound: bool,
     /// The security parameter index.
     pub spi: u32,
@@ -87,7 +87,7 @@ pub struct AssociationPlan {
     pub algorithm: Algorithm,
     /// The file that its key is in; none without a key.
     pub key_file: Option<String>,
-    /// Whether sequence numbers have 64 bits.
+    /// True if sequence numbers have 64 bits.
     pub is_extended: bool,
     /// The replay window, if the association is inbound.
     pub window: u32,
@@ -121,7 +121,7 @@ impl PolicyVerb {
 /// The plan of a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyPlan {
-    /// Whether the policy is for packets that come in, and not for those that go out.
+    /// True if the policy is for packets that come in, and not for those that go out.
     pub is_inbound: bool,
     /// The packets that the policy names.
     pub selector: Selector,

@@ -69,7 +69,7 @@ pub(super) struct Turn {
     packets: u16,
     /// The serial number of the association, which stays the same when others begin and end.
     pub serial: u64,
-    /// Whether its packets are opened, and not sealed.
+    /// True if its packets are opened, and not sealed.
     pub opens: bool,
     /// The upper half of the packets' numbers.
     pub upper: u64,
@@ -80,7 +80,7 @@ impl Sealing {
         Sealing { sealers: (0..sealers).map(|_| SealerLane::default()).collect(), ..Sealing::default() }
     }
 
-    /// Whether there is any sealer; otherwise the stage seals and opens by itself.
+    /// Returns whether there is any sealer; otherwise the stage seals and opens by itself.
     #[inline]
     pub(super) fn is_there(&self) -> bool {
         !self.sealers.is_empty()
@@ -91,7 +91,7 @@ impl Sealing {
         self.sealers[sealer].runs = Some(runs);
     }
 
-    /// Whether no more packets may be given.
+    /// Returns whether no more packets may be given.
     #[inline]
     pub(super) fn is_full(&self) -> bool {
         self.is_there() && self.given - self.merged >= GIVEN_MAX * self.sealers.len() as u64

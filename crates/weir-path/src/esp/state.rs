@@ -106,7 +106,7 @@ impl RunningAssociation {
         }
     }
 
-    /// Whether the association may be used no more.
+    /// Returns whether the association may be used no more.
     #[inline]
     pub(super) fn is_over(&self, now_ns: u64) -> bool {
         match &self.state {
@@ -131,7 +131,7 @@ impl RunningAssociation {
         Ok(encapsulation.packet_len_max(self.plan.algorithm, mtu_bytes.into(), header_len))
     }
 
-    /// Whether all numbers of its key are used, so that no more packets can be sealed by it.
+    /// Returns whether all numbers of its key are used, so that no more packets can be sealed by it.
     pub fn is_exhausted(&self) -> bool {
         match &self.state {
             State::In(_) => false,
@@ -237,7 +237,7 @@ impl Drop for RunningAssociation {
 }
 
 impl Marking {
-    /// Whether no mark is under way: one at a time is.
+    /// Returns whether no mark is under way: one at a time is.
     fn safe_or_unasked(&self) -> bool {
         self.mark.safe() >= self.wanted
     }

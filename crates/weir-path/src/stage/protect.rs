@@ -36,12 +36,13 @@ impl Stage {
         }
     }
 
-    /// Whether packets wait here, so that no more may come. Where there are queues more may come: none is taken from the queues then.
+    /// Returns whether packets wait here, so that no more may come. Where there are queues more may come: none is taken from the queues
+    /// then.
     pub(crate) fn is_waiting(&self) -> bool {
         self.esp().is_some_and(|esp| esp.is_waiting() && esp.dispatch().mode == Mode::Direct)
     }
 
-    /// Whether no packets may be taken from the queue that leads back to a port.
+    /// Returns whether no packets may be taken from the queue that leads back to a port.
     pub(crate) fn holds(&self, port: u16) -> bool {
         self.esp().is_some_and(|esp| esp.holds(port))
     }

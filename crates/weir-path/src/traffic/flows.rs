@@ -252,7 +252,7 @@ impl Flows {
         self.flows.len()
     }
 
-    /// Whether there are no flows.
+    /// Returns whether there are no flows.
     pub fn is_empty(&self) -> bool {
         self.flows.is_empty()
     }

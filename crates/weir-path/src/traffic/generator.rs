@@ -134,7 +134,7 @@ impl Gen {
         self.done = true;
     }
 
-    /// Whether the generator sends no more.
+    /// Returns whether the generator sends no more.
     pub fn is_done(&self) -> bool {
         self.done
     }

@@ -147,7 +147,7 @@ impl MemoryPort {
         self.source.iter_mut().for_each(|source| source.generator.stop());
     }
 
-    /// Whether no more packets will be made here.
+    /// Returns whether no more packets will be made here.
     pub fn is_done(&self) -> bool {
         self.source.as_ref().is_none_or(|source| source.generator.is_done())
     }

@@ -80,7 +80,7 @@ pub struct Sequences {
     /// The first number that came of each flow, for sinks that join late: read at the end alone.
     firsts: Box<[u64]>,
     dropped: BTreeMap<usize, Dropped>,
-    /// Whether the number of a flow that is seen first counts as its first, whatever it is.
+    /// True if the number of a flow that is seen first counts as its first, whatever it is.
     joins: bool,
     counts: SequenceCounts,
 }

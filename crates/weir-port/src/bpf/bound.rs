@@ -81,7 +81,7 @@ pub enum Transport {
 pub struct OwnAddress {
     /// The address.
     pub address: IpAddr,
-    /// Whether the kernel has it too.
+    /// True if the kernel has it too.
     pub is_shared: bool,
 }
 

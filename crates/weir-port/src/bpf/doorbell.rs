@@ -133,7 +133,7 @@ impl Announcements {
         self.words.words()[WORD_PRIMING].store(u32::from(priming), Ordering::SeqCst);
     }
 
-    /// Whether something was announced on `queue` and not yet taken back by [`Announcements::expect_none`].
+    /// Returns whether something was announced on `queue` and not yet taken back by [`Announcements::expect_none`].
     pub fn is_pending(&self, queue: usize) -> bool {
         self.pending(queue).load(Ordering::Acquire) != 0
     }
@@ -262,7 +262,7 @@ impl DoorbellProgram {
         self.copies[0].run(frame)
     }
 
-    /// Whether the program comes first in a row of programs, or is not attached.
+    /// Returns whether the program comes first in a row of programs, or is not attached.
     pub fn is_first(&self, programs: &[u32]) -> bool {
         match *self.place() {
             Place::Attached { copy, .. } => programs.first() == Some(&self.ids[copy]),

@@ -228,7 +228,7 @@ fn steered_by_others(place: &NetnsInterface) -> Result<HashSet<u32>> {
     Ok(steered)
 }
 
-/// Whether a limit of another interface has steered the other end of the pair of this interface.
+/// Returns whether a limit of another interface has steered the other end of the pair of this interface.
 pub(super) fn is_needed_by_others(place: &NetnsInterface) -> Result<bool> {
     Ok(steered_by_others(place)?.contains(&place.link.ifindex))
 }

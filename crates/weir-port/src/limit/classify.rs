@@ -75,13 +75,13 @@ impl Filters {
         Classifier::new(rules, Target::Class(self.otherwise)).expect("no more than were read from a file")
     }
 
-    /// Whether a packet may go to the class with this base.
+    /// Returns whether a packet may go to the class with this base.
     pub fn leads_to(&self, base: u16) -> bool {
         let leads = |rule: &String| rule.rsplit_once(' ').is_some_and(|(_, to)| to.parse() == Ok(base));
         self.otherwise == base || self.rules.iter().any(leads)
     }
 
-    /// Whether these say nothing that `others` do not: the same conditions, and the same class wherever these still lead to one.
+    /// Returns whether these say nothing that `others` do not: the same conditions, and the same class wherever these still lead to one.
     pub fn are_within(&self, others: &Filters) -> bool {
         let is_same = |(rule, other): (&String, &String)| {
             rule == other

@@ -62,7 +62,7 @@ impl Spot {
         Ok(self.all(ifindex)?.into_iter().flatten().last())
     }
 
-    /// Whether no filter is there, in any chain.
+    /// Returns whether no filter is there, in any chain.
     pub fn is_unused(&self, ifindex: u32) -> Result<bool> {
         Ok(self.all(ifindex)?.is_empty())
     }

@@ -21,7 +21,7 @@ pub struct Found {
     pub memories: Vec<Memory>,
     /// The record in the first memory; `None` if it cannot be read.
     pub record: Option<Record>,
-    /// Whether its program is not one that this version makes, so that it is not known what waits.
+    /// True if its program is not one that this version makes, so that it is not known what waits.
     pub is_strange: bool,
 }
 
@@ -83,11 +83,11 @@ pub struct LimitInPlace {
     pub counts_of_classes: Vec<(u16, LimitCounts)>,
     /// The counters at the other end; `None` where no program looks.
     pub arrivals: Option<Arrivals>,
-    /// Whether the queue is gone, and the limit is known from what it left beside it.
+    /// True if the queue is gone, and the limit is known from what it left beside it.
     pub is_gone: bool,
     /// The place where packets are seen that pass since the queue is gone.
     pub seen_from: Option<String>,
-    /// Whether its program is not one that this version knows.
+    /// True if its program is not one that this version knows.
     pub is_strange: bool,
 }
 
@@ -318,7 +318,7 @@ pub struct ChangedSteering {
     pub before: Vec<String>,
     /// The mask of each receive queue now.
     pub now: Vec<String>,
-    /// Whether the masks are as a limit sets them, and so put back; masks that somebody has set since are not.
+    /// True if the masks are as a limit sets them, and so put back; masks that somebody has set since are not.
     pub is_ours: bool,
 }
 
@@ -409,7 +409,7 @@ pub fn seen_at(place: NetnsInterface) -> Result<Option<LimitInPlace>> {
     traffic.map(|traffic| look(place.netns, place.link.ifindex, traffic)).transpose()
 }
 
-/// Whether a program looks at the other end at what an interface sends; `None` where the other end cannot be seen.
+/// Returns whether a program looks at the other end at what an interface sends; `None` where the other end cannot be seen.
 pub fn is_watched(place: &NetnsInterface) -> Option<bool> {
     let far_end = place.far_end().ok()??;
     Some(clsact::memory_at(arrivals::SPOT, &far_end).ok()?.is_some())

@@ -110,7 +110,7 @@ pub fn roots() -> Result<Vec<(u32, RootKind, QueueTraffic)>> {
     Ok(roots)
 }
 
-/// Whether a queue is made as [`create`] makes it. Another tool may use the handle, but does not make such a queue by chance.
+/// Returns whether a queue is made as [`create`] makes it. Another tool may use the handle, but does not make such a queue by chance.
 fn is_as_created(attributes: &tc::IterableAttrs<'_>) -> bool {
     let Ok(tc::OptionsMsg::Htb(options)) = attributes.get_options() else { return false };
     options.get_init().is_ok_and(|glob| glob.defcls == u32::from(FALLBACK))

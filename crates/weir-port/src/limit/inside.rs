@@ -27,9 +27,9 @@ pub(super) struct Sight {
     far: u64,
     /// The namespace of the first process that is seen: the machine's, or a container's.
     first: Option<u64>,
-    /// Whether all processes of the machine are seen.
+    /// True if all processes of the machine are seen.
     sees_all: bool,
-    /// Whether a process that is seen is where the far end is.
+    /// True if a process that is seen is where the far end is.
     has_process: bool,
 }
 
@@ -48,7 +48,7 @@ impl Sight {
         }
     }
 
-    /// Whether the far end is the host's, and the own a container's; `None` if nothing tells.
+    /// Returns whether the far end is the host's, and the own a container's; `None` if nothing tells.
     pub(super) fn is_inside(self) -> Option<bool> {
         let Sight { own, far, first, sees_all, has_process } = self;
         match first {

@@ -90,7 +90,7 @@ impl Asked {
         }
     }
 
-    /// Whether classes come, change or go.
+    /// Returns whether classes come, change or go.
     fn reshapes(&self, before: Option<&Record>) -> bool {
         let is_shaped = before.is_some_and(|before| !before.filters.is_empty());
         self.classes.as_ref().is_some_and(|asked| is_shaped || !asked.classes.is_empty())
@@ -143,12 +143,13 @@ impl NetnsInterface {
         Ok(Some(NetnsInterface { netns, link }))
     }
 
-    /// Whether this is a pair's end inside a container, as seen from there: the other end, `far`, is the host's. `None` if nothing tells.
+    /// Returns whether this is a pair's end inside a container, as seen from there: the other end, `far`, is the host's. `None` if nothing
+    /// tells.
     pub fn is_inside_of(&self, far: &NetnsInterface) -> Option<bool> {
         Sight::of(&self.netns, &far.netns).is_inside()
     }
 
-    /// Whether the interface is not there any more.
+    /// Returns whether the interface is not there any more.
     pub fn is_gone(&self) -> bool {
         let link = self.netns.run(|| Link::by_index(self.link.ifindex));
         link.is_err_and(|error| error.is_no_interface())
@@ -163,7 +164,7 @@ impl NetnsInterface {
         Ok(NetnsInterface { netns: self.netns.try_clone()?, link: self.link.clone() })
     }
 
-    /// Whether both are the same interface.
+    /// Returns whether both are the same interface.
     pub fn is(&self, other: &NetnsInterface) -> bool {
         self.netns.is(&other.netns) && self.link.ifindex == other.link.ifindex
     }
@@ -272,7 +273,7 @@ fn prepare(place: &NetnsInterface, asked: &Asked, burst_default: impl Fn(Rate) -
     Ok(Prepared { found, is_whole, record, plan })
 }
 
-/// Whether all classes of a limit are there. A user who is root where the interface is may have removed some.
+/// Returns whether all classes of a limit are there. A user who is root where the interface is may have removed some.
 fn lacks_nothing(place: &NetnsInterface, record: &Record) -> bool {
     let there = place.netns.run(|| htb::classes(place.link.ifindex)).unwrap_or_default();
     let numbers: HashSet<_> = there.iter().map(|class| class.number).collect();

@@ -45,7 +45,7 @@ pub fn keep_beside(
     }
 }
 
-/// Whether a limit, present or gone, made clsact at an interface.
+/// Returns whether a limit, present or gone, made clsact at an interface.
 fn made_clsact(place: &NetnsInterface) -> bool {
     let record = |spot| clsact::memory_at(spot, place).ok().flatten()?.record();
     [arrivals::SPOT, SPOT].into_iter().filter_map(record).any(|record| record.made_clsact)

@@ -31,13 +31,13 @@ pub struct Record {
     /// The pairs behind an interface that is none, by the numbers of their near ends, at whose other ends steering was off before.
     #[serde(default)]
     pub steered_behind: Vec<u32>,
-    /// Whether a program at the other end sees the packets that the limit lets pass.
+    /// True if a program at the other end sees the packets that the limit lets pass.
     #[serde(default)]
     pub sees_arrivals: bool,
-    /// Whether a note of the limit is left at its own interface.
+    /// True if a note of the limit is left at its own interface.
     #[serde(default)]
     pub keeps_note: bool,
-    /// Whether clsact was made for one of these.
+    /// True if clsact was made for one of these.
     #[serde(default)]
     pub made_clsact: bool,
     /// The packets that were lost while the kernel replaced the queue before by this one.
@@ -74,9 +74,9 @@ pub struct ClassRecord {
     pub cburst_bytes: u64,
     /// The priority in borrowing; 0 borrows first.
     pub priority: u8,
-    /// Whether packets wait in it.
+    /// True if packets wait in it.
     pub is_leaf: bool,
-    /// Whether no filter leads to it any more, and it goes when it is empty.
+    /// True if no filter leads to it any more, and it goes when it is empty.
     pub is_going: bool,
 }
 
@@ -112,7 +112,8 @@ impl Record {
         })
     }
 
-    /// Whether this limit has switched steering on at the other end of a pair, where it was off; masks that somebody had set it has left.
+    /// Returns whether this limit has switched steering on at the other end of a pair, where it was off; masks that somebody had set it has
+    /// left.
     pub fn has_steered(&self) -> bool {
         !self.steering_before.is_empty() && self.steering_before.iter().all(|mask| steering::is_none(mask))
     }
@@ -130,7 +131,7 @@ impl Record {
         HtbTree::with_classes(wanted, classes.collect::<Result<_, _>>()?, self.drains_own())
     }
 
-    /// Whether flows may wait in the leaves of the limit itself, from when it had no classes or now that those go.
+    /// Returns whether flows may wait in the leaves of the limit itself, from when it had no classes or now that those go.
     fn drains_own(&self) -> bool {
         self.filters.iter().any(|filters| filters.leads_to(0))
     }

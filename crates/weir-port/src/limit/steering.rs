@@ -81,22 +81,23 @@ impl ReceiveSteering {
         if self.is_off()? { self.set_all(self.mask(to)) } else { Ok(()) }
     }
 
-    /// Whether no mask is set, on a machine where it makes a difference: with more than one processor.
+    /// Returns whether no mask is set, on a machine where it makes a difference: with more than one processor.
     pub fn is_off(&self) -> Result<bool> {
         Ok(self.online.len() > 1 && self.masks()?.iter().all(|mask| is_none(mask)))
     }
 
-    /// Whether the masks are as [`ReceiveSteering::steer`] sets them.
+    /// Returns whether the masks are as [`ReceiveSteering::steer`] sets them.
     pub fn is_ours(&self) -> Result<bool> {
         Ok(self.is_to(Processors::All)? || self.is_to(Processors::One)?)
     }
 
-    /// Whether the masks are as a limit sets them, so that only a limit's record could tell whether a limit did; false with one processor.
+    /// Returns whether the masks are as a limit sets them, so that only a limit's record could tell whether a limit did; false with one
+    /// processor.
     pub fn is_doubtful(&self) -> Result<bool> {
         Ok(self.online.len() > 1 && !self.masks()?.is_empty() && self.is_ours()?)
     }
 
-    /// Whether the masks are as [`ReceiveSteering::steer`] sets them for `to`.
+    /// Returns whether the masks are as [`ReceiveSteering::steer`] sets them for `to`.
     pub fn is_to(&self, to: Processors) -> Result<bool> {
         let mask = self.mask(to);
         Ok(self.masks()?.iter().all(|queue| digits(queue) == digits(&mask)))
@@ -146,7 +147,7 @@ impl ReceiveSteering {
     }
 }
 
-/// Whether a mask names no processor, so that packets are not steered.
+/// Returns whether a mask names no processor, so that packets are not steered.
 pub fn is_none(mask: &str) -> bool {
     digits(mask).is_empty()
 }

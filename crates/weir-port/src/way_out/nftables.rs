@@ -57,7 +57,7 @@ pub fn install(table: &NftTable) -> Result<()> {
     })
 }
 
-/// Whether the table is there, ours, with as many rules as it was given.
+/// Returns whether the table is there, ours, with as many rules as it was given.
 pub fn is_whole(table: &NftTable) -> Result<bool> {
     if !tables()?.contains(&table.name) {
         return Ok(false);

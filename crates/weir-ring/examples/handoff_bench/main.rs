@@ -117,7 +117,7 @@ enum Job {
 /// The cost of a run.
 struct Sample {
     cycles: f64,
-    /// Whether the scheduler took a core away meanwhile.
+    /// True if the scheduler took a core away meanwhile.
     interrupted: bool,
 }
 

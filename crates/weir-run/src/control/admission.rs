@@ -20,7 +20,7 @@ const PER_USER_MAX: usize = 8;
 /// The greatest age of counters that others than root are told, in nanoseconds.
 pub const FRESH_NS: u64 = 50_000_000;
 
-/// Whether one more client of `user` may come in beside those of `present`.
+/// Returns whether one more client of `user` may come in beside those of `present`.
 pub fn admits(present: impl Iterator<Item = u32>, user: u32) -> bool {
     let (mut all, mut others, mut own) = (0, 0, 0);
     for other in present {
@@ -31,7 +31,7 @@ pub fn admits(present: impl Iterator<Item = u32>, user: u32) -> bool {
     all < CLIENTS_MAX && (user == ROOT || (others < OTHERS_MAX && own < PER_USER_MAX))
 }
 
-/// Whether `user` may ask for this.
+/// Returns whether `user` may ask for this.
 pub fn allows(command: &Command, user: u32) -> bool {
     match command {
         Command::Stat => true,

@@ -159,7 +159,7 @@ impl Control {
         fds[1].revents != 0
     }
 
-    /// Whether a client waits that cannot be accepted; `poll` would return at once for ever.
+    /// Returns whether a client waits that cannot be accepted; `poll` would return at once for ever.
     fn is_out_of_descriptors(&self) -> bool {
         self.listener.try_clone().is_err_and(|error| error.raw_os_error() == Some(libc::EMFILE))
     }
@@ -276,8 +276,8 @@ fn in_use(name: &str) -> io::Error {
     io::Error::new(ErrorKind::AddrInUse, why)
 }
 
-/// Whether a wire listens there. A wire that was just killed still seems to, until the kernel has taken its sockets apart; it gets some
-/// time to answer or to be gone.
+/// Returns whether a wire listens there. A wire that was just killed still seems to, until the kernel has taken its sockets apart; it gets
+/// some time to answer or to be gone.
 fn is_served(path: &Path) -> bool {
     const LOOKS: u32 = 40;
     const BETWEEN: Duration = Duration::from_millis(50);

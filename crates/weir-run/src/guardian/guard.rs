@@ -227,7 +227,7 @@ impl Main {
     }
 }
 
-/// Whether the process of this `/proc/PID/stat` is stopped by a signal.
+/// Returns whether the process of this `/proc/PID/stat` is stopped by a signal.
 fn is_stopped(stat: &File) -> bool {
     let mut bytes = [0; 512];
     let length = stat.read_at(&mut bytes, 0).unwrap_or(0);

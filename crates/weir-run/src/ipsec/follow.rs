@@ -62,7 +62,7 @@ struct PolicyEntry {
 pub struct News {
     /// A line for each event.
     pub lines: Vec<String>,
-    /// Whether everything is to be read anew.
+    /// True if everything is to be read anew.
     pub is_to_dump: bool,
 }
 
@@ -314,7 +314,7 @@ impl Follower {
     }
 }
 
-/// Whether an association opens, if its own end is an address of the ESP. Its own end decides if the kernel does not say it.
+/// Returns whether an association opens, if its own end is an address of the ESP. Its own end decides if the kernel does not say it.
 fn direction(state: &XfrmState, policies: &[&XfrmPolicy], own: &[IpAddr]) -> Result<bool, String> {
     let [is_from, is_to] = state.ends.map(|end| own.contains(&end));
     let by_address = (is_from != is_to).then_some(is_to);

@@ -93,7 +93,8 @@ pub(super) fn as_asked<T>(mut policies: Vec<T>, priority: impl Fn(&T) -> u32) ->
 }
 
 impl XfrmTemplate {
-    /// Whether an association fits. A template without an SPI or a reqid wants any, and unspecified addresses in transport mode too.
+    /// Returns whether an association fits. A template without an SPI or a reqid wants any, and unspecified addresses in transport mode
+    /// too.
     fn wants(&self, state: &XfrmState) -> bool {
         let fits = |(wanted, end): (IpAddr, IpAddr)| wanted.is_unspecified() || wanted == end;
         self.is_tunnel == state.is_tunnel
@@ -104,7 +105,7 @@ impl XfrmTemplate {
 }
 
 impl XfrmState {
-    /// Whether it opens: as the kernel says, or a policy that wants it, or an address of the gateway's own.
+    /// Returns whether it opens: as the kernel says, or a policy that wants it, or an address of the gateway's own.
     pub(super) fn direction<'a>(
         &self,
         policies: impl Iterator<Item = &'a XfrmPolicy>,

@@ -66,7 +66,7 @@ pub struct MemorySummary {
 }
 
 impl MemorySummary {
-    /// Whether every packet and every frame is accounted for (invariant 1).
+    /// Returns whether every packet and every frame is accounted for (invariant 1).
     pub fn balances(&self) -> bool {
         self.account.balances(self.held) && self.census.balances() && self.census.out == self.held.packets
     }

@@ -43,7 +43,7 @@ pub struct SinkSummary {
     pub account: Account,
     /// Packets that are inside, counted in the queues themselves.
     pub held: Count,
-    /// Whether the books of each workstream balance.
+    /// True if the books of each workstream balance.
     pub workstreams_balance: bool,
     /// The sequences of generators, as they were received.
     pub sequences: Sequences,
@@ -51,7 +51,7 @@ pub struct SinkSummary {
     pub split_flows: u64,
     /// Packets that the kernel lost at the interface.
     pub lost: Lost,
-    /// Whether the interface vanished.
+    /// True if the interface vanished.
     pub is_gone: bool,
     /// The way in which flows were dealt to workers.
     pub steering: Steering,
@@ -112,7 +112,7 @@ impl SinkSummary {
         }
     }
 
-    /// Whether received = delivered + dropped + held, in all and in each workstream.
+    /// Returns whether received = delivered + dropped + held, in all and in each workstream.
     pub fn balances(&self) -> bool {
         self.account.balances(self.held) && self.workstreams_balance
     }

@@ -92,7 +92,7 @@ impl<'a> SinkWorker<'a> {
         self.stage().account()
     }
 
-    /// Whether the books of its stage and of its queues balance.
+    /// Returns whether the books of its stage and of its queues balance.
     pub fn balances(&self) -> bool {
         let mut queues = self.path.between().egress.queues().iter();
         self.account().balances(Count::default())

@@ -24,7 +24,7 @@ pub struct AssociationStats {
     pub mode: String,
     /// The algorithm.
     pub algorithm: String,
-    /// Whether sequence numbers have 64 bits.
+    /// True if sequence numbers have 64 bits.
     pub extended: bool,
     /// The replay window of an inbound one.
     pub window: Option<u32>,

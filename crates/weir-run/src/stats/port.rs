@@ -25,7 +25,7 @@ pub struct PortStats {
     pub worker: usize,
     /// The state of its device; `gone` while the interface is not there, or not taken over yet.
     pub state: String,
-    /// Whether it is gone.
+    /// True if it is gone.
     #[serde(skip)]
     pub is_gone: bool,
     /// Packets that wait in the senders' qdisc.

@@ -28,7 +28,7 @@ pub struct ProcessStats {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ThrottleStats {
-    /// Whether the send buffer is full, and somebody wants to send.
+    /// True if the send buffer is full, and somebody wants to send.
     pub is_throttled: bool,
     /// Times that somebody wanted to send and the send buffer was full.
     pub throttled: u64,

@@ -359,7 +359,7 @@ impl TopologyReader<'_> {
     }
 }
 
-/// Whether the address may be one host's: neither nobody's nor a group's.
+/// Returns whether the address may be one host's: neither nobody's nor a group's.
 fn is_of_one_host(address: IpAddr) -> bool {
     !address.is_unspecified() && !address.is_multicast() && address != IpAddr::V4(Ipv4Addr::BROADCAST)
 }

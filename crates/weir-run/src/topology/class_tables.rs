@@ -34,7 +34,7 @@ impl ClassTables<'_> {
         default.or(shaper).or(class).or(filter)
     }
 
-    /// Whether there are any.
+    /// Returns whether there are any.
     pub fn is_any(&self) -> bool {
         self.classes_file.is_some() || self.here().is_some()
     }

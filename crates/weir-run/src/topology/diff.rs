@@ -19,7 +19,7 @@ use weir_port::limit::record::Record;
 pub struct LimitNow<'a> {
     /// The limit's own record.
     pub record: &'a Record,
-    /// Whether nothing of it is missing.
+    /// True if nothing of it is missing.
     pub is_whole: bool,
 }
 

@@ -108,7 +108,7 @@ impl Names {
         Names { known, called, is_partial: file.is_partial }
     }
 
-    /// Whether a name stands for this, and not for another that has it too.
+    /// Returns whether a name stands for this, and not for another that has it too.
     pub(super) fn is_of(&self, name: &str, thing: Thing) -> bool {
         self.known.get(name) == Some(&thing)
     }
@@ -151,7 +151,7 @@ impl TopologyReader<'_> {
         names.find(name.as_ref()).map_err(|why| why.map(|why| self.tell(name.span(), why))).ok()
     }
 
-    /// Whether something can be called so; a name that cannot be is told.
+    /// Returns whether something can be called so; a name that cannot be is told.
     fn check_name(&mut self, kind: &str, at: &Spanned<String>, name: &str) -> bool {
         if !is_name(name) {
             self.tell(at.span(), format!("{kind} cannot be called so: a name is {NAME_IS}"));

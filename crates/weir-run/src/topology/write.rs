@@ -61,7 +61,7 @@ fn text(file: &TopologyFile) -> String {
 }
 
 impl LimitPlace<'_> {
-    /// Whether one table can say this limit and `other`, the same pair's of the other way.
+    /// Returns whether one table can say this limit and `other`, the same pair's of the other way.
     fn says_the_other_way(&self, other: &LimitPlace) -> bool {
         let (one, two) = (self.record, other.record);
         let same_place = (&self.device, self.pid) == (&other.device, other.pid);

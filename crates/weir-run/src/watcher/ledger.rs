@@ -163,7 +163,7 @@ impl Ledger {
         self.open = self.open.filter(|(_, over_ns)| now_ns < *over_ns);
     }
 
-    /// Whether an event is not over.
+    /// Returns whether an event is not over.
     pub fn is_open(&self) -> bool {
         self.open.is_some()
     }

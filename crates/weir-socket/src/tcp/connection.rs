@@ -65,13 +65,13 @@ pub(crate) struct Connection {
     app: Option<App>,
     /// Bytes that had come when smoltcp was about to forget the connection, and the number of them that were given on.
     rest: (Vec<u8>, usize),
-    /// Whether both sides have agreed on the connection.
+    /// True if both sides have agreed on the connection.
     was_established: bool,
     /// The error by which the connection failed, if it did.
     failure: Option<i32>,
-    /// Whether the connection is in the list of those that have something to send.
+    /// True if the connection is in the list of those that have something to send.
     pub(crate) is_ready: bool,
-    /// Whether a segment for the connection is in the burst that is being put.
+    /// True if a segment for the connection is in the burst that is being put.
     pub(crate) is_in_burst: bool,
     /// The time of the next look at the connection.
     pub(crate) due: Option<Instant>,
@@ -168,14 +168,14 @@ impl Connection {
         }
     }
 
-    /// Whether the peer has taken some of the bytes that are to be sent since the last call, or more are to be sent.
+    /// Returns whether the peer has taken some of the bytes that are to be sent since the last call, or more are to be sent.
     pub(crate) fn has_moved(&mut self) -> bool {
         let in_ring = self.app.as_mut().map_or(0, |app| app.open.sent.len());
         let left = (in_ring, self.socket().send_queue());
         std::mem::replace(&mut self.left, left) != left
     }
 
-    /// Whether the application has let go of the connection.
+    /// Returns whether the application has let go of the connection.
     pub(crate) fn is_closed(&self) -> bool {
         self.app.as_ref().is_some_and(|app| app.open.shared.stream.has(StreamState::CLOSED))
     }
@@ -197,7 +197,7 @@ impl Connection {
         }) {}
     }
 
-    /// Whether the connection is over for smoltcp.
+    /// Returns whether the connection is over for smoltcp.
     pub(crate) fn is_over(&self) -> bool {
         let socket = self.sockets.get::<Socket>(self.handle);
         socket.state() == State::Closed && socket.remote_endpoint().is_none()
@@ -284,7 +284,7 @@ impl Connection {
         self.app.as_ref().map(|app| app.open.shared.counts()).unwrap_or_default()
     }
 
-    /// Whether the application has sent something that the peer has not acknowledged.
+    /// Returns whether the application has sent something that the peer has not acknowledged.
     pub(crate) fn has_sent(&mut self) -> bool {
         let is_under_way = self.socket().send_queue() > 0;
         is_under_way || self.app.as_mut().is_some_and(|app| !app.has_sent_all())

@@ -62,7 +62,7 @@ pub(crate) struct Listeners {
 }
 
 impl Listening {
-    /// Whether as many connections wait to be accepted as may wait.
+    /// Returns whether as many connections wait to be accepted as may wait.
     pub(crate) fn is_full(&self) -> bool {
         self.waiting.connections.load(Ordering::Relaxed) >= self.backlog
     }

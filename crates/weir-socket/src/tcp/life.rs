@@ -93,12 +93,12 @@ impl TcpPort {
         self.settle(connection, frames);
     }
 
-    /// Whether something is under way that an application has sent.
+    /// Returns whether something is under way that an application has sent.
     pub(crate) fn has_sent(&mut self) -> bool {
         self.connections.iter_mut().any(|connection| connection.role != Role::Free && connection.has_sent())
     }
 
-    /// Whether there is room for one more connection. An orphan makes room if its peer has all that was sent, the end included.
+    /// Returns whether there is room for one more connection. An orphan makes room if its peer has all that was sent, the end included.
     fn has_place(&mut self) -> bool {
         while self.live >= usize::from(self.settings.connections) {
             let has_all = |&&orphan: &&u32| {

@@ -150,7 +150,7 @@ impl TcpPort {
         }
     }
 
-    /// Whether applications have news that was not looked at: the last look before parking.
+    /// Returns whether applications have news that was not looked at: the last look before parking.
     pub(crate) fn has_news(&self) -> bool {
         self.news.is_there()
     }
@@ -215,7 +215,7 @@ impl TcpPort {
     }
 }
 
-/// Whether a segment asks for a connection: SYN, and neither ACK, RST nor FIN.
+/// Returns whether a segment asks for a connection: SYN, and neither ACK, RST nor FIN.
 fn is_syn(frame: &[u8]) -> bool {
     let ip = &frame[ETHERNET_LEN..];
     let tcp_at = if ip[0] >> 4 == 4 { usize::from(ip[0] & 0x0f) * 4 } else { 40 };

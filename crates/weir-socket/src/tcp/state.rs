@@ -43,7 +43,7 @@ impl StreamState {
         self.flags.fetch_and(!flags, Ordering::AcqRel);
     }
 
-    /// Whether one of these flags is set.
+    /// Returns whether one of these flags is set.
     pub(crate) fn has(&self, flags: u32) -> bool {
         // A1.
         self.flags.load(Ordering::Acquire) & flags != 0
@@ -82,7 +82,7 @@ impl News {
         self.is_there.swap(true, Ordering::AcqRel);
     }
 
-    /// Whether a connection has news.
+    /// Returns whether a connection has news.
     pub(crate) fn is_there(&self) -> bool {
         self.is_there.load(Ordering::Relaxed)
     }

@@ -200,7 +200,7 @@ impl TcpStream {
         self.inner.closed.caller.call();
     }
 
-    /// Whether short segments go at once.
+    /// Returns whether short segments go at once.
     pub fn nodelay(&self) -> bool {
         self.inner.shared.stream.has(StreamState::NO_DELAY)
     }
@@ -246,14 +246,14 @@ impl TcpStream {
         self.inner.shared.counts()
     }
 
-    /// Whether a read would not wait: bytes have come, or no more will come.
+    /// Returns whether a read would not wait: bytes have come, or no more will come.
     pub fn is_readable(&self) -> bool {
         let mut receive = self.inner.receive.lock().unwrap_or_else(PoisonError::into_inner);
         let has_ended = self.inner.shared.stream.has(StreamState::RECEIVE_ENDED | StreamState::SHUT_RECEIVE);
         has_ended || receive.chunk.is_some() || receive.half.is_readable() || receive.half.is_abandoned()
     }
 
-    /// Whether a write would not wait: there is room, or no more bytes are taken.
+    /// Returns whether a write would not wait: there is room, or no more bytes are taken.
     pub fn is_writable(&self) -> bool {
         let mut send = self.inner.lock_send();
         let has_ended = self.inner.shared.stream.has(StreamState::SEND_ENDED | StreamState::SHUT_SEND);
@@ -325,7 +325,7 @@ impl Inner {
         }
     }
 
-    /// Whether bytes have come: `Some(false)` if the stream has ended, and `None` if nothing has come yet.
+    /// Returns whether bytes have come: `Some(false)` if the stream has ended, and `None` if nothing has come yet.
     pub(crate) fn look(&self, receiving: &mut Receiving) -> io::Result<Option<bool>> {
         let Receiving { half, chunk } = receiving;
         // In this order: chunks that were published before the end are in the ring.

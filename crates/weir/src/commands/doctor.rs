@@ -114,7 +114,7 @@ fn print(arguments: &DoctorArguments, checks: &[Check], can_run: bool) -> io::Re
     writeln!(out, "{}", verdict(checks))
 }
 
-/// Whether wires can run: not if a necessary thing failed or could not be tried.
+/// Returns whether wires can run: not if a necessary thing failed or could not be tried.
 fn can_run(checks: &[Check]) -> bool {
     checks.iter().all(|check| !matches!(check.status, Status::Fail | Status::Skip))
 }

@@ -137,7 +137,7 @@ fn end(name: &str) -> Result<(), Failure> {
     output::print_line(format_args!("ended: topology {name}"))
 }
 
-/// Whether a limit is gone as it should be.
+/// Returns whether a limit is gone as it should be.
 fn remove(wanted: &LimitWanted) -> Result<bool, Failure> {
     let target = target(wanted);
     if target.is_missing() {

@@ -83,7 +83,7 @@ impl LimitTarget<'_> {
         }))
     }
 
-    /// Whether there is no such interface, or no such process.
+    /// Returns whether there is no such interface, or no such process.
     pub fn is_missing(&self) -> bool {
         let is_missing = |link: Result<Link, PortError>| link.is_err_and(|error| error.is_no_interface());
         let Some(pid) = self.pid else { return is_missing(Link::by_name(self.device)) };

@@ -10,7 +10,7 @@ use weir_ipsec::algorithm::Algorithm;
 pub struct EspSystem {
     /// The mode, now or later.
     pub mode: Mode,
-    /// Whether a full queue drops, instead of holding its feeder.
+    /// True if a full queue drops, instead of holding its feeder.
     pub drops: bool,
 }
 
@@ -73,7 +73,7 @@ pub struct EspCase {
     pub size_bytes: u16,
     /// The load, in percent of the rate that sealing at once carries.
     pub load_pct: f64,
-    /// Whether the queue is 32 times longer.
+    /// True if the queue is 32 times longer.
     pub is_long: bool,
     /// The cores that the workers run on.
     pub seating: Seating,
@@ -121,12 +121,12 @@ impl EspCase {
         EspCase::ALL.into_iter().find(|case| case.name == name)
     }
 
-    /// Whether it is there for its stack, and so for systems that hold alone.
+    /// Returns whether it is there for its stack, and so for systems that hold alone.
     pub fn is_nested(&self) -> bool {
         self.name.starts_with("nested")
     }
 
-    /// Whether it is `other` but for the length of the queue.
+    /// Returns whether it is `other` but for the length of the queue.
     pub fn is_long_of(&self, other: &EspCase) -> bool {
         let short = EspCase { name: self.name, is_long: true, ..*other };
         self.is_long && !other.is_long && short == *self && !other.is_nested()

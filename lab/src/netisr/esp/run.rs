@@ -232,7 +232,7 @@ pub fn stack_bytes(system: EspSystem, case: &EspCase) -> Result<usize> {
     Ok(bytes)
 }
 
-/// Whether a worker makes nothing more and has nothing inside.
+/// Returns whether a worker makes nothing more and has nothing inside.
 fn is_at_rest(worker: &MemoryPathWorker) -> bool {
     let mut ports = worker.ends().iter().filter_map(|end| end.port.kernel());
     ports.all(MemoryPort::is_done) && worker.between().egress.held().packets == 0

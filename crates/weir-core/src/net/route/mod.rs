@@ -266,13 +266,13 @@ impl Route {
     }
 }
 
-/// Whether no address of a network is ever forwarded to or an interface's: martians and groups.
+/// Returns whether no address of a network is ever forwarded to or an interface's: martians and groups.
 pub fn is_never_forwarded(network: &IpCidr) -> bool {
     let lies_in = |&(address, len): &(IpAddr, u8)| IpCidr::new(address.into(), len).contains_subnet(network);
     MARTIANS.iter().chain(&MULTICAST).any(lies_in) && !is_nat64(network)
 }
 
-/// Whether the destination is the one prefix below ::/8 that is routed (RFC 6052 section 2.1).
+/// Returns whether the destination is the one prefix below ::/8 that is routed (RFC 6052 section 2.1).
 fn is_nat64(destination: &IpCidr) -> bool {
     let well_known = Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0, 0);
     IpCidr::new(IpAddr::V6(well_known).into(), 96).contains_subnet(destination)

@@ -52,7 +52,7 @@ pub struct TrieEntry<const N: usize> {
 pub struct Trie<const N: usize> {
     root: Box<[u32]>,
     root_bytes: usize,
-    /// Whether nodes are 256 answers each, without bits.
+    /// True if nodes are 256 answers each, without bits.
     plain: bool,
     words: Vec<u32>,
 }

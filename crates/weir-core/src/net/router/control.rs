@@ -99,7 +99,7 @@ impl<P: Packet> Router<P> {
         }
     }
 
-    /// Whether this address is ours on this interface alone: link-local, or a group we are in.
+    /// Returns whether this address is ours on this interface alone: link-local, or a group we are in.
     pub(super) fn is_ours_v6(&self, ingress: u16, address: Ipv6Addr) -> bool {
         let scoped = address.is_multicast() || address.is_unicast_link_local();
         let port = &self.ports[usize::from(ingress)];
@@ -240,7 +240,7 @@ impl Port {
         near.or(own.clone().next()).map(|own| own.address().into())
     }
 
-    /// Whether a station may have this address on this link: it lies in one of its networks, and is not ours.
+    /// Returns whether a station may have this address on this link: it lies in one of its networks, and is not ours.
     fn is_on_link(&self, address: IpAddr) -> bool {
         self.addresses.iter().any(|own| own.contains_addr(&address.into()))
             && self.addresses.iter().all(|own| own.address() != address.into())

@@ -49,7 +49,7 @@ impl Sources {
         Sources { own, by_first, by_last }
     }
 
-    /// Whether a source may be a martian; false is certain.
+    /// Returns whether a source may be a martian; false is certain.
     #[inline(always)]
     fn may_be_martian(&self, source: [u8; 4]) -> bool {
         let [first, .., last] = source.map(usize::from);

@@ -98,7 +98,7 @@ pub(super) enum Heard {
     },
     Policy {
         index: u32,
-        /// Whether the policy is of the main table, and not of the other.
+        /// True if the policy is of the main table, and not of the other.
         is_main: bool,
         at: String,
         policy: FollowedPolicy,
@@ -223,7 +223,7 @@ fn sealed(body: &[u8]) -> Option<Heard> {
     Some(Heard::Sealed { id, packets: sealed_by(with)?.unwrap_or_default() })
 }
 
-/// Whether a policy is of the main table (`XFRMA_POLICY_TYPE`).
+/// Returns whether a policy is of the main table (`XFRMA_POLICY_TYPE`).
 pub(super) fn is_main(with: &[u8]) -> bool {
     find(with, attribute::POLICY_TYPE).and_then(|kind| kind.u8(0)).unwrap_or_default() == 0
 }

@@ -69,7 +69,7 @@ impl Reading {
         Reading { snapshot, limits: limits.iter().filter_map(LimitSeen::of).collect(), now_ns }
     }
 
-    /// Whether there was nothing.
+    /// Returns whether there was nothing.
     pub fn is_empty(&self) -> bool {
         self.snapshot.is_empty() && self.limits.is_empty()
     }

@@ -179,7 +179,7 @@ fn waits_for(gate: Option<HeldBy<'_>>) -> String {
     }
 }
 
-/// Whether a class is not the one that passes all limits.
+/// Returns whether a class is not the one that passes all limits.
 fn limited(class: &ClassRecord) -> bool {
     class.base != FREE_BASE
 }
