@@ -26,6 +26,7 @@ fn main() -> ExitCode {
         privileged!(it_stays_through_queues_down_and_up_and_a_new_name),
         privileged!(what_passes_the_queue_by_is_counted),
         privileged!(a_look_that_is_removed_is_said_and_put_back),
+        privileged!(what_is_changed_by_hand_is_said_and_set_again),
         privileged!(no_priority_passes_the_limit),
         privileged!(who_is_held_and_for_how_long_is_told),
         privileged!(filters_of_others_where_packets_arrive_stay),
@@ -241,6 +242,35 @@ fn a_look_that_is_removed_is_said_and_put_back() -> Result<()> {
     ensure!(row.limits("office")?[0]["bypassed_packets"] == 0, "{:?}", row.limits("office")?);
     row.weir("limit office --off")?.success()?;
     kernel::require_same(&before, &kernel::traces(&row.middle)?)
+}
+
+/// Rates of classes, and the room of a leaf, which root of the container may change.
+fn what_is_changed_by_hand_is_said_and_set_again() -> Result<()> {
+    let row = Row::new(Between::Routes)?;
+    row.weir("limit wa --rate 10mbit")?.success()?;
+    let raise = || {
+        row.left.tc("class change dev veth0 classid 7769:1 htb rate 1gbit ceil 1gbit burst 1mb cburst 1mb")
+    };
+    for again in ["limit wa --rate 10mbit", "set wa --rate 10mbit"] {
+        row.weir("stat wa --check")?.success()?;
+        raise()?;
+        let said = fault(&row, "wa")?;
+        ensure!(
+            said.contains("somebody changed 1 of its 274 classes") && said.contains("the same command"),
+            "{said}"
+        );
+        let done = row.weir(again)?.success()?;
+        let is_said = done.stdout.contains("set again: 1 of its classes, which somebody had changed");
+        ensure!(is_said == again.starts_with("set"), "{}", done.stdout);
+    }
+    row.weir("stat wa --check")?.success()?;
+    let leaf = || row.left.tc("qdisc show dev veth0 parent 7769:100");
+    let before = leaf()?;
+    row.left.tc("qdisc change dev veth0 parent 7769:100 bfifo limit 2000")?;
+    ensure!(leaf()? != before, "{before}");
+    row.weir("limit wa --rate 10mbit")?.success()?;
+    ensure!(leaf()? == before, "{} where there was {before}", leaf()?);
+    row.weir("limit wa --off")?.success().map(drop)
 }
 
 /// No priority passes it, be it that of the queue, of a class or of a leaf, for a program that has CAP_NET_RAW and nothing else.

@@ -25,6 +25,9 @@ pub struct Found {
     pub is_strange: bool,
 }
 
+/// The number of looks at a limit that changes.
+const LOOKS: u32 = 10;
+
 /// The reason of drops in a full leaf of packets with a socket.
 pub const HELD_FULL: &str = "held-full";
 /// The reason of drops because too many packets without a socket waited.
@@ -193,6 +196,14 @@ impl LimitInPlace {
         ]
     }
 
+    /// The number of classes that are not there, or that somebody changed; 0 of a limit that a command is changing.
+    pub fn classes_unlike(&self) -> usize {
+        let record =
+            self.record.as_ref().filter(|record| record.stage == LimitStage::Limiting && !self.is_gone);
+        let plan = record.and_then(|record| record.plan().ok());
+        plan.map_or(0, |plan| super::classes_unlike(&plan, &self.classes))
+    }
+
     /// The steering at the other end, if it can be seen and differs from that before the limit.
     pub fn changed_steering(&self) -> Option<ChangedSteering> {
         let before = self.record.as_ref().filter(|record| record.has_steered())?.steering_before.clone();
@@ -259,13 +270,21 @@ impl LimitInPlace {
                 record.name
             ));
         }
-        let leaves = record.plan().map_or(0, |plan| plan.classes().count());
-        if self.classes.len() < leaves && record.stage == LimitStage::Limiting {
-            faults.push(format!(
-                "limit {} at {place} has {} of its {leaves} classes: the same command again makes the others",
-                record.name,
-                self.classes.len()
-            ));
+        if let unlike @ 1.. = self.classes_unlike() {
+            let count = record.plan().map_or(0, |plan| plan.classes().count());
+            if self.classes.len() < count {
+                faults.push(format!(
+                    "limit {} at {place} has {} of its {count} classes: the same command again makes the others",
+                    record.name,
+                    self.classes.len()
+                ));
+            } else {
+                faults.push(format!(
+                    "limit {} at {place} does not limit to its rate: somebody changed {unlike} of its {count} classes, as `tc class change` \
+                     does: the same command again sets them",
+                    record.name
+                ));
+            }
         }
         // A half-made limit is steered when it is finished.
         let is_made = record.stage != LimitStage::Making;
@@ -303,7 +322,8 @@ impl LimitInPlace {
         let [held, _] = self.overflowed();
         if held > 0 {
             faults.push(format!(
-                "limit {} at {place} dropped {held} packets that have a socket: their leaves were full",
+                "limit {} at {place} dropped {held} packets that have a socket: their leaves were full. Where somebody made these shorter the \
+                 same command again sets them; the count stays until `--off`",
                 record.name
             ));
         }
@@ -330,7 +350,7 @@ pub fn all() -> Result<Vec<LimitInPlace>> {
         let Ok(roots) = netns.run(htb::roots) else { continue };
         let limits = roots.iter().filter(|(_, root, _)| *root == RootKind::Limit);
         for (ifindex, _, traffic) in limits {
-            match look(netns.try_clone()?, *ifindex, *traffic) {
+            match look(netns.try_clone()?, *ifindex, *traffic, LOOKS) {
                 Ok(limit) => seen.push(limit),
                 Err(error) if error.is_no_interface() => {}
                 Err(error) => return Err(error),
@@ -406,7 +426,7 @@ fn left(place: NetnsInterface, memory: &Memory, seen_from: Option<String>) -> Li
 /// The limit of the packets that one interface sends, with its counters.
 pub fn seen_at(place: NetnsInterface) -> Result<Option<LimitInPlace>> {
     let traffic = super::traffic(&place)?;
-    traffic.map(|traffic| look(place.netns, place.link.ifindex, traffic)).transpose()
+    traffic.map(|traffic| look(place.netns, place.link.ifindex, traffic, LOOKS)).transpose()
 }
 
 /// Returns whether a program looks at the other end at what an interface sends; `None` where the other end cannot be seen.
@@ -415,7 +435,8 @@ pub fn is_watched(place: &NetnsInterface) -> Option<bool> {
     Some(clsact::memory_at(arrivals::SPOT, &far_end).ok()?.is_some())
 }
 
-fn look(netns: NetNs, ifindex: u32, traffic: QueueTraffic) -> Result<LimitInPlace> {
+/// The limit of an interface with this root, looked at again where its record changes meanwhile, so many times at most.
+fn look(netns: NetNs, ifindex: u32, traffic: QueueTraffic, looks: u32) -> Result<LimitInPlace> {
     let link = netns.run(|| Link::by_index(ifindex))?;
     let place = NetnsInterface { netns, link };
     let found = match below_root(&place)? {
@@ -426,6 +447,11 @@ fn look(netns: NetNs, ifindex: u32, traffic: QueueTraffic) -> Result<LimitInPlac
         found => found,
     };
     let classes = place.netns.run(|| htb::classes(ifindex))?;
+    // A change between both reads is over now, or its record says that it is under way.
+    let record_now = found.memories.first().and_then(Memory::record);
+    if record_now != found.record && looks > 1 {
+        return look(place.netns, ifindex, traffic, looks - 1);
+    }
     let counts_of_classes: Vec<_> =
         found.memories.iter().skip(1).map(|memory| (memory.base(), memory.counts())).collect();
     let counts = found.memories.iter().map(Memory::counts).fold(LimitCounts::default(), LimitCounts::and);

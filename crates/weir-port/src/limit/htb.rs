@@ -65,6 +65,38 @@ pub const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// The number of looks before a command gives up.
 pub const LOOKS: usize = 100;
 
+/// The rates and bursts of a class, as the kernel keeps them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClassRates {
+    rate_bytes_per_s: u64,
+    ceil_bytes_per_s: u64,
+    burst_ticks: u32,
+    ceil_burst_ticks: u32,
+}
+
+impl ClassRates {
+    fn of(class: &HtbClass) -> ClassRates {
+        let ticks = |ns: u64| u32::try_from(ns.div_ceil(1 << TICK_BITS)).unwrap_or(u32::MAX);
+        ClassRates {
+            rate_bytes_per_s: class.rate_bytes_per_s,
+            ceil_bytes_per_s: class.ceil_bytes_per_s,
+            burst_ticks: ticks(class.burst_ns),
+            ceil_burst_ticks: ticks(class.ceil_burst_ns),
+        }
+    }
+
+    fn read(attributes: &tc::IterableAttrs<'_>) -> ClassRates {
+        let Ok(tc::OptionsMsg::Htb(options)) = attributes.get_options() else { return ClassRates::default() };
+        let parameters = options.get_parms().unwrap_or_default();
+        ClassRates {
+            rate_bytes_per_s: options.get_rate64().unwrap_or(u64::from(parameters.rate.rate)),
+            ceil_bytes_per_s: options.get_ceil64().unwrap_or(u64::from(parameters.ceil.rate)),
+            burst_ticks: parameters.buffer,
+            ceil_burst_ticks: parameters.cbuffer,
+        }
+    }
+}
+
 /// One class of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClassTraffic {
@@ -72,10 +104,19 @@ pub struct ClassTraffic {
     pub number: u16,
     /// The number of the class that it is below, 0 if it is below none.
     pub parent: u16,
+    /// Its rates and bursts.
+    pub rates: ClassRates,
     /// Its counters and backlog.
     pub traffic: QueueTraffic,
     /// The bytes it may still send, as of its last packet.
     pub tokens: Tokens,
+}
+
+impl ClassTraffic {
+    /// Returns whether the class is as a plan has it.
+    pub fn is_as(&self, class: &HtbClass) -> bool {
+        (self.number, self.parent, self.rates) == (class.number, class.parent, ClassRates::of(class))
+    }
 }
 
 /// The root of an interface of this thread's namespace.
@@ -194,6 +235,27 @@ pub fn remove_classes(ifindex: u32, numbers: impl Iterator<Item = u16>) -> Resul
     batch.send(doing)
 }
 
+/// The bytes that the queue of each class takes, by the number of the class.
+pub fn leaf_queues(ifindex: u32) -> Result<Vec<(u16, u32)>> {
+    let doing = || format!("reading the leaves of interface number {ifindex}");
+    let header = Tcmsg { ifindex: ifindex as i32, ..Default::default() };
+    let request = tc::Request::new().op_getqdisc_dump(&header);
+    let mut socket = NetlinkSocket::new();
+    let mut reply = socket.request(&request).doing(doing)?;
+    let mut queues = Vec::new();
+    while let Some(item) = reply.recv() {
+        let (header, attributes) = item.map_err(|error| explained(error, doing()))?;
+        // A namespace's kernel may list the queues of all its interfaces.
+        if header.ifindex == ifindex as i32
+            && header.parent & 0xffff_0000 == HANDLE
+            && let Ok(tc::OptionsMsg::Bfifo(queue)) = attributes.get_options()
+        {
+            queues.push((header.parent as u16, queue.limit));
+        }
+    }
+    Ok(queues)
+}
+
 /// The counters and the backlog of each class.
 pub fn classes(ifindex: u32) -> Result<Vec<ClassTraffic>> {
     let doing = || format!("reading the classes of interface number {ifindex}");
@@ -209,7 +271,8 @@ pub fn classes(ifindex: u32) -> Result<Vec<ClassTraffic>> {
                 statistics.ok().and_then(|statistics| tokens(statistics.get_buf())).unwrap_or_default();
             let traffic = traffic(&attributes);
             let parent = if header.parent == ROOT { 0 } else { header.parent as u16 };
-            classes.push(ClassTraffic { number: header.handle as u16, parent, traffic, tokens });
+            let (number, rates) = (header.handle as u16, ClassRates::read(&attributes));
+            classes.push(ClassTraffic { number, parent, rates, traffic, tokens });
         }
     }
     Ok(classes)
@@ -234,12 +297,12 @@ fn class_request(ifindex: u32, class: &HtbClass) -> impl NetlinkRequest + use<> 
         rate: u32::try_from(bytes_per_s).unwrap_or(u32::MAX),
         ..Default::default()
     };
-    let ticks = |ns: u64| u32::try_from(ns.div_ceil(1 << TICK_BITS)).unwrap_or(u32::MAX);
+    let rates = ClassRates::of(class);
     let parameters = TcHtbOpt {
         rate: speed(class.rate_bytes_per_s),
         ceil: speed(class.ceil_bytes_per_s),
-        buffer: ticks(class.burst_ns),
-        cbuffer: ticks(class.ceil_burst_ns),
+        buffer: rates.burst_ticks,
+        cbuffer: rates.ceil_burst_ticks,
         quantum: class.quantum_bytes,
         prio: class.priority.into(),
         ..Default::default()

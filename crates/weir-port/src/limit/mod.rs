@@ -34,7 +34,7 @@ pub mod record;
 pub mod reshape;
 pub mod steering;
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::path::PathBuf;
 
 use weir_core::limit::shared::{HtbClassKind, kind_of};
@@ -43,7 +43,7 @@ use weir_core::rate::Rate;
 use weir_path::classes::Classes;
 
 use self::find::Found;
-use self::htb::{QueueTraffic, RootKind};
+use self::htb::{ClassTraffic, QueueTraffic, RootKind};
 use self::inside::Sight;
 use self::memory::Memory;
 use self::record::{Direction, LimitStage, Record};
@@ -273,11 +273,26 @@ fn prepare(place: &NetnsInterface, asked: &Asked, burst_default: impl Fn(Rate) -
     Ok(Prepared { found, is_whole, record, plan })
 }
 
-/// Returns whether all classes of a limit are there. A user who is root where the interface is may have removed some.
+/// Returns whether all classes of a limit and their queues are there, as its record has them. A user who is root where the interface is may have
+/// removed or changed some.
 fn lacks_nothing(place: &NetnsInterface, record: &Record) -> bool {
-    let there = place.netns.run(|| htb::classes(place.link.ifindex)).unwrap_or_default();
-    let numbers: HashSet<_> = there.iter().map(|class| class.number).collect();
-    record.plan().is_ok_and(|plan| plan.classes().all(|class| numbers.contains(&class.number)))
+    let Ok(plan) = record.plan() else { return false };
+    let ifindex = place.link.ifindex;
+    let there = || Ok((htb::classes(ifindex)?, htb::leaf_queues(ifindex)?));
+    let (classes, queues) = place.netns.run(there).unwrap_or_default();
+    let queues: HashMap<_, _> = queues.into_iter().collect();
+    let has_queue = |class: &HtbClass| match class.queue_bytes {
+        Some(bytes) => queues.get(&class.number) == Some(&bytes),
+        None => true,
+    };
+    classes_unlike(&plan, &classes) == 0 && plan.classes().all(|class| has_queue(&class))
+}
+
+/// The number of classes of a plan that are not there, or not as the plan has them.
+fn classes_unlike(plan: &HtbTree, there: &[ClassTraffic]) -> usize {
+    let there: HashMap<_, _> = there.iter().map(|class| (class.number, class)).collect();
+    let is_there = |class: &HtbClass| there.get(&class.number).is_some_and(|there| there.is_as(class));
+    plan.classes().filter(|class| !is_there(class)).count()
 }
 
 /// The counters and the backlog of an interface's limit; `None` if there is no limit.

@@ -202,7 +202,12 @@ fn set_in_place(
             after.push(Way::of_limit(seen, &changed));
         }
     }
-    output::print_line(line("limit", wire, &before, &after, limit.classes.as_deref()))?;
+    let mut line = line("limit", wire, &before, &after, limit.classes.as_deref());
+    let changed = limits.iter().map(LimitInPlace::classes_unlike).sum::<usize>();
+    if changed > 0 {
+        line += &format!("; set again: {changed} of its classes, which somebody had changed");
+    }
+    output::print_line(line)?;
     Ok(ExitCode::SUCCESS)
 }
 
