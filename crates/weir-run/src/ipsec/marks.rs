@@ -14,7 +14,8 @@
 //! never passed over: its association is refused, with what to do.
 //!
 //! Rule: a mark is told as safe when it is on disk ([`File::sync_all`]). Where there is no mark, nobody knows which numbers were used, and
-//! the association is refused; so is one whose mark is another key's, or is locked by another process.
+//! the association is refused; so is one whose mark is damaged, another key's, or locked by another process. A mark is another key's only if
+//! its key line is whole and says so: of a damaged one nobody knows the numbers, and no mark may be made anew for its key.
 //!
 //! A clean end gives back the numbers that were reserved and not used: the mark is then the first of them. A kill leaves them out.
 //!
@@ -144,26 +145,29 @@ fn read(file: &File, path: &Path, fingerprint: &[u8; 16]) -> Result<u64, String>
     let mut bytes = [0; BYTES_MAX];
     let len = file.read_at(&mut bytes, 0).map_err(|error| format!("{}: {error}", path.display()))?;
     let text = std::str::from_utf8(&bytes[..len]).unwrap_or_default();
-    let unknown = || {
+    let damaged = || {
         format!(
-            "{0}: this says no sequence number, so the key cannot be used any more; for one that was never used write: echo 1 > {0}",
+            "{}: this mark is damaged and says no sequence number, so nobody can know which numbers its key was used with, and the key cannot \
+             be used any more: give the association a new key",
             path.display()
         )
     };
     let Some(lines) = text.strip_prefix(FIRST_LINE) else {
-        return text.trim().parse().ok().filter(|next| *next >= 1).ok_or_else(unknown);
+        return text.trim().parse().ok().filter(|next| *next >= 1).ok_or_else(damaged);
     };
     let mut lines = lines.lines();
     let mut word = |what: &str| lines.next().and_then(|line| line.strip_prefix(what));
     let (next, key) = (word("next "), word("key "));
-    if key != Some(&format!("{:032x}", u128::from_be_bytes(*fingerprint))) {
+    let is_whole = |key: &&str| key.len() == 32 && key.bytes().all(|digit| digit.is_ascii_hexdigit());
+    let key = key.filter(is_whole).ok_or_else(damaged)?;
+    let next = next.and_then(|next| next.parse().ok()).filter(|next| *next >= 1).ok_or_else(damaged)?;
+    if key != format!("{:032x}", u128::from_be_bytes(*fingerprint)) {
         return Err(format!(
-            "{}: this is of another key: for one that was never used write: echo 1 > {}",
-            path.display(),
+            "{0}: this is of another key: for one that was never used write: echo 1 > {0}",
             path.display()
         ));
     }
-    next.and_then(|next| next.parse().ok()).filter(|next| *next >= 1).ok_or_else(unknown)
+    Ok(next)
 }
 
 /// The longest time that the end of a process waits for its last marks; a disk that takes longer leaves numbers out.

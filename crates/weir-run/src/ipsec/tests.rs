@@ -88,6 +88,32 @@ fn a_start_never_uses_what_one_before_could_have() {
     assert!(EspKeys::default().prepare(&wanted).unwrap_err().contains("says no sequence number"));
 }
 
+/// A mark that was cut off anywhere never invites to begin with its key once more.
+#[test]
+fn a_damaged_mark_uses_its_key_up() {
+    let folder = Folder::new("damaged");
+    let key = folder.key("out.key", 1);
+    let mark = marks::path(Path::new(&key));
+    let wanted = esp(vec![association("out", false, key)]);
+    fs::write(&mark, "1\n").unwrap();
+    first_number(&mut EspKeys::default(), &wanted).unwrap();
+    let whole = fs::read_to_string(&mark).unwrap();
+    let (next, key_line) = (whole.find("next").unwrap(), whole.find("key").unwrap());
+    let middle_gone = format!("{}{}", &whole[..next], &whole[key_line..]);
+    // The key line is whole without its line's end.
+    let cut = (0..whole.len() - 1).map(|end| whole[..end].to_string());
+    for text in cut.chain([middle_gone, whole.replace("next", "nxet"), whole.replace("key ", "key g")]) {
+        fs::write(&mark, &text).unwrap();
+        let why = EspKeys::default().prepare(&wanted).unwrap_err();
+        assert!(
+            why.contains("damaged") && why.contains("a new key") && !why.contains("echo"),
+            "{text:?}: {why}"
+        );
+    }
+    fs::write(&mark, &whole).unwrap();
+    assert_eq!(first_number(&mut EspKeys::default(), &wanted), Ok(1 + AHEAD_SHORT));
+}
+
 /// Of a link the mark is that of the file that is meant: under whatever name, no number is used twice.
 #[test]
 fn a_key_has_one_mark_under_all_links() {
