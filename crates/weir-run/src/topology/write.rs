@@ -57,7 +57,14 @@ pub fn write(limits: &[LimitPlace]) -> String {
 }
 
 fn text(file: &TopologyFile) -> String {
-    toml::to_string(file).expect("tables of texts, numbers and tables of them")
+    const SPI: &str = "spi = ";
+    let text = toml::to_string(file).expect("tables of texts, numbers and tables of them");
+    // An SPI is hexadecimal, as everybody writes it. No text goes over a line's end.
+    let line = |line: &str| match line.trim_end().strip_prefix(SPI).map(str::parse::<u32>) {
+        Some(Ok(spi)) => format!("{SPI}{spi:#x}\n"),
+        _ => line.into(),
+    };
+    text.split_inclusive('\n').map(line).collect()
 }
 
 impl LimitPlace<'_> {
