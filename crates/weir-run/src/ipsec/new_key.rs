@@ -105,7 +105,7 @@ pub(super) fn sync_directories<'a>(keys: impl Iterator<Item = &'a NewKey>) -> Re
 }
 
 /// Makes a file that only its owner can read. It is there as a whole or not at all.
-fn create(path: &Path, text: &str) -> io::Result<()> {
+pub(super) fn create(path: &Path, text: &str) -> io::Result<()> {
     let mut new = path.as_os_str().to_owned();
     new.push(".new");
     // A file that is there was left by a process that was cut off.
@@ -114,7 +114,9 @@ fn create(path: &Path, text: &str) -> io::Result<()> {
         _ => {}
     }
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    std::fs::rename(&new, path)
+    let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
+    written.and_then(|()| std::fs::rename(&new, path)).inspect_err(|_| {
+        // The error before is the one to tell.
+        let _ = std::fs::remove_file(&new);
+    })
 }

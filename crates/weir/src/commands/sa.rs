@@ -4,10 +4,12 @@ mod follow;
 
 use std::io::{IsTerminal, Read, stdin};
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
+use weir_port::sys;
 use weir_run::topology::write::plan::write_esp;
 use zeroize::Zeroizing;
 
@@ -33,8 +35,9 @@ enum SaCommand {
 /// each key goes into a file of its own.
 #[derive(Args)]
 #[command(after_help = "Examples:
-  sudo sh -c '{ ip xfrm state; ip xfrm policy; }' |
-      weir sa import --keys /run/weir --inside e0b --outside wan > tunnel.toml
+  sudo mkdir -m 700 /run/weir-keys
+  sudo sh -c '{ ip xfrm state; ip xfrm policy; } |
+      weir sa import --keys /run/weir-keys --inside e0b --outside wan' > tunnel.toml
   cat ports.toml tunnel.toml > gateway.toml    # the ports, epairs and routers
   weir check gateway.toml
 
@@ -50,8 +53,8 @@ struct ImportArguments {
     /// What they printed; - is the standard input
     #[arg(default_value = "-")]
     file: PathBuf,
-    /// Where the key files go
-    #[arg(long, value_name = "DIRECTORY", default_value = ".")]
+    /// Where the key files go, which only their owner may enter
+    #[arg(long, value_name = "DIRECTORY")]
     keys: PathBuf,
     /// What the esp is called
     #[arg(long, default_value = "tunnel")]
@@ -76,8 +79,8 @@ pub fn run(arguments: &SaArguments) -> Outcome {
 }
 
 fn import(arguments: &ImportArguments) -> Outcome {
+    let keys = keys_directory(&arguments.keys)?;
     let text = read(&arguments.file)?;
-    let keys = std::path::absolute(&arguments.keys)?;
     let import = weir_run::ipsec::import::read(&text, &keys, &arguments.own).map_err(Failure::usage)?;
     if import.plan.associations.is_empty() {
         return Err(Failure::usage(
@@ -91,11 +94,27 @@ fn import(arguments: &ImportArguments) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The directory of the keys, if nobody else may enter it.
+fn keys_directory(keys: &Path) -> Result<PathBuf, Failure> {
+    const OTHERS: u32 = 0o077;
+    let directory = std::path::absolute(keys)?;
+    let shown = directory.display();
+    let about = std::fs::metadata(&directory)
+        .map_err(|error| Failure::usage(format!("{shown}: {error}: make it by mkdir -m 700 {shown}")))?;
+    if !about.is_dir() || about.uid() != sys::user() || about.mode() & OTHERS != 0 {
+        let who = if sys::is_root() { "root" } else { "you" };
+        return Err(Failure::usage(format!(
+            "{shown}: keys go into a directory that only {who} may enter: make one by mkdir -m 700"
+        )));
+    }
+    Ok(directory)
+}
+
 /// The text of a file, which has keys in it.
-fn read(file: &std::path::Path) -> Result<Zeroizing<String>, Failure> {
+fn read(file: &Path) -> Result<Zeroizing<String>, Failure> {
     let told = |error: std::io::Error| Failure::usage(format!("{}: {error}", file.display()));
     let mut text = Zeroizing::new(String::new());
-    if file == std::path::Path::new("-") {
+    if file == Path::new("-") {
         if stdin().is_terminal() {
             output::say("weir: reading what `ip xfrm state` and `ip xfrm policy` print from the terminal");
         }

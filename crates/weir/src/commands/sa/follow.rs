@@ -32,6 +32,7 @@ use weir_run::topology;
 use weir_run::topology::diff::plan::{Named, compare_plans};
 use weir_run::topology::write::plan::write;
 
+use super::keys_directory;
 use crate::{Failure, Outcome, output};
 
 /// The pause between two looks whether the running esp is the one that was made, in nanoseconds.
@@ -270,22 +271,6 @@ impl Following<'_> {
         }
         Ok(())
     }
-}
-
-/// The directory of the keys, if nobody else may enter it.
-fn keys_directory(keys: &Path) -> Result<PathBuf, Failure> {
-    use std::os::unix::fs::MetadataExt;
-    const OTHERS: u32 = 0o077;
-    let directory = std::path::absolute(keys)?;
-    let shown = directory.display();
-    let about = std::fs::metadata(&directory)
-        .map_err(|error| Failure::usage(format!("{shown}: {error}: make it by mkdir -m 700 {shown}")))?;
-    if !about.is_dir() || about.uid() != sys::user() || about.mode() & OTHERS != 0 {
-        return Err(Failure::usage(format!(
-            "{shown}: keys go into a directory that only root may enter: make one by mkdir -m 700"
-        )));
-    }
-    Ok(directory)
 }
 
 /// A topology that is up, with one of its esps.
