@@ -88,7 +88,9 @@ pub fn imports(bytes: &[u8]) {
             ),
         };
         text += &match draw.below(LINES.len() + 4) {
-            line @ 0..3 => format!("{}\n{key}", LINES[line]),
+            // Most have their counters.
+            line @ 0..3 if draw.rarely(8) => format!("{}\n{key}", LINES[line]),
+            line @ 0..3 => format!("{}\n{key}\n{}", LINES[line], LINES[8 + 2 * draw.below(2)]),
             3 => key,
             line => LINES[line - 4].to_string(),
         };
@@ -106,6 +108,11 @@ fn look_at(text: &str) {
             return;
         }
     };
+    let counted = text.matches("oseq 0x").count();
+    assert!(
+        import.plan.associations.len() <= counted,
+        "a key is taken for unused whose counters nobody has read"
+    );
     assert!(import.notes.iter().all(|note| !note.contains(SHORT)), "{:?}", import.notes);
     let tables = write_esp("tunnel", Some(["e0b", "wan"]), &import.plan);
     assert!(!tables.contains(SHORT), "{tables}");

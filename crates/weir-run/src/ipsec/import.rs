@@ -16,9 +16,11 @@ mod tests;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 use std::path::Path;
 
-use weir_path::esp::plan::{EspDispatch, EspPlan};
+use weir_ipsec::policy::Selector;
+use weir_path::esp::plan::{EspDispatch, EspPlan, PolicyVerb};
 
 use self::printed::Listed;
 use super::new_key::{self, NewKey};
@@ -40,7 +42,7 @@ pub struct Import {
 /// # Errors
 /// If something cannot be taken over, with its line; no key is in the message.
 pub fn read(text: &str, directory: &Path, own: &[IpAddr]) -> Result<Import, String> {
-    let Listed { states, mut policies, mut notes } = printed::read(text)?;
+    let Listed { states, mut policies, last_policy_at, mut notes } = printed::read(text)?;
     policies.retain(|policy| policy.is_inbound.is_some());
     let policies = as_asked(policies, |policy| policy.priority);
     let mut taken = BTreeSet::new();
@@ -48,8 +50,8 @@ pub fn read(text: &str, directory: &Path, own: &[IpAddr]) -> Result<Import, Stri
     for state in &states {
         let is_inbound = state.direction(policies.iter(), own).ok_or_else(|| {
             format!(
-                "{}: whether SPI {:#x} opens or seals is said by no policy: name the gateway's own addresses, such as --own {}",
-                state.at, state.spi, state.ends[0]
+                "{}: whether SPI {:#x} opens or seals is said by no policy: name this gateway's own addresses by --own",
+                state.at, state.spi
             )
         })?;
         let mut name = format!("{}-{:08x}", if is_inbound { "in" } else { "out" }, state.spi);
@@ -62,7 +64,20 @@ pub fn read(text: &str, directory: &Path, own: &[IpAddr]) -> Result<Import, Stri
     }
     let mut plans = Vec::new();
     for policy in &policies {
-        plans.push(policy.policy(states.iter().zip(&associations), &mut notes)?);
+        let plan = policy.policy(states.iter().zip(&associations), &mut notes)?;
+        if plan.verb == PolicyVerb::Bypass && !is_of_ike(&plan.selector) {
+            let is_last = policy.at == last_policy_at;
+            let last = if is_last { "; it is the last policy, so the input may be cut off" } else { "" };
+            let [from, to] = [plan.selector.source, plan.selector.destination].map(|prefix| {
+                let (address, len) = prefix.parts();
+                format!("{address}/{len}")
+            });
+            notes.push(format!(
+                "{}: {from} to {to} passes in the clear: the policy has no tmpl{last}",
+                policy.at
+            ));
+        }
+        plans.push(plan);
     }
     let local = associations.iter().map(|of| if of.is_inbound { of.destination } else { of.source });
     let addresses: BTreeSet<IpAddr> = local.collect();
@@ -74,6 +89,15 @@ pub fn read(text: &str, directory: &Path, own: &[IpAddr]) -> Result<Import, Stri
         dispatch: EspDispatch::default(),
     };
     Ok(Import { plan, notes, keys })
+}
+
+/// Returns whether a policy lets the key exchange itself pass, and nothing else.
+fn is_of_ike(selector: &Selector) -> bool {
+    const UDP: u8 = 17;
+    let is_ike = |ports: &Option<RangeInclusive<u16>>| {
+        ports.as_ref().is_some_and(|ports| [500..=500, 4500..=4500].contains(ports))
+    };
+    selector.protocol == Some(UDP) && (is_ike(&selector.source_ports) || is_ike(&selector.destination_ports))
 }
 
 impl Import {

@@ -85,6 +85,9 @@ pub(super) fn followed(info: &[u8], with: &[u8], ends: [IpAddr; 2], at: &str) ->
         Some(extended) => extended.u32(20)?,
         None => info.u8(215)?.into(),
     };
+    let Some(sealed) = sealed_by(with)? else {
+        return left("the kernel does not tell its counters, and may have sent with its key");
+    };
     // Packets that passed; of an inbound association those received.
     let passed = info.u64(168)?;
     Some(Followed::State(Box::new(XfrmState {
@@ -107,7 +110,7 @@ pub(super) fn followed(info: &[u8], with: &[u8], ends: [IpAddr; 2], at: &str) ->
             .and_then(|seconds| seconds.u32(0))
             .filter(|seconds| *seconds > 0)
             .map(|seconds| u64::from(seconds) * NS_PER_S),
-        sealed: sealed_by(with)?.unwrap_or_default().max(passed),
+        sealed: sealed.max(passed),
         lifetime: lifetime(info)?,
     })))
 }

@@ -161,6 +161,27 @@ fn what_cannot_be_followed_is_one_sentence_and_harms_nothing() {
     assert_eq!((blocked.verb, blocked.selector.protocol), (PolicyVerb::Discard, Some(6)));
 }
 
+/// Without its counters, a kernel may have sent with a key: this one is not used.
+#[test]
+fn an_association_without_its_counters_is_left_out() {
+    const HEADER_BYTES: usize = 16 + 224;
+    for (name, kind) in [("newsa-gcm-esn", 23_u16), ("newsa-in", 10)] {
+        let mut message = captured()[name].clone();
+        let mut at = HEADER_BYTES;
+        while message[at + 2..at + 4] != kind.to_ne_bytes() {
+            at += usize::from(u16::from_ne_bytes([message[at], message[at + 1]])).next_multiple_of(4);
+        }
+        // An attribute that nobody knows.
+        message[at + 2] = 99;
+        let mut follower = follower();
+        hear(&mut follower, &message);
+        let wanted = follower.wanted(&empty(), &BTreeSet::new());
+        let [note] = &wanted.notes[..] else { panic!("{name}: {:?}", wanted.notes) };
+        assert!(note.contains("the kernel does not tell its counters"), "{name}: {note}");
+        assert_eq!(wanted.plan, empty(), "{name}");
+    }
+}
+
 /// A follower that missed all events and reads a dump has the same.
 #[test]
 fn a_dump_says_what_the_events_said() {

@@ -7,8 +7,10 @@
 //!     aead rfc4106(gcm(aes)) 0x... 128                       proto esp reqid 1 mode tunnel
 //! ```
 //!
-//! Rule: a property that a file of Weir cannot express is refused with its line, or told; nothing of a key is in an error. Policies of
-//! sockets and of direction `fwd` are passed over: the first are IKE's own, the second the kernel's other half of `in`.
+//! Rule: a property that a file of Weir cannot express is refused with its line, or told; nothing of a key is in an error. An association
+//! without its counters is refused: the text may be cut off, and the kernel may have sent with its key. The kernel tells the counters of
+//! every association, `anti-replay ... oseq 0x0` or, behind `anti-replay esn context:`, `seq-hi ... oseq 0x0`. Policies of sockets and of
+//! direction `fwd` are passed over: the first are IKE's own, the second the kernel's other half of `in`.
 //!
 //! Pure. Source: ip-xfrm(8), iproute2 `ip/ipxfrm.c`.
 
@@ -27,6 +29,8 @@ use crate::ipsec::xfrm::{XfrmKey, XfrmPolicy, XfrmState, XfrmTemplate};
 pub(super) struct Listed {
     pub states: Vec<XfrmState>,
     pub policies: Vec<XfrmPolicy>,
+    /// The place of the last policy, also of one that is passed over.
+    pub last_policy_at: String,
     /// A sentence on each thing that is left out.
     pub notes: Vec<String>,
 }
@@ -44,8 +48,11 @@ pub(super) fn read(text: &str) -> Result<Listed, String> {
         let second = entry.first().map_or("", |(_, line)| line.trim());
         match second.split_whitespace().next() {
             Some("proto") => listed.state(&words, &entry)?,
-            Some("dir" | "security") => listed.policy(&words, &entry)?,
-            Some("socket") => {}
+            Some("dir" | "security") => {
+                listed.last_policy_at = words.at();
+                listed.policy(&words, &entry)?;
+            }
+            Some("socket") => listed.last_policy_at = words.at(),
             _ => {
                 return Err(format!(
                     "line {number}: this is not what `ip xfrm state` or `ip xfrm policy` prints"
@@ -80,6 +87,7 @@ impl Listed {
             sealed: 0,
             lifetime: Lifetime::default(),
         };
+        let mut has_counters = false;
         for &(number, line) in lines {
             let words = Words::new(number, line);
             match words.word(0) {
@@ -113,14 +121,14 @@ impl Listed {
                 "anti-replay" => {
                     state.is_extended |= words.word(1) == "esn";
                     if words.has("oseq") {
-                        state.sealed = words.number::<u32>("oseq")?.into();
-                        state.sealed_at = words.at();
+                        (state.sealed, state.sealed_at) = (words.counter("oseq")?.into(), words.at());
+                        has_counters = true;
                     }
                 }
                 "seq-hi" => {
-                    let upper: u32 = words.number("oseq-hi")?;
-                    state.sealed = u64::from(upper) << 32 | u64::from(words.number::<u32>("oseq")?);
-                    state.sealed_at = words.at();
+                    let [upper, lower] = [words.counter("oseq-hi")?, words.counter("oseq")?];
+                    (state.sealed, state.sealed_at) = (u64::from(upper) << 32 | u64::from(lower), words.at());
+                    has_counters = true;
                 }
                 "limit:" | "expire" => words.lifetime(&mut state.lifetime),
                 "mark" | "if_id" | "output-mark" | "security" | "crypto" | "tfcpad" | "coa" => {
@@ -128,6 +136,9 @@ impl Listed {
                 }
                 _ => {}
             }
+        }
+        if !has_counters {
+            return Err(first.uncounted());
         }
         self.states.push(state);
         Ok(())
@@ -155,6 +166,8 @@ impl Listed {
             priority: 0,
             templates: Vec::new(),
         };
+        // The template whose own line is to follow.
+        let mut begun: Option<String> = None;
         for &(number, line) in lines {
             let words = Words::new(number, line);
             match words.word(0) {
@@ -170,9 +183,11 @@ impl Listed {
                 "tmpl" => {
                     let ends = words.ends()?;
                     policy.templates.push(XfrmTemplate { ends, spi: 0, reqid: 0, is_tunnel: false });
+                    begun = Some(words.told("the line behind this tmpl is missing: the text is cut off"));
                 }
                 "proto" => {
                     words.is_esp()?;
+                    begun = None;
                     if let Some(template) = policy.templates.last_mut() {
                         if words.has("spi") {
                             template.spi = words.number("spi")?;
@@ -191,6 +206,9 @@ impl Listed {
                 }
                 _ => {}
             }
+        }
+        if let Some(why) = begun {
+            return Err(why);
         }
         if first.has("dev") {
             self.notes.push(first.told("dev is left out: an esp has one port outside"));
@@ -243,6 +261,21 @@ impl<'a> Words<'a> {
         };
         let number = number.and_then(|number| T::try_from(number).ok());
         number.ok_or_else(|| self.told(&format!("{key} {text} is no such number")))
+    }
+
+    /// A counter, which is always printed in hexadecimal: the 0 of 0x7 alone is no counter.
+    fn counter(&self, key: &str) -> Result<u32, String> {
+        match self.after(key) {
+            Ok(text) if text.len() > 2 && text.starts_with("0x") => self.number(key),
+            _ => Err(self.uncounted()),
+        }
+    }
+
+    fn uncounted(&self) -> String {
+        self.told(
+            "the counters of this association (oseq) are missing, and the kernel may have sent with its key: the text is cut off or printed \
+             without them, so give the whole output of `ip xfrm state`",
+        )
     }
 
     fn is_esp(&self) -> Result<(), String> {

@@ -193,6 +193,19 @@ fn what_cannot_be_taken_over_is_refused_with_its_line() {
             "",
             "line 1: this is not what `ip xfrm state`",
         ),
+        (
+            "\t seq-hi 0x0, seq 0x0, oseq-hi 0x0, oseq 0x0\n",
+            "",
+            "",
+            "line 1: the counters of this association (oseq) are missing",
+        ),
+        ("oseq-hi 0x0, oseq 0x0", "oseq-hi 0x0, oseq 0", "", "line 6: the counters of this association"),
+        (
+            "\t\tproto esp reqid 1 mode tunnel\n",
+            "",
+            "",
+            "line 20: the line behind this tmpl is missing: the text is cut off",
+        ),
         ("0x00001001", "0x100001001", "", "line 2: spi 0x100001001 is no such number"),
     ] {
         let text = printed().replacen(from, to, 1);
@@ -202,8 +215,54 @@ fn what_cannot_be_taken_over_is_refused_with_its_line() {
         assert!(why.contains(expected), "{from} -> {to}: {why}");
     }
     let states: String = printed().split("src 10.1.0.0").next().unwrap().into();
-    assert!(refused(&states, &[]).contains("name the gateway's own addresses, such as --own 192.0.2.1"));
+    assert!(refused(&states, &[]).contains("name this gateway's own addresses by --own"));
+    assert!(!refused(&states, &[]).contains("192.0.2"), "no address is guessed");
     assert_eq!(import(&states, &["192.0.2.1"]).unwrap().plan.associations.len(), 2);
+}
+
+/// Wherever the text ends, no key is taken for unused whose counters nobody has read.
+#[test]
+fn a_text_that_is_cut_off_makes_no_key_unused() {
+    let used = |text: &str| text.replace("oseq 0x0", "oseq 0x7");
+    let whole = [printed(), used(&printed()), with_statistics(), used(&with_statistics())];
+    for (text, counters) in
+        whole.iter().zip([["oseq 0x0\n"; 2], ["oseq 0x7"; 2], ["oseq 0x0"; 2], ["oseq 0x7"; 2]])
+    {
+        for end in (0..text.len()).filter(|end| text.is_char_boundary(*end)) {
+            for own in ["192.0.2.1", "192.0.2.2", "2001:db8::1"] {
+                let Ok(import) = import(&text[..end], &[own]) else { continue };
+                let counted = text[..end].matches(counters[0].trim_end()).count();
+                assert!(import.plan.associations.len() <= counted, "{}", &text[..end]);
+                let senders = import.plan.associations.iter().filter(|of| !of.is_inbound).count();
+                assert!(senders == 0 || counters[0].contains("0x0"), "{}", &text[..end]);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_policy_without_a_template_passes_in_the_clear_and_is_told() {
+    let states: String = printed().split("src 10.1.0.0").next().unwrap().into();
+    let policy = |ends: &str, direction: &str| {
+        format!("src 10.1.0.0/24 dst {ends}\n\tdir {direction} priority 100 ptype main\n")
+    };
+    let told = |policies: String| {
+        let import =
+            import(&format!("{states}{policies}"), &["192.0.2.1"]).unwrap_or_else(|why| panic!("{why}"));
+        let bypasses = import.plan.policies.iter().filter(|policy| policy.verb == PolicyVerb::Bypass).count();
+        (bypasses, import.notes)
+    };
+    let clear = "line 18: 10.1.0.0/24 to 10.2.0.0/24 passes in the clear: the policy has no tmpl";
+    let cut = policy("10.2.0.0/24", "out");
+    let last = format!("{clear}; it is the last policy, so the input may be cut off");
+    assert_eq!(told(cut.clone()), (1, vec![last]));
+    for next in ["fwd", "out action block"] {
+        let (bypasses, notes) = told(format!("{cut}{}", policy("10.3.0.0/24", next)));
+        assert_eq!((bypasses, notes), (1, vec![clear.to_string()]), "{next}");
+    }
+    // IKE's own packets are always in the clear.
+    let (bypasses, notes) = told(policy("192.0.2.2/32 proto udp dport 500", "out"));
+    assert_eq!((bypasses, notes), (1, Vec::new()));
 }
 
 /// The policy discards, as the kernel does while IKE is busy.
@@ -261,4 +320,9 @@ fn key_files_are_made_once() {
     assert!(why.contains("beside it") && why.contains("says no sequence number"), "{why}");
     assert_eq!(fs::read(marks::path(&out)).unwrap(), [0xff]);
     assert!(!out.exists());
+    // Nothing is left of a file that cannot be made: here its name is a directory's.
+    let taken = folder.0.join("taken.key");
+    fs::create_dir(&taken).unwrap();
+    assert!(new_key::create(&taken, KEY).is_err());
+    assert!(!folder.0.join("taken.key.new").exists());
 }
