@@ -1,7 +1,7 @@
 //! `weir sa`: associations that IKE agreed on for the kernel, taken over by a gateway of Weir's, once or live.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
@@ -35,7 +35,7 @@ struct Folder(PathBuf);
 impl Folder {
     fn new(name: &str) -> Result<Folder> {
         let path = std::env::temp_dir().join(format!("weir-sa-{name}-{}", std::process::id()));
-        fs::create_dir(&path)?;
+        fs::DirBuilder::new().mode(0o700).create(&path)?;
         Ok(Folder(path))
     }
 }
@@ -76,6 +76,7 @@ fn what_is_printed_makes_a_file_that_is_right() -> Result<()> {
     let file = File::new(&format!("{AROUND}{}", done.stdout))?;
     run(Command::new(weir_binary()?).args(["check", file.path()]), LIMIT)?.success()?;
     let key = folder.0.join(KEY_FILE);
+    ensure!(done.stdout.contains("\nspi = 0x1001\n"), "{}", done.stdout);
     ensure!(fs::read_to_string(&key)? == KEY);
     ensure!(fs::metadata(&key)?.permissions().mode() & 0o777 == 0o600, "others may read the key");
     ensure!(fs::read_to_string(folder.0.join(format!("{KEY_FILE}.sequence")))? == "1\n");
@@ -108,6 +109,10 @@ fn what_cannot_be_taken_over_is_one_sentence() -> Result<()> {
         ),
         (printed().replace("proto esp spi", "proto ah spi"), "line 2: proto ah is not built"),
         (printed().replace(&format!("0x{KEY}"), "<<Keys hidden>>"), "line 4: this shows no key"),
+        (
+            printed().split("\tanti-replay").next().unwrap_or_default().into(),
+            "line 1: the counters of this association (oseq) are missing",
+        ),
         (String::new(), "there is no association"),
         ("nonsense\n".into(), "line 1: this is not what"),
     ] {
@@ -115,10 +120,27 @@ fn what_cannot_be_taken_over_is_one_sentence() -> Result<()> {
         ensure!(done.status.code() == Some(2) && done.stdout.is_empty(), "{}: {}", done.status, done.stdout);
         ensure!(done.stderr.contains(expected) && done.stderr.lines().count() == 1, "{}", done.stderr);
     }
+    let of = |file: &str, keys: &str| -> Result<String> {
+        let mut command = Command::new(weir_binary()?);
+        let done = run(command.args(["sa", "import", file, "--keys", keys]), LIMIT)?;
+        ensure!(done.status.code() == Some(2) && done.stdout.is_empty(), "{}: {}", done.status, done.stdout);
+        ensure!(done.stderr.lines().count() == 1, "{}", done.stderr);
+        Ok(done.stderr)
+    };
+    let keys = folder.0.display().to_string();
+    let told = of("/nowhere/at-all", &keys)?;
+    ensure!(told.contains("/nowhere/at-all"), "{told}");
+    // Keys go where nobody else may enter.
+    let file = File::new(&printed())?;
+    let told = of(file.path(), "/nowhere/keys")?;
+    ensure!(
+        told.contains("/nowhere/keys: No such file") && told.contains("mkdir -m 700 /nowhere/keys"),
+        "{told}"
+    );
+    fs::set_permissions(&folder.0, fs::Permissions::from_mode(0o755))?;
+    let told = of(file.path(), &keys)?;
+    ensure!(told.contains("may enter: make one by mkdir -m 700"), "{told}");
     ensure!(fs::read_dir(&folder.0)?.next().is_none(), "something was written");
-    let mut none = Command::new(weir_binary()?);
-    let done = run(none.args(["sa", "import", "/nowhere/at-all"]), LIMIT)?;
-    ensure!(done.status.code() == Some(2) && done.stderr.contains("/nowhere/at-all"), "{}", done.stderr);
     Ok(())
 }
 
@@ -156,6 +178,7 @@ fn policies_follow_the_kernels() -> Result<()> {
         let mut ping = hosts.hosts[0].command("ping");
         Ok(run(ping.args(["-n", "-q", "-c", "1", "-W", "1", "10.99.1.2"]), LIMIT)?.status.success())
     };
+    fs::set_permissions(&folder.0, fs::Permissions::from_mode(0o755))?;
     let others = run(&mut follow(&[])?, LIMIT)?;
     ensure!(
         others.status.code() == Some(2) && others.stderr.contains("only root may enter"),
