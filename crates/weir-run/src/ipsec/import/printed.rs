@@ -119,7 +119,6 @@ impl Listed {
                     state.udp_ports = Some([words.number("sport")?, words.number("dport")?]);
                 }
                 "anti-replay" => {
-                    state.is_extended |= words.word(1) == "esn";
                     if words.has("oseq") {
                         (state.sealed, state.sealed_at) = (words.counter("oseq")?.into(), words.at());
                         has_counters = true;
@@ -148,7 +147,8 @@ impl Listed {
         let flags = words.words.iter().skip_while(|word| **word != "flag").skip(1);
         for flag in flags.filter(|flag| !flag.starts_with('(')) {
             match *flag {
-                "esn" => state.is_extended = true,
+                // The flag alone tells: the kernel has such a context for a window above 32 too. An old `ip` prints its number.
+                "esn" | "80" => state.is_extended = true,
                 "nopmtudisc" => state.is_df_clear = true,
                 // The families inside are for policies to say; alignment follows from the algorithm.
                 "af-unspec" | "align4" => {}

@@ -120,6 +120,18 @@ fn a_tunnel_is_read_as_it_was_written() {
     assert_eq!(esp, Some(import.plan));
 }
 
+/// The kernel keeps a window of more than 32 packets in the context of extended numbers, with such numbers or without.
+#[test]
+fn the_flag_alone_tells_extended_numbers() {
+    let extended = |flags: &str| {
+        let text = printed().replace("flag af-unspec esn", flags);
+        import(&text, &[]).unwrap().plan.associations.iter().map(|of| of.is_extended).collect::<Vec<_>>()
+    };
+    assert_eq!(extended("flag af-unspec esn"), [true; 2]);
+    assert_eq!(extended("flag af-unspec 80"), [true; 2], "as ip printed it before it knew the name");
+    assert_eq!(extended("flag af-unspec"), [false; 2]);
+}
+
 #[test]
 fn statistics_say_lifetimes_and_ports() {
     let import = import(&with_statistics(), &["2001:db8::2"]).unwrap();
