@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
 use weir_lab::bed::{End, Namespace, address, names, veth};
 use weir_lab::clock::{now, wait_until};
 use weir_lab::iperf::{Flood, Load};
@@ -29,6 +30,9 @@ fn main() -> ExitCode {
         privileged!(after_both_were_killed_the_next_wire_mends),
         privileged!(after_both_were_killed_a_command_mends),
         privileged!(after_both_were_killed_stat_says_so_until_it_is_mended),
+        privileged!(after_both_were_killed_every_interface_is_named),
+        privileged!(after_both_of_a_sink_were_killed_its_interface_is_named),
+        privileged!(a_hold_of_another_interface_is_not_put_back),
         privileged!(without_a_process_to_be_had_everything_is_put_back),
         privileged!(without_io_uring_a_wire_lets_its_senders_go),
         privileged!(without_io_uring_a_killed_wire_lets_its_senders_go),
@@ -145,7 +149,16 @@ fn kill_both(rig: &Rig) -> Result<()> {
     rig.middle.sh(&format!("kill -KILL {}", both.join(" ")))?;
     wire.wait()?;
     drop(flood);
-    Ok(())
+    wait_for_end(&both)
+}
+
+/// Waits for the end of processes: one that dies keeps its locks until its files are closed.
+fn wait_for_end(ids: &[String]) -> Result<()> {
+    let has_ended = |id: &String| {
+        let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+        stat.rsplit_once(") ").is_none_or(|(_, state)| state.starts_with(['Z', 'X']))
+    };
+    wait_until("what was killed is gone", LIMIT, || Ok(ids.iter().all(has_ended)))
 }
 
 /// The state before the first wire is there after the second.
@@ -186,6 +199,97 @@ fn after_both_were_killed_a_command_mends() -> Result<()> {
     before.require_same(&rig)
 }
 
+/// A part of them is mended; the rest stays in view of each command.
+fn after_both_were_killed_every_interface_is_named() -> Result<()> {
+    let rig = Rig::new(1, 1)?;
+    let before = Before::look(&rig)?;
+    kill_both(&rig)?;
+    let all = [rig.left.name(), rig.right.name(), "wa in this network namespace", "`weir mend wa wb`"];
+    let done = run(&mut rig.weir(&["stat", "--check"]), LIMIT)?;
+    ensure!(
+        done.status.code() == Some(1) && all.iter().all(|part| done.stderr.contains(part)),
+        "{}",
+        done.stderr
+    );
+    let done = run(&mut rig.weir(&["mend", "wa"]), LIMIT)?.success()?;
+    ensure!(done.stdout.contains("`weir mend wb`"), "it says: {}", done.stdout);
+    for (command, status) in [(&["stat", "--check"][..], 1), (&["doctor"], 0), (&["mend"], 0)] {
+        let done = run(&mut rig.weir(command), LIMIT)?;
+        let told = done.stdout + &done.stderr;
+        ensure!(
+            done.status.code() == Some(status),
+            "weir {} ended with {}: {told}",
+            command.join(" "),
+            done.status
+        );
+        ensure!(
+            told.contains("`weir mend wb`") && told.contains(rig.right.name()),
+            "weir {}: {told}",
+            command.join(" ")
+        );
+        ensure!(!told.contains("wa in this network namespace"), "weir {}: {told}", command.join(" "));
+    }
+    run(&mut rig.weir(&["mend", "wb"]), LIMIT)?.success()?;
+    let done = run(&mut rig.weir(&["stat", "--check"]), LIMIT)?;
+    ensure!(!done.stderr.contains("in this network namespace"), "{}", done.stderr);
+    before.require_same(&rig)
+}
+
+fn after_both_of_a_sink_were_killed_its_interface_is_named() -> Result<()> {
+    let pair = Pair::with_addresses(1)?;
+    let mut sink = pair.sink(&[])?;
+    let both = [guardian(sink.id())?, sink.id()].map(|id| id.to_string());
+    sink.signal(Signal::STOP)?;
+    pair.right.sh(&format!("kill -KILL {}", both.join(" ")))?;
+    sink.wait(LIMIT)?;
+    wait_for_end(&both)?;
+    let weir = |arguments: &[&str]| {
+        let mut command = pair.right.command(weir_binary()?);
+        command.args(arguments);
+        run(&mut command, LIMIT)
+    };
+    let done = weir(&["stat", "--check"])?;
+    let mend = format!("`weir mend {}`", pair.right_end().name);
+    ensure!(done.status.code() == Some(1) && done.stderr.contains(&mend), "{}", done.stderr);
+    weir(&["mend", pair.right_end().name])?.success()?;
+    let done = weir(&["stat", "--check"])?;
+    ensure!(!done.stderr.contains("in this network namespace"), "{}", done.stderr);
+    Ok(())
+}
+
+/// The kernel gives a namespace's number to the next one: what an earlier one had is not put back there, and goes.
+fn a_hold_of_another_interface_is_not_put_back() -> Result<()> {
+    let rig = Rig::new(1, 1)?;
+    rig.left.sh("ethtool -K veth0 tx off")?;
+    let before = Before::look(&rig)?;
+    let inode = rig.left.sh("stat -L -c %i /proc/self/ns/net")?;
+    let ifindex = rig.left.sh("cat /sys/class/net/veth0/ifindex")?;
+    let owner = json!({"pid": 0, "started": 1, "guardian": 0, "command": "weir wire", "is_undone": false});
+    let identity = json!({"namespace": 1, "interface": [[2, 0, 0, 0, 0, 1], "veth0"]});
+    let earlier = json!({"owner": owner, "before": true});
+    let other = json!({"owner": owner, "identity": identity, "before": true});
+    let file = format!("/run/weir/holds/{}-{}-checksum", inode.trim(), ifindex.trim());
+    let gone = "/run/weir/holds/1-2-checksum";
+    // One that is held and given up makes the directory.
+    rig.wire(&["--rate", "100mbit"])?.stop()?;
+    for note in [earlier, other.clone()] {
+        std::fs::write(&file, note.to_string())?;
+        run(&mut rig.weir(&["mend", "wa"]), LIMIT)?.success()?;
+        ensure!(!Path::new(&file).exists(), "{file} stays");
+        before.require_same(&rig)?;
+    }
+    for file in [&file, gone] {
+        std::fs::write(file, other.to_string())?;
+    }
+    let done = run(&mut rig.weir(&["stat", "--check"]), LIMIT)?;
+    ensure!(!done.stderr.contains(rig.left.name()), "{}", done.stderr);
+    run(&mut rig.weir(&["mend"]), LIMIT)?.success()?;
+    for file in [&file, gone] {
+        ensure!(!Path::new(file).exists(), "{file} stays");
+    }
+    before.require_same(&rig)
+}
+
 /// Nobody listens at its socket any more: `stat` says so of it alone, until `mend` removes it.
 fn after_both_were_killed_stat_says_so_until_it_is_mended() -> Result<()> {
     let rig = Rig::new(1, 1)?;
@@ -201,6 +305,13 @@ fn after_both_were_killed_stat_says_so_until_it_is_mended() -> Result<()> {
         ensure!(done.status.code() == Some(1), "weir {} ended with {}", command.join(" "), done.status);
         ensure!(done.stderr.contains(&sentence), "weir {} says: {}", command.join(" "), done.stderr);
         ensure!(!done.stderr.contains(living.name()), "of the other: {}", done.stderr);
+    }
+    for options in [&[][..], &["--check"], &["-Q"]] {
+        let done = run(&mut rig.weir(&[&["stat", name, "--json"], options].concat()), LIMIT)?;
+        let told: Value =
+            serde_json::from_str(&done.stdout).with_context(|| format!("{options:?}: {}", done.stdout))?;
+        ensure!(told["wires"] == json!([]) && done.status.code() == Some(1), "{options:?}: {told}");
+        ensure!(done.stderr.contains(&sentence), "{options:?}: {}", done.stderr);
     }
     living.check()?;
     let done = run(&mut rig.weir(&["mend", "wa", "wb"]), LIMIT)?.success()?;

@@ -14,11 +14,18 @@
 //! still has its name. A descriptor carries its lock along, so a hold that a process has handed on ([`Hold::file`]) lives until both have
 //! closed it.
 //!
+//! Rule: a hold carries the cookie of its namespace and the address and name of its interface. The kernel gives the number of a namespace
+//! that is gone to the next one; so an old state that was left behind is only believed where all of these are the same still. A file
+//! without them, of an earlier version, is not believed.
+//!
 //! Owner: the guardian, from before the change to after the last undo. A file that no process has locked was left behind by a weir that was
 //! killed together with its guardian; the old state is still in it, and the next holder goes on from there. A hold that is dropped before
 //! it was handed on ([`Hold::hand_on`]), as when the next thing cannot be had, leaves no file unless there was one.
 //!
-//! Limits: process numbers are those of one PID namespace, files those of one `/run`.
+//! What is left behind is found by [`left`]. Limits: process numbers are those of one PID namespace, files those of one `/run`.
+
+mod identity;
+pub mod left;
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -29,6 +36,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use self::identity::Identity;
 use crate::error::{Doing, PortError, Result};
 use crate::link::Link;
 use crate::lock::{DIRECTORY, Lock, try_flock};
@@ -38,6 +46,8 @@ use crate::{directory, sys};
 /// The longest wait for a hold that is being undone, in nanoseconds.
 const WAIT_NS_MAX: u64 = 15_000_000_000;
 const BETWEEN_NS: u64 = 10_000_000;
+/// The things of an interface; all others are settings.
+const OF_INTERFACES: [&str; 4] = ["receive", "queue", "checksum", "tags"];
 /// The most bytes read of a hold's file, more than any has: a saved qdisc's options have some kilobytes at most.
 const FILE_BYTES_MAX: usize = 64 * 1024;
 
@@ -48,6 +58,7 @@ pub struct Thing {
     file: String,
     /// Its name in messages.
     name: String,
+    identity: Identity,
 }
 
 impl Thing {
@@ -73,12 +84,16 @@ impl Thing {
 
     /// A setting of a namespace, by a name without slashes.
     pub fn setting(netns: &NetNs, name: &str) -> Thing {
-        Thing { file: format!("{}-{name}", netns.inode()), name: format!("the setting {name}") }
+        Thing {
+            file: format!("{}-{name}", netns.inode()),
+            name: format!("the setting {name}"),
+            identity: Identity::of(netns, None),
+        }
     }
 
     fn of_link(netns: &NetNs, link: &Link, what: &str) -> Thing {
         let file = format!("{}-{}-{what}", netns.inode(), link.ifindex);
-        Thing { file, name: format!("interface {}", link.name) }
+        Thing { file, name: format!("interface {}", link.name), identity: Identity::of(netns, Some(link)) }
     }
 }
 
@@ -111,7 +126,11 @@ impl Owner {
     }
 
     fn lives(&self) -> bool {
-        !self.is_undone && started(self.pid) == Some(self.started)
+        !self.is_undone && self.is_running()
+    }
+
+    fn is_running(&self) -> bool {
+        started(self.pid) == Some(self.started)
     }
 }
 
@@ -129,7 +148,16 @@ fn started(pid: u32) -> Option<u64> {
 #[derive(Serialize, Deserialize)]
 struct Note<T> {
     owner: Owner,
+    /// `None` in a file of an earlier version.
+    #[serde(default)]
+    identity: Option<Identity>,
     before: T,
+}
+
+impl<T> Note<T> {
+    fn is_of(&self, thing: &Thing) -> bool {
+        self.identity.as_ref() == Some(&thing.identity)
+    }
 }
 
 /// A hold on a thing, until this is dropped in all processes.
@@ -153,9 +181,11 @@ impl Hold {
             let locked = Hold::try_lock(thing, libc::LOCK_EX).doing(doing)?;
             Ok(locked.ok_or_else(|| Hold::owner_of(thing)))
         })?;
-        let before = hold.noted::<Value>().map_or(Value::Null, |left_behind| left_behind.before);
+        let left_behind = hold.noted::<Value>().filter(|note| note.is_of(thing));
+        let before = left_behind.map_or(Value::Null, |left_behind| left_behind.before);
         hold.is_new |= before.is_null();
-        hold.note(&Note { owner: owner.clone(), before }).doing(doing)?;
+        hold.note(&Note { owner: owner.clone(), identity: Some(thing.identity.clone()), before })
+            .doing(doing)?;
         Ok(hold)
     }
 
@@ -184,10 +214,10 @@ impl Hold {
         if let Some(note) = note {
             return Ok((hold, note.before, false));
         }
-        let left_behind = hold.noted::<T>();
+        let left_behind = hold.noted::<T>().filter(|note| note.is_of(thing));
         hold.is_new = left_behind.is_none();
         let before = left_behind.map_or_else(look, |left_behind| Ok(left_behind.before))?;
-        let note = Note { owner: owner.clone(), before };
+        let note = Note { owner: owner.clone(), identity: Some(thing.identity.clone()), before };
         hold.note(&note).doing(doing)?;
         try_flock(&hold.file, libc::LOCK_SH).doing(doing)?;
         Ok((hold, note.before, true))
@@ -195,7 +225,7 @@ impl Hold {
 
     /// The old state of a thing, noted before it was changed by the process that holds it or left it behind.
     pub fn noted_before<T: DeserializeOwned>(thing: &Thing) -> Option<T> {
-        Hold::read::<T>(thing).map(|note| note.before)
+        Hold::read::<T>(thing).filter(|note| note.is_of(thing)).map(|note| note.before)
     }
 
     /// The old state of the thing, noted before it was changed.
@@ -206,7 +236,14 @@ impl Hold {
     /// The hold on a thing left behind by a process that could put nothing back; `None` if it is held, or was not.
     pub fn left(thing: &Thing) -> Result<Option<Hold>> {
         let is_there = folder().join(&thing.file).exists();
-        if is_there { Hold::try_lock(thing, libc::LOCK_EX).doing(|| doing(thing)) } else { Ok(None) }
+        let hold = if is_there { Hold::try_lock(thing, libc::LOCK_EX).doing(|| doing(thing))? } else { None };
+        match hold {
+            Some(hold) if !hold.noted::<Value>().is_some_and(|note| note.is_of(thing)) => {
+                hold.finish();
+                Ok(None)
+            }
+            hold => Ok(hold),
+        }
     }
 
     /// Returns whether no other process holds the thing, so that the old state must come back. Asked with [`Lock`] held, and once: a holder
@@ -276,10 +313,13 @@ impl Hold {
     fn try_lock(thing: &Thing, mode: libc::c_int) -> io::Result<Option<Hold>> {
         directory::make(Path::new(DIRECTORY))?;
         directory::make(&folder())?;
-        let path = folder().join(&thing.file);
+        Hold::try_lock_file(folder().join(&thing.file), mode, true)
+    }
+
+    fn try_lock_file(path: PathBuf, mode: libc::c_int, create: bool) -> io::Result<Option<Hold>> {
         loop {
             let mut options = OpenOptions::new();
-            options.read(true).write(true).create(true).truncate(false).mode(0o600);
+            options.read(true).write(true).create(create).truncate(false).mode(0o600);
             let file = options.custom_flags(libc::O_NOFOLLOW).open(&path)?;
             if !try_flock(&file, mode)? {
                 return Ok(None);
@@ -444,7 +484,7 @@ mod tests {
 
     #[test]
     fn a_note_is_read_as_it_was_written_and_nonsense_is_none() {
-        let note = Note { owner: Owner::this(None), before: Some(vec![1u8, 2]) };
+        let note = Note { owner: Owner::this(None), identity: None, before: Some(vec![1u8, 2]) };
         let text = serde_json::to_vec(&note).unwrap();
         let read: Note<Option<Vec<u8>>> = serde_json::from_slice(&text).unwrap();
         assert_eq!((read.owner, read.before), (note.owner, note.before));

@@ -17,6 +17,9 @@ use std::path::{Path, PathBuf};
 use crate::error::{Doing, PortError, Result};
 use crate::sys;
 
+/// Of `include/uapi/asm-generic/socket.h`.
+const SO_NETNS_COOKIE: libc::c_int = 71;
+
 /// A network namespace, kept alive by this descriptor.
 #[derive(Debug)]
 pub struct NetNs {
@@ -70,6 +73,16 @@ impl NetNs {
     /// Returns whether two descriptors are of the same namespace.
     pub fn is(&self, other: &NetNs) -> bool {
         self.inode == other.inode
+    }
+
+    /// The number that no other namespace ever has until the machine starts anew, which tells it from a later one of the same
+    /// [`NetNs::inode`]; `None` if the kernel gives none.
+    pub fn cookie(&self) -> Option<u64> {
+        let ask = || {
+            let socket = sys::socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_ROUTE)?;
+            sys::getsockopt::<u64>(socket.as_fd(), libc::SOL_SOCKET, SO_NETNS_COOKIE)
+        };
+        self.run(|| ask().doing(|| "asking for a namespace's cookie".into())).ok().map(|(cookie, _)| cookie)
     }
 
     /// Another descriptor of the same namespace.

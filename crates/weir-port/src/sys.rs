@@ -42,6 +42,8 @@ pub unsafe trait Plain: Copy {
 unsafe impl Plain for i32 {}
 // SAFETY: an integer.
 unsafe impl Plain for u32 {}
+// SAFETY: an integer.
+unsafe impl Plain for u64 {}
 // SAFETY: integers of 16, 16, 32, 32 and 32 bits, without padding; a descriptor's number is no address.
 unsafe impl Plain for libc::sockaddr_xdp {}
 // SAFETY: integers of 16, 16, 32 and 32 bits, without padding.

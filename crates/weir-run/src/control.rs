@@ -31,6 +31,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use weir_port::hold::left;
 use weir_port::lock::Lock;
 
 use crate::books::Books;
@@ -222,8 +223,14 @@ pub fn remove_left() -> Vec<String> {
 
 /// The sentence on a wire at whose socket nobody listens any more.
 fn killed(path: &Path) -> String {
+    let commands: Vec<_> = left::all().into_iter().map(|left| format!("`{}`", left.command)).collect();
+    let remedy = match &commands[..] {
+        [] => "`weir mend`, with its interfaces, puts right what it left".to_string(),
+        [only] => format!("{only} puts right what it left"),
+        _ => format!("{} put right what is left", commands.join(" and ")),
+    };
     format!(
-        "{} was killed together with its guardian: `weir mend A B`, with its interfaces, puts right what it left",
+        "{} was killed together with its guardian: {remedy}",
         path.file_stem().unwrap_or_default().display()
     )
 }

@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use weir_port::hold::left::{self, Left};
 use weir_port::limit::{NetnsInterface, off};
 use weir_port::link::Link;
 use weir_port::{PortError, hold, mend};
@@ -19,7 +20,8 @@ use crate::{Failure, Outcome, output};
 #[command(after_help = "Examples:
   weir mend veth-a veth-b
   ip netns exec NAME weir mend eth0     from the other end
-  weir mend                             forwarding of this host, after `weir run`, and control sockets")]
+  weir mend                             forwarding of this host, after `weir run`, and control sockets;
+                                        it names the interfaces that are left")]
 pub struct MendArguments {
     /// Interfaces of this network namespace, whose pairs are mended
     #[arg(value_name = "INTERFACE")]
@@ -32,13 +34,7 @@ pub fn run(arguments: &MendArguments) -> Outcome {
         return Err(PortError::NotRoot { doing: "mending what weir changed".into() }.into());
     }
     let mut done = mend::settings()?;
-    let left = control::remove_left();
-    done.extend(left.iter().map(|name| format!("the control socket of {name} removed")));
-    if !left.is_empty() && arguments.interfaces.is_empty() {
-        done.push(
-            "what these had of interfaces is put back by `weir mend` with the interfaces' names".into(),
-        );
-    }
+    done.extend(control::remove_left().iter().map(|name| format!("the control socket of {name} removed")));
     let mut faults: Vec<Failure> = Vec::new();
     for interface in &arguments.interfaces {
         let say = &mut |text: &str| output::say(format_args!("weir: {text}"));
@@ -47,6 +43,8 @@ pub fn run(arguments: &MendArguments) -> Outcome {
             Err(error) => faults.push(error.into()),
         }
     }
+    left::sweep();
+    done.extend(left::all().iter().map(Left::sentence));
     if done.is_empty() && faults.is_empty() {
         done.push("nothing was left behind".into());
     }

@@ -16,6 +16,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 use serde_json::Value;
+use weir_port::hold::left::{self, Left};
 use weir_port::limit::find::LimitInPlace;
 use weir_port::signals::{SIGINT, SIGTERM, Signals};
 use weir_run::books::Books;
@@ -100,10 +101,10 @@ struct Seen {
     limits: Vec<LimitInPlace>,
 }
 
-/// Reads the counters and limits that were asked for. A wire that cannot be read is said, and hides neither the others nor a limit.
+/// Reads the counters and limits that were asked for. A wire that cannot be read hides neither the others nor a limit.
 ///
 /// # Errors
-/// If there is nothing to show for it.
+/// If a name is given that nothing has.
 fn read(arguments: &StatArguments) -> Result<Seen, Fault> {
     let limits = match arguments.wire.as_deref() {
         None => limits::read().map_err(Failure::from),
@@ -124,9 +125,6 @@ fn read(arguments: &StatArguments) -> Result<Seen, Fault> {
             told => answers.add(told),
         },
     }
-    if let ([unread, ..], true) = (&answers.unread[..], answers.all.is_empty() && limits.is_empty()) {
-        return Err(Fault::Other(unread.as_str().into()));
-    }
     Ok(Seen { answers, limits })
 }
 
@@ -146,7 +144,10 @@ fn show(arguments: &StatArguments) -> Result<ExitCode, Fault> {
         writeln!(out, "{}", text.map_err(|error| Fault::Other(error.into()))?)?;
     } else if snapshot.is_empty() && limits.is_empty() {
         let checked = if arguments.check { "; nothing was checked" } else { "" };
-        writeln!(out, "{}{checked}", none_up())?;
+        // One that was killed is said above.
+        if unread.is_empty() {
+            writeln!(out, "{}{checked}", none_up())?;
+        }
     } else if arguments.queues {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let tables = workstreams::tables(&snapshot.workstreams, cpus);
@@ -175,6 +176,9 @@ fn show(arguments: &StatArguments) -> Result<ExitCode, Fault> {
     }
     let (sound, unsound): (Vec<_>, Vec<_>) = limits.iter().partition(|seen| seen.faults().is_empty());
     faults.extend(unsound.into_iter().flat_map(LimitInPlace::faults));
+    if arguments.wire.is_none() {
+        faults.extend(left::all().iter().map(Left::sentence));
+    }
     for fault in &faults {
         output::say(format_args!("weir: {fault}"));
     }
@@ -220,10 +224,14 @@ fn proof(totals: &Books) -> String {
 fn watch(arguments: &StatArguments, interval: Duration) -> Result<ExitCode, Fault> {
     let signals = signals()?;
     let reading = || {
-        read(arguments).map(|seen| {
-            seen.answers.unread.iter().for_each(|error| output::say(format_args!("weir: {error}")));
-            interval::Reading::new(seen.answers.all, &seen.limits, now_ns())
-        })
+        let seen = read(arguments)?;
+        match &seen.answers.unread[..] {
+            [unread, ..] if seen.answers.all.is_empty() && seen.limits.is_empty() => {
+                return Err(Fault::Other(unread.as_str().into()));
+            }
+            unread => unread.iter().for_each(|error| output::say(format_args!("weir: {error}"))),
+        }
+        Ok(interval::Reading::new(seen.answers.all, &seen.limits, now_ns()))
     };
     let mut before = reading()?;
     let mut out = io::stdout().lock();

@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use weir_port::hold::left::{self, Left};
 use weir_port::{qdisc, sys};
 use weir_run::clock::now_ns;
 use weir_run::idle::wake_cost_ns;
@@ -26,7 +27,7 @@ const FLOODS_MIN: u64 = 64;
 pub fn checks() -> Vec<Check> {
     let snmp = fs::read_to_string("/proc/net/snmp").unwrap_or_default();
     let snmp6 = fs::read_to_string("/proc/net/snmp6").unwrap_or_default();
-    vec![
+    let mut checks = vec![
         cores(sys::allowed_cores().len() as u64),
         clock(read("/sys/devices/system/clocksource/clocksource0/current_clocksource"), clock_cost_ns()),
         wake_up(wake_cost_ns().ok(), timer_late_ns()),
@@ -35,7 +36,14 @@ pub fn checks() -> Vec<Check> {
         default_qdisc(&read("/proc/sys/net/core/default_qdisc")),
         receive_errors(udp(&snmp, &snmp6, "RcvbufErrors")),
         send_errors(udp(&snmp, &snmp6, "SndbufErrors")),
-    ]
+    ];
+    checks.extend(left::all().iter().map(left_behind));
+    checks
+}
+
+/// What killed weirs left of interfaces.
+fn left_behind(left: &Left) -> Check {
+    Check::warn("left behind", left.state(), format!("put it back by `{}`", left.command))
 }
 
 fn cores(count: u64) -> Check {

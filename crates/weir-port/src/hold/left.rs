@@ -1,0 +1,242 @@
+//! The leavings of weirs that were killed together with their guardians: the interfaces, and the commands that put them back.
+//!
+//! A hold was left behind if its owner is gone and no process has its file locked. One whose namespace or interface is gone, or is another by
+//! now, says nothing of any interface that there is; [`sweep`] removes it.
+//!
+//! Rule: the locks are tried with [`Lock`] held, as whoever shares a thing looks then. Limits: root alone may read holds; a namespace in
+//! which no process is and that is mounted nowhere visible counts as gone.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::{Hold, Identity, Note, OF_INTERFACES, folder};
+use crate::link::Link;
+use crate::lock::Lock;
+use crate::netns::NetNs;
+use crate::sys;
+
+/// The tries to get the lock, a millisecond apart.
+const TRIES: u32 = 1000;
+const BETWEEN_NS: u64 = 1_000_000;
+
+/// Interfaces that are left as killed weirs had them, which one command puts back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Left {
+    /// The interfaces with their namespaces, in words.
+    pub interfaces: Vec<String>,
+    /// The command.
+    pub command: String,
+}
+
+impl Left {
+    /// The state of the interfaces, without the command.
+    pub fn state(&self) -> String {
+        let is = if self.interfaces.len() == 1 { "is" } else { "are" };
+        format!("{} {is} as a weir that was killed left it", self.interfaces.join(", "))
+    }
+
+    /// The sentence on them.
+    pub fn sentence(&self) -> String {
+        format!("{}: put it back by `{}`", self.state(), self.command)
+    }
+}
+
+/// An interface that is left.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct End {
+    /// Its namespace's number and its own.
+    key: (u64, u32),
+    /// The other end of its pair.
+    peer: Option<(u64, u32)>,
+    name: String,
+    /// Its namespace, in words.
+    label: String,
+    /// The words before a command that run it in its namespace.
+    way_in: String,
+    /// True if a weir had its receive queues: the weir was in its namespace.
+    is_port: bool,
+}
+
+/// All that is left, a part for each namespace in which a command has to be run.
+pub fn all() -> Vec<Left> {
+    let Some(_lock) = lock() else { return Vec::new() };
+    let names = files();
+    let left: Vec<_> = names.iter().filter_map(|name| unheld(name).map(|(_, note)| (name, note))).collect();
+    if left.is_empty() {
+        return Vec::new();
+    }
+    let namespaces = NetNs::all().unwrap_or_default();
+    let mut ends: Vec<End> = Vec::new();
+    for (name, note) in left {
+        let Some((inode, Some((ifindex, thing)))) = parts(name) else { continue };
+        let found = namespaces.iter().find(|(_, netns)| netns.inode() == inode);
+        let Some((path, netns)) = found else { continue };
+        let Some(link) = present(netns, ifindex, note.identity.as_ref()) else { continue };
+        let is_port = thing == "receive";
+        match ends.iter_mut().find(|end| end.key == (inode, ifindex)) {
+            Some(end) => end.is_port |= is_port,
+            None => ends.push(End {
+                key: (inode, ifindex),
+                peer: netns.run(|| link.peer()).ok().map(|(netns, peer)| (netns.inode(), peer.ifindex)),
+                name: link.name,
+                label: netns.label(),
+                way_in: way_in(path, netns),
+                is_port,
+            }),
+        }
+    }
+    together(ends)
+}
+
+/// Removes the holds left behind whose namespace or interface is gone, or another by now.
+pub fn sweep() {
+    let Some(_lock) = lock() else { return };
+    let namespaces = NetNs::all().unwrap_or_default();
+    for name in files() {
+        let Some((hold, note)) = unheld(&name) else { continue };
+        let Some((inode, of_interface)) = parts(&name) else { continue };
+        let netns = namespaces.iter().map(|(_, netns)| netns).find(|netns| netns.inode() == inode);
+        let is_there = netns.is_some_and(|netns| match of_interface {
+            Some((ifindex, _)) => present(netns, ifindex, note.identity.as_ref()).is_some(),
+            None => note.identity.is_none_or(|identity| identity == Identity::of(netns, None)),
+        });
+        if !is_there {
+            hold.finish();
+        }
+    }
+}
+
+/// The interface of this number, unless it is another than the one that is noted.
+fn present(netns: &NetNs, ifindex: u32, noted: Option<&Identity>) -> Option<Link> {
+    let link = netns.run(|| Link::by_index(ifindex)).ok()?;
+    noted.is_none_or(|noted| *noted == Identity::of(netns, Some(&link))).then_some(link)
+}
+
+/// The lock; `None` where there is no hold or nobody who may look, or where another process keeps the lock.
+fn lock() -> Option<Lock> {
+    if !sys::is_root() || files().is_empty() {
+        return None;
+    }
+    (0..TRIES).find_map(|_| {
+        let lock = Lock::try_take();
+        if lock.is_none() {
+            // Interrupted, it is tried again sooner.
+            let _ = sys::poll_readable(&mut [], Some(BETWEEN_NS));
+        }
+        lock
+    })
+}
+
+fn files() -> Vec<String> {
+    let entries = fs::read_dir(folder()).into_iter().flatten().flatten();
+    let mut names: Vec<_> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.sort();
+    names
+}
+
+/// The hold of this file, with its note, if no process has it any more.
+fn unheld(name: &str) -> Option<(Hold, Note<Value>)> {
+    let path = folder().join(name);
+    let note: Note<Value> = serde_json::from_slice(&fs::read(&path).ok()?).ok()?;
+    if note.owner.is_running() {
+        return None;
+    }
+    let hold = Hold::try_lock_file(path, libc::LOCK_EX, false).ok()??;
+    // It may have changed hands until it was locked.
+    let note = hold.noted::<Value>()?;
+    (!note.owner.is_running()).then_some((hold, note))
+}
+
+/// The namespace's number of a file's name; and, of a thing of an interface, the interface's number and the thing.
+fn parts(name: &str) -> Option<(u64, Option<(u32, &str)>)> {
+    let (inode, rest) = name.split_once('-')?;
+    let of_interface = rest.split_once('-').filter(|(_, thing)| OF_INTERFACES.contains(thing));
+    let of_interface = of_interface.and_then(|(ifindex, thing)| Some((ifindex.parse().ok()?, thing)));
+    Some((inode.parse().ok()?, of_interface))
+}
+
+/// The words before a command that run it in a namespace.
+fn way_in(path: &Path, netns: &NetNs) -> String {
+    if path == Path::new("/proc/thread-self/ns/net") {
+        return String::new();
+    }
+    let is_named =
+        [Path::new("/run/netns"), Path::new("/var/run/netns")].iter().any(|at| path.parent() == Some(at));
+    match path.file_name().and_then(OsStr::to_str).filter(|_| is_named) {
+        Some(name) => format!("ip netns exec {name} "),
+        None => {
+            let process = netns.process().map(|pid| PathBuf::from(format!("/proc/{pid}/ns/net")));
+            let path = process.filter(|_| path.starts_with("/proc")).unwrap_or(path.into());
+            format!("nsenter --net={} ", path.display())
+        }
+    }
+}
+
+/// The ends with the commands that mend them; an end goes with the other one of its pair, where the weir was.
+fn together(mut ends: Vec<End>) -> Vec<Left> {
+    /// A namespace's interfaces that a command names, and those that it mends along with them.
+    struct Place {
+        way_in: String,
+        named: Vec<End>,
+        along: Vec<End>,
+    }
+    ends.sort_by_key(|end| (!end.is_port, !end.way_in.is_empty()));
+    let mut places: Vec<Place> = Vec::new();
+    for end in ends {
+        let is_pair = |named: &End| end.peer == Some(named.key) || named.peer == Some(end.key);
+        if let Some(place) = places.iter_mut().find(|place| place.named.iter().any(is_pair)) {
+            place.along.push(end);
+        } else if let Some(place) = places.iter_mut().find(|place| place.way_in == end.way_in) {
+            place.named.push(end);
+        } else {
+            places.push(Place { way_in: end.way_in.clone(), named: vec![end], along: Vec::new() });
+        }
+    }
+    let left = places.into_iter().map(|Place { way_in, named, along }| {
+        let names: Vec<_> = named.iter().map(|end| end.name.as_str()).collect();
+        let interfaces = named.iter().chain(&along).map(|end| format!("{} in {}", end.name, end.label));
+        Left { command: format!("{way_in}weir mend {}", names.join(" ")), interfaces: interfaces.collect() }
+    });
+    left.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn end(key: (u64, u32), peer: (u64, u32), name: &str, is_port: bool) -> End {
+        let (label, way_in) = match key.0 {
+            1 => ("this network namespace".into(), String::new()),
+            number => (format!("network namespace n{number}"), format!("ip netns exec n{number} ")),
+        };
+        End { key, peer: Some(peer), name: name.into(), label, way_in, is_port }
+    }
+
+    #[test]
+    fn pairs_are_mended_from_where_the_weir_was() {
+        let left = together(vec![
+            end((2, 9), (1, 3), "eth0", false),
+            end((1, 3), (2, 9), "va", true),
+            end((1, 4), (3, 9), "vb", true),
+            end((4, 7), (5, 1), "s0", true),
+        ]);
+        assert_eq!(
+            left[0].sentence(),
+            "va in this network namespace, vb in this network namespace, eth0 in network namespace n2 are as a weir that was killed \
+             left it: put it back by `weir mend va vb`"
+        );
+        assert_eq!(left[1].command, "ip netns exec n4 weir mend s0");
+        assert_eq!(left.len(), 2);
+    }
+
+    #[test]
+    fn a_file_is_of_an_interface_or_of_a_setting() {
+        assert_eq!(parts("12-3-queue"), Some((12, Some((3, "queue")))));
+        assert_eq!(parts("12-3-ipv4-forwarding"), Some((12, None)));
+        assert_eq!(parts("12-ipv6-forwarding"), Some((12, None)));
+        assert_eq!(parts("nonsense"), None);
+    }
+}
