@@ -252,6 +252,20 @@ fn a_name_is_given_once() -> Result<()> {
     };
     let refused = apply(&table("wb", &name))?;
     line(&refused, 1, &[":2:10: the limit at ", "already"])?;
+    let wire = row.weir("wire wa wb")?;
+    line(
+        &wire,
+        2,
+        &[&format!(
+            "the pair of wa is limited in place by the limit {name}: remove that first by `weir limit {name} --off`"
+        )],
+    )?;
+    let down = row.weir(&format!("down {name}"))?;
+    ensure!(
+        down.stderr == format!("weir: {name} is a limit in place: remove it by `weir limit {name} --off`\n"),
+        "{}",
+        down.stderr
+    );
     // One file may give each the other's name.
     apply(&(table("wa", &format!("{name}.2")) + &table("wb", &name)))?.success()?;
     apply(&(table("wa", &name) + &table("wb", &format!("{name}.2"))))?.success()?;

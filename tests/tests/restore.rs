@@ -16,6 +16,7 @@ use weir_tests::rig::{MANY_QUEUES, Rig};
 fn main() -> ExitCode {
     harness::main(&[
         privileged!(sigterm),
+        privileged!(a_wire_that_is_taken_down_is_called_a_wire),
         privileged!(sigint_under_load),
         privileged!(kill_under_load),
         privileged!(kill_under_load_with_one_queue_each),
@@ -24,6 +25,17 @@ fn main() -> ExitCode {
         privileged!(an_interface_vanishes),
         privileged!(a_second_wire_on_the_same_interfaces_is_refused),
     ])
+}
+
+fn a_wire_that_is_taken_down_is_called_a_wire() -> Result<()> {
+    let rig = Rig::new(1, 1)?;
+    let before = Before::look(&rig)?;
+    let wire = rig.wire(&["--rate", "100mbit"])?;
+    let name = rig.middle.name();
+    let done = run(&mut rig.weir(&["down", name]), Duration::from_secs(20))?;
+    ensure!(done.stdout == format!("ended: wire {name}\n"), "{}{}", done.stdout, done.stderr);
+    wire.wait()?;
+    before.require_restored(&rig, Duration::from_secs(5))
 }
 
 /// Everything that a wire could change.

@@ -92,6 +92,12 @@ fn it_is_found_and_changed_by_its_name() -> Result<()> {
         "{}",
         refused.stderr
     );
+    let down = run(&mut host.weir(&["down", "inp-by-name"]), LIMIT)?;
+    ensure!(
+        !down.status.success() && down.stderr.contains("inp-by-name is a run: it ends with"),
+        "{}",
+        down.stderr
+    );
     wait_until("somebody is held", LIMIT, || {
         let limits = limits(&host, "inp-by-name")?;
         ensure!(limits[0]["dropped"]["held-full"] == 0, "{limits:?}");
@@ -112,7 +118,9 @@ fn what_only_a_wire_can_do_it_does_by_one() -> Result<()> {
         ensure!(said == 1 && done.stderr.contains(options[0]), "{options:?}: {}", done.stderr);
     }
     let done = run(&mut host.weir(&["run", "--rate", "4kbit", "--", "true"]), LIMIT)?.success()?;
-    ensure!(done.stderr.contains("below 8kbit") && done.stderr.contains("by a wire"), "{}", done.stderr);
+    let told = "below 8kbit the kernel's own queue cannot keep a limit: this run goes by a wire, which carries each packet through \
+                this process\n";
+    ensure!(done.stderr.contains(told) && !done.stderr.contains("cannot be limited"), "{}", done.stderr);
     Ok(())
 }
 
@@ -156,7 +164,10 @@ fn a_file_that_only_a_wire_keeps_goes_by_one() -> Result<()> {
     let host = Host::alone()?;
     let one = "[[class]]\nname = \"x\"\nrate = \"10mbit\"\n";
     let cases = [
-        (format!("shaper = \"cbq\"\n{one}"), ":1: a limit in place is the kernel's HTB, not CBQ: by a wire"),
+        (
+            format!("shaper = \"cbq\"\n{one}"),
+            ":1: a limit in place is the kernel's HTB, not CBQ: this run goes by a wire",
+        ),
         (format!("{one}max_wait = \"5ms\"\n"), ":4: a limit in place holds senders"),
         (one.replace("10mbit", "300mbit"), "promised 300mbit together"),
     ];
@@ -196,7 +207,7 @@ fn a_limit_that_its_program_takes_away_is_said() -> Result<()> {
     let done = run(&mut host.weir(&["stat", &name, "--check"]), LIMIT)?;
     ensure!(done.status.code() == Some(1) && done.stderr.contains("is gone"), "{}", done.stderr);
     let done = process.stop(LIMIT)?;
-    ensure!(done.stderr.contains("took its own limit away"), "{}", done.stderr);
+    ensure!(done.stderr.contains("the limit was taken away while CMD ran"), "{}", done.stderr);
     Ok(())
 }
 

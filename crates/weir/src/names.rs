@@ -66,6 +66,43 @@ pub fn refuse_a_limits(name: &str) -> Result<(), Failure> {
     })
 }
 
+/// Refuses interfaces whose senders are limited in place, for a wire or topology that is to take them.
+pub fn refuse_limited<'a>(devices: impl Iterator<Item = &'a str>) -> Result<(), Failure> {
+    if !sys::is_root() {
+        return Ok(());
+    }
+    let limits = stat::limits()?;
+    for device in devices {
+        // An interface that is not there, or is no pair's, is told where it is opened.
+        let Ok(ways) = (LimitTarget { pid: None, device }).ways(false) else { continue };
+        let limit = limits.iter().find(|seen| seen.place.is(&ways.there));
+        if let Some(record) = limit.and_then(|seen| seen.record.as_ref()) {
+            let name = &record.name;
+            return Err(Failure::usage(format!(
+                "the pair of {device} is limited in place by the limit {name}: remove that first by `weir limit {name} --off`"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// The sentence on a name that is a limit's or a run's, which `weir down` does not end; `None` for any other.
+pub fn not_for_down(name: &str) -> Option<String> {
+    let limits = limits_meant(name).ok()?;
+    let LimitInPlace { place, .. } = limits.first()?;
+    let far_end = place.far_end().ok().flatten();
+    let is_run = [Some(place), far_end.as_ref()].into_iter().flatten().any(|end| is_of_run(&end.link.name));
+    Some(match is_run {
+        true => format!("{name} is a run: it ends with its program, or by a signal to its `weir run`"),
+        false => format!("{name} is a limit in place: remove it by `weir limit {name} --off`"),
+    })
+}
+
+/// Returns whether an interface is called as the host's end of a run's pair.
+fn is_of_run(interface: &str) -> bool {
+    interface.strip_prefix("weir").is_some_and(|number| number.parse::<u32>().is_ok())
+}
+
 fn sentence(name: &str, known: &[String], sees_limits: bool) -> String {
     let more = known.len().saturating_sub(LISTED);
     let more = if more > 0 { format!(" and {more} more, which `weir stat` lists") } else { String::new() };

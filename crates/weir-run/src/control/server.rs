@@ -270,8 +270,8 @@ fn perform(line: &str, user: u32, responder: &dyn Responder, recent: &mut Recent
 /// The error that something is up under a name.
 fn in_use(name: &str) -> io::Error {
     let why = format!(
-        "{name} is up already, as `weir stat {name}` shows; give this one another name: --name of a wire, name = \"...\" in a file, \
-         StackBuilder::name of a stack"
+        "{name} is up already, as `weir stat {name}` shows; give this one another name: --name of a wire, name = \"...\" in a file; a \
+         program names its own stack"
     );
     io::Error::new(ErrorKind::AddrInUse, why)
 }

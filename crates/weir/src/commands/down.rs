@@ -50,6 +50,9 @@ pub fn run(arguments: &DownArguments) -> Outcome {
                 format!("{name} was killed together with its guardian, as `weir stat {name}` says: `weir mend` puts right what it left").into()
             }
             false => {
+                if let Some(message) = names::not_for_down(&name) {
+                    return Err(Failure { message, ..failure });
+                }
                 Failure { message: format!("{}, and {}", failure.message, names::unknown(&name)), ..failure }
             }
         });
@@ -123,18 +126,21 @@ fn end(name: &str) -> Result<(), Failure> {
     if !control::is_up(&path) {
         return output::print_line(format_args!("topology {name} is not up"));
     }
+    // What does not tell its counters is ended all the same.
+    let noun = control::stat(name).ok().and_then(|told| told.each().next().map(|(kind, ..)| kind.noun()));
+    let noun = noun.unwrap_or("topology");
     control::ask(&path, &Command::Stop)?;
     let until_ns = now_ns() + PATIENCE_NS;
     while control::is_up(&path) {
         if now_ns() >= until_ns {
             return Err(format!(
-                "topology {name} has not ended after 10 s: look what it does with `weir stat {name}`"
+                "{noun} {name} has not ended after 10 s: look what it does with `weir stat {name}`"
             )
             .into());
         }
         std::thread::sleep(LOOK_AGAIN);
     }
-    output::print_line(format_args!("ended: topology {name}"))
+    output::print_line(format_args!("ended: {noun} {name}"))
 }
 
 /// Returns whether a limit is gone as it should be.

@@ -77,6 +77,7 @@ pub fn run(arguments: &UpArguments) -> Outcome {
         return Err(PortError::NotRoot { doing: format!("running {file}") }.into());
     }
     let (memory_bytes, cores) = arguments.machine.check(plan.ports.len())?;
+    names::refuse_limited(plan.ports.iter().map(|port| port.interface.as_str()))?;
     let port_names = topology.ports.iter().map(|port| port.name.clone()).collect();
     let config =
         DatapathConfig { name: topology.name.clone(), plan, port_names, memory_bytes, workers: cores.len() };

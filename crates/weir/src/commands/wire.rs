@@ -145,6 +145,7 @@ pub fn run(arguments: &WireArguments) -> Outcome {
     }
     let name = name.clone().unwrap_or_else(|| first.clone());
     text::check_name(&name)?;
+    names::refuse_limited([first, second].into_iter().map(String::as_str))?;
     names::refuse_a_limits(&name)?;
     let (memory_bytes, cores) = machine.check(2)?;
     text::check_queue(limit.queue, limit.classes.is_some())?;

@@ -191,7 +191,7 @@ impl RunNetwork for InPlace {
         if there.is_none() {
             let bypassed = arrivals.map_or(0, |arrivals| arrivals.bypassed);
             output::say(format_args!(
-                "weir: CMD took its own limit away; {} passed without it",
+                "weir: the limit was taken away while CMD ran; {} passed without it",
                 human::plural(bypassed, "packet")
             ));
         }

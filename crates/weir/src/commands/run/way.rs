@@ -1,6 +1,7 @@
 //! The way to limit a program's packets: in place at its own interface, or by a wire where only a wire has the options that are asked for.
 
 use weir_core::drops::Count;
+use weir_core::limit::{BITS_PER_S_MAX, BITS_PER_S_MIN};
 use weir_core::rate::Rate;
 use weir_port::netns::NetNs;
 use weir_port::signals::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2, SIGWINCH};
@@ -78,7 +79,9 @@ pub fn open(arguments: &RunArguments, name: &str) -> Result<Box<dyn RunNetwork>,
         },
         Err(why) => why,
     };
-    output::say(format_args!("weir: {why}: by a wire, which carries each packet through this process"));
+    output::say(format_args!(
+        "weir: {why}: this run goes by a wire, which carries each packet through this process"
+    ));
     Ok(Box::new(prepared.open(guardian)?))
 }
 
@@ -88,10 +91,40 @@ fn classes_in_place(file: Option<&(String, String)>) -> Result<Option<Classes>, 
     file.map(read).transpose().map_err(|refused| refused.why)
 }
 
+/// Checks that the kernel's own queue can keep a limit of this rate; if not, returns the reason.
+fn rate_in_place(rate: Rate) -> Result<(), String> {
+    let bound = match rate.bits_per_s() {
+        ..BITS_PER_S_MIN => format!("below {}", rate_text(BITS_PER_S_MIN)),
+        BITS_PER_S_MIN..=BITS_PER_S_MAX => return Ok(()),
+        _ => format!("above {}", rate_text(BITS_PER_S_MAX)),
+    };
+    Err(format!("{bound} the kernel's own queue cannot keep a limit"))
+}
+
+fn rate_text(bits_per_s: u64) -> String {
+    Rate::from_bits_per_s(bits_per_s).map_or_else(String::new, |rate| rate.to_string())
+}
+
 /// Checks that the kernel's own queue has the options that are asked for; if not, returns the reason.
 pub fn can_limit_in_place(arguments: &RunArguments) -> Result<(), String> {
+    let rates = [Some(arguments.rate), arguments.rate_back];
+    rates.into_iter().flatten().try_for_each(rate_in_place)?;
     match arguments.queue.map(|_| "--queue").or(arguments.machine.first_given()) {
         Some(option) => Err(format!("{option} is not for a limit in place")),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_that_the_kernel_cannot_keep_is_told_in_one_sentence() {
+        let told = |rate: &str| rate_in_place(rate.parse().unwrap());
+        assert_eq!(told("8kbit"), Ok(()));
+        assert_eq!(told("10tbit"), Ok(()));
+        assert_eq!(told("4kbit"), Err("below 8kbit the kernel's own queue cannot keep a limit".into()));
+        assert_eq!(told("999tbit"), Err("above 10tbit the kernel's own queue cannot keep a limit".into()));
     }
 }
