@@ -34,13 +34,13 @@ pub struct Left {
 impl Left {
     /// The state of the interfaces, without the command.
     pub fn state(&self) -> String {
-        let is = if self.interfaces.len() == 1 { "is" } else { "are" };
-        format!("{} {is} as a weir that was killed left it", self.interfaces.join(", "))
+        let (is, it) = if self.interfaces.len() == 1 { ("is", "it") } else { ("are", "them") };
+        format!("{} {is} as a weir that was killed left {it}", self.interfaces.join(", "))
     }
 
     /// The sentence on them.
     pub fn sentence(&self) -> String {
-        format!("{}: put it back by `{}`", self.state(), self.command)
+        format!("{}: put back by `{}`", self.state(), self.command)
     }
 }
 
@@ -226,7 +226,7 @@ mod tests {
         assert_eq!(
             left[0].sentence(),
             "va in this network namespace, vb in this network namespace, eth0 in network namespace n2 are as a weir that was killed \
-             left it: put it back by `weir mend va vb`"
+             left them: put back by `weir mend va vb`"
         );
         assert_eq!(left[1].command, "ip netns exec n4 weir mend s0");
         assert_eq!(left.len(), 2);

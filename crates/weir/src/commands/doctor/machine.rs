@@ -43,7 +43,7 @@ pub fn checks() -> Vec<Check> {
 
 /// What killed weirs left of interfaces.
 fn left_behind(left: &Left) -> Check {
-    Check::warn("left behind", left.state(), format!("put it back by `{}`", left.command))
+    Check::warn("left behind", left.state(), format!("put back by `{}`", left.command))
 }
 
 fn cores(count: u64) -> Check {
