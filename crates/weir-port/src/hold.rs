@@ -15,8 +15,8 @@
 //! closed it.
 //!
 //! Rule: a hold carries the cookie of its namespace and the address and name of its interface. The kernel gives the number of a namespace
-//! that is gone to the next one; so an old state that was left behind is only believed where all of these are the same still. A file
-//! without them, of an earlier version, is not believed.
+//! that is gone to the next one; so an old state that was left behind is only believed where it is of the same interface still
+//! (`hold/identity.rs`). A file without them, of an earlier version, is not believed.
 //!
 //! Owner: the guardian, from before the change to after the last undo. A file that no process has locked was left behind by a weir that was
 //! killed together with its guardian; the old state is still in it, and the next holder goes on from there. A hold that is dropped before
@@ -156,7 +156,7 @@ struct Note<T> {
 
 impl<T> Note<T> {
     fn is_of(&self, thing: &Thing) -> bool {
-        self.identity.as_ref() == Some(&thing.identity)
+        self.identity.as_ref().is_some_and(|identity| identity.is_same(&thing.identity))
     }
 }
 

@@ -1,4 +1,7 @@
 //! The identity of a namespace and an interface, which tells both from later ones of the same numbers.
+//!
+//! The cookie of a namespace tells all: the kernel never gives it again, nor the number of an interface within the namespace. Interfaces get
+//! other names and addresses meanwhile. Where the kernel has no cookies (before Linux 5.14), name and address have to be the same.
 
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +23,14 @@ impl Identity {
         let interface = link.map(|link| (link.address, link.name.clone()));
         Identity { namespace: netns.cookie(), interface }
     }
+
+    /// Returns whether both are of one interface, if their numbers are the same.
+    pub(super) fn is_same(&self, other: &Identity) -> bool {
+        match (self.namespace, other.namespace) {
+            (Some(own), Some(others)) => own == others,
+            _ => self == other,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -29,15 +40,21 @@ mod tests {
 
     #[test]
     fn a_note_is_only_of_the_namespace_and_interface_that_it_names() {
-        let identity = |cookie, address, name: &str| Identity {
-            namespace: Some(cookie),
+        let identity = |namespace, address, name: &str| Identity {
+            namespace,
             interface: Some(([address; 6], name.into())),
         };
-        let thing = Thing { file: "1-2-queue".into(), name: "eth0".into(), identity: identity(7, 1, "eth0") };
+        let of = |identity| Thing { file: "1-2-queue".into(), name: "eth0".into(), identity };
         let note = |identity| Note { owner: Owner::this(None), identity, before: true };
-        assert!(note(Some(thing.identity.clone())).is_of(&thing));
-        for other in [identity(8, 1, "eth0"), identity(7, 2, "eth0"), identity(7, 1, "eth1")] {
-            assert!(!note(Some(other)).is_of(&thing));
+        let thing = of(identity(Some(7), 1, "eth0"));
+        for same in [thing.identity.clone(), identity(Some(7), 2, "eth0"), identity(Some(7), 1, "renamed")] {
+            assert!(note(Some(same)).is_of(&thing));
+        }
+        assert!(!note(Some(identity(Some(8), 1, "eth0"))).is_of(&thing));
+        let without = of(identity(None, 1, "eth0"));
+        assert!(note(Some(without.identity.clone())).is_of(&without));
+        for other in [identity(None, 2, "eth0"), identity(None, 1, "eth1")] {
+            assert!(!note(Some(other)).is_of(&without));
         }
         let mut earlier = serde_json::to_value(note(None)).unwrap();
         earlier.as_object_mut().unwrap().remove("identity");

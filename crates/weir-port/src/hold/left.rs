@@ -101,7 +101,7 @@ pub fn sweep() {
         let netns = namespaces.iter().map(|(_, netns)| netns).find(|netns| netns.inode() == inode);
         let is_there = netns.is_some_and(|netns| match of_interface {
             Some((ifindex, _)) => present(netns, ifindex, note.identity.as_ref()).is_some(),
-            None => note.identity.is_none_or(|identity| identity == Identity::of(netns, None)),
+            None => note.identity.is_none_or(|identity| identity.is_same(&Identity::of(netns, None))),
         });
         if !is_there {
             hold.finish();
@@ -112,7 +112,7 @@ pub fn sweep() {
 /// The interface of this number, unless it is another than the one that is noted.
 fn present(netns: &NetNs, ifindex: u32, noted: Option<&Identity>) -> Option<Link> {
     let link = netns.run(|| Link::by_index(ifindex)).ok()?;
-    noted.is_none_or(|noted| *noted == Identity::of(netns, Some(&link))).then_some(link)
+    noted.is_none_or(|noted| noted.is_same(&Identity::of(netns, Some(&link)))).then_some(link)
 }
 
 /// The lock; `None` where there is no hold or nobody who may look, or where another process keeps the lock.
