@@ -118,11 +118,9 @@ impl Listed {
                     }
                     state.udp_ports = Some([words.number("sport")?, words.number("dport")?]);
                 }
-                "anti-replay" => {
-                    if words.has("oseq") {
-                        (state.sealed, state.sealed_at) = (words.counter("oseq")?.into(), words.at());
-                        has_counters = true;
-                    }
+                "anti-replay" if words.has("oseq") => {
+                    (state.sealed, state.sealed_at) = (words.counter("oseq")?.into(), words.at());
+                    has_counters = true;
                 }
                 "seq-hi" => {
                     let [upper, lower] = [words.counter("oseq-hi")?, words.counter("oseq")?];
