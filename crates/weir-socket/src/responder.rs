@@ -200,7 +200,13 @@ pub(crate) fn listen(name: Option<&str>, interface: &str, keeper: &mut dyn Keepe
                 );
                 return Err(io::Error::new(io::ErrorKind::AddrInUse, why));
             }
-            Control::listen(name)?
+            Control::listen(name).map_err(|error| match error.kind() {
+                io::ErrorKind::AddrInUse => io::Error::new(
+                    error.kind(),
+                    format!("{error}; give the stack another by StackBuilder::name"),
+                ),
+                _ => error,
+            })?
         }
         None => {
             // The kernel has interfaces whose names no file can have.

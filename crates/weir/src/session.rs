@@ -99,6 +99,13 @@ impl Running {
         // Nobody else asks for the guardian before there is a watcher.
         let mut guardian = guarded.guardian();
         let control = Control::listen(&config.name)
+            .map_err(|error| match error.kind() {
+                io::ErrorKind::AddrInUse => {
+                    let how = "give this one another name: --name of a wire, name = \"...\" in a file";
+                    io::Error::new(error.kind(), format!("{error}; {how}"))
+                }
+                _ => error,
+            })
             .doing(|| format!("making the control socket {}", Control::path_of(&config.name).display()))?;
         let path = control.path();
         if let Some(identity) = FileIdentity::of(path) {

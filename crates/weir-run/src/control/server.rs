@@ -65,7 +65,7 @@ impl Control {
     /// Listens for a wire called `name`.
     ///
     /// # Errors
-    /// If a running wire has that name already.
+    /// If a running wire has that name already; the caller says how another one is given.
     pub fn listen(name: &str) -> io::Result<Control> {
         let path = Control::path_of(name);
         directory::make(Path::new(DIRECTORY))?;
@@ -269,11 +269,7 @@ fn perform(line: &str, user: u32, responder: &dyn Responder, recent: &mut Recent
 
 /// The error that something is up under a name.
 fn in_use(name: &str) -> io::Error {
-    let why = format!(
-        "{name} is up already, as `weir stat {name}` shows; give this one another name: --name of a wire, name = \"...\" in a file; a \
-         program names its own stack"
-    );
-    io::Error::new(ErrorKind::AddrInUse, why)
+    io::Error::new(ErrorKind::AddrInUse, format!("{name} is up already, as `weir stat {name}` shows"))
 }
 
 /// Returns whether a wire listens there. A wire that was just killed still seems to, until the kernel has taken its sockets apart; it gets
