@@ -183,7 +183,7 @@ fn set_in_place(
             "{wire} does not limit the way back: `weir limit DEV --rate-back RATE` sets a limit of it"
         )));
     }
-    let (mut before, mut after) = (Vec::new(), Vec::new());
+    let (mut before, mut after, mut unlike) = (Vec::new(), Vec::new(), 0);
     for (seen, record) in records {
         let rate = match record.direction {
             Direction::There => limit.rate,
@@ -200,12 +200,12 @@ fn set_in_place(
             let changed = super::limit::hold_and_change(&seen.place, &asked)?;
             before.push(Way::of_limit(seen, record));
             after.push(Way::of_limit(seen, &changed));
+            unlike += seen.classes_unlike();
         }
     }
     let mut line = line("limit", wire, &before, &after, limit.classes.as_deref());
-    let changed = limits.iter().map(LimitInPlace::classes_unlike).sum::<usize>();
-    if changed > 0 {
-        line += &format!("; set again: {changed} of its classes, which somebody had changed");
+    if unlike > 0 {
+        line += &format!("; set again: {unlike} of its classes, which somebody had changed");
     }
     output::print_line(line)?;
     Ok(ExitCode::SUCCESS)
