@@ -141,6 +141,9 @@ impl<'s> Datagrams<'s> {
     ) -> Vec<(PathPacket, Held)> {
         // `keep` is asked about all datagrams before any is moved: a `keep` that panics loses none.
         let keeps: Vec<bool> = self.iter().skip(first).map(keep).collect();
+        if keeps.iter().all(|keeps| *keeps) {
+            return Vec::new();
+        }
         let all: Vec<_> = self.packets.drain(first..).zip(self.held.drain(first..)).collect();
         let mut gone = Vec::new();
         for ((packet, held), keeps) in all.into_iter().zip(keeps) {
