@@ -16,6 +16,7 @@ pub struct Frames {
     pub pool: Pool,
     /// Frames on loan.
     pub loans: Loans,
+    /// The memory that the frames are of. It stands beside the pool, so that a packet can be written while frames are taken.
     pub(crate) memory: Arc<FrameMemory>,
 }
 

@@ -1,6 +1,5 @@
 //! A listening host, shown TCP segments with right checksums and wrong ones, in an order and not, while time passes, its way out is held or
-//! not, and
-//! applications accept, read, write and close.
+//! not, and applications accept, read, write and close.
 //!
 //! Segments that the host lets through have right checksums, and so have those that it sends; connections, answers and frames stay within
 //! their bounds ([`TcpModel::check`]), also in a flood; and when all let go, nothing is left of any of them.

@@ -345,7 +345,8 @@ impl Host {
     }
 
     /// The destination of a datagram between these addresses, as they stand in its IP header. Over IPv4 it may have no checksum.
-    // Inlined, so that an IPv4 address is compared as one word: as part of an enum it would be read back from memory wider than it was written.
+    // Inlined, so that an IPv4 address is compared as one word: as part of an enum it would be read back from memory wider than it was
+    // written.
     #[inline(always)]
     fn datagram(&self, frame: &[u8], datagram: &[u8], destination: IpAddr, addresses: &[u8]) -> ToHost {
         let Some(&[_, _, p0, p1, l0, l1, c0, c1]) = datagram.first_chunk() else {
@@ -402,8 +403,8 @@ const UDP_LEN: usize = 8;
 const UDP: u8 = 17;
 const TCP: u8 = 6;
 
-/// The one's complement sum of a datagram or a segment and its pseudo header, in the byte order of this machine. It is all ones if the checksum is
-/// right.
+/// The one's complement sum of a datagram or a segment and its pseudo header, in the byte order of this machine. It is all ones if the
+/// checksum is right.
 #[inline]
 fn transport_sum(protocol: u8, payload: &[u8], addresses: &[u8]) -> u16 {
     let pseudo = u64::from((payload.len() as u16).to_be()) + u64::from(u16::from(protocol).to_be());

@@ -273,8 +273,8 @@ fn prepare(place: &NetnsInterface, asked: &Asked, burst_default: impl Fn(Rate) -
     Ok(Prepared { found, is_whole, record, plan })
 }
 
-/// Returns whether all classes of a limit and their queues are there, as its record has them. A user who is root where the interface is may have
-/// removed or changed some.
+/// Returns whether all classes of a limit and their queues are there, as its record has them. A user who is root where the interface is may
+/// have removed or changed some.
 fn lacks_nothing(place: &NetnsInterface, record: &Record) -> bool {
     let Ok(plan) = record.plan() else { return false };
     let ifindex = place.link.ifindex;

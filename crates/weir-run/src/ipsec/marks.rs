@@ -8,10 +8,8 @@
 //! ```
 //!
 //! A key file may be a link: its mark is beside the file that is meant, all links on the way there resolved, so that one key has one mark
-//! under
-//! however many links. A mark beside a link is an earlier version's, or somebody's mistake. It says numbers that may have been used, so it
-//! is
-//! never passed over: its association is refused, with what to do.
+//! under however many links. A mark beside a link is an earlier version's, or somebody's mistake. It says numbers that may have been used, so
+//! it is never passed over: its association is refused, with what to do.
 //!
 //! Rule: a mark is told as safe when it is on disk ([`File::sync_all`]). Where there is no mark, nobody knows which numbers were used, and
 //! the association is refused; so is one whose mark is damaged, another key's, or locked by another process. A mark is another key's only if

@@ -3,8 +3,8 @@
 //! A datagram of ours has its IP header from the socket that sends it; here it gets its link-layer addresses, or waits for them as any
 //! packet does. A datagram to an own address goes to the socket that is bound there, without leaving.
 //!
-//! A burst passes the stages of a router's: IPv4 destinations are looked up together, and nearly every IPv4 packet of ours leaves by one condition
-//! ([`Router::way_v4`]), with no hash of its neighbour; any other by the rules one after the other, which say the same.
+//! A burst passes the stages of a router's: IPv4 destinations are looked up together. Nearly every IPv4 packet of ours leaves by one
+//! condition ([`Router::way_v4`]), with no hash of its neighbour; any other leaves by the rules one after the other, which say the same.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -70,8 +70,8 @@ impl<P: Packet> Router<P> {
         }
     }
 
-    /// Decides on a packet that came in by an interface. Returns the hash of its flow, 0 if none was asked for. `value` is the routes' answer for its
-    /// destination, if it is an IPv4 packet.
+    /// Decides on a packet that came in by an interface. Returns the hash of its flow, 0 if none was asked for. `value` is the routes' answer
+    /// for its destination, if it is an IPv4 packet.
     ///
     /// The verdict is written where it stays: a processor waits for a value that it has just written in parts and is to copy as a whole.
     #[inline]
@@ -135,8 +135,8 @@ impl<P: Packet> Router<P> {
         Verdict::Forward(self.ports.len() as u16 + socket)
     }
 
-    /// Decides on a packet that a socket sends. Returns the hash of its flow if it stays here. `value` is the routes' answer for its destination, if it
-    /// is an IPv4 packet.
+    /// Decides on a packet that a socket sends. Returns the hash of its flow if it stays here, 0 otherwise. `value` is the routes' answer for
+    /// its destination, if it is an IPv4 packet.
     #[inline]
     fn leave_host(
         &mut self,
