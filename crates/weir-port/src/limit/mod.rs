@@ -35,6 +35,7 @@ pub mod reshape;
 pub mod steering;
 
 use std::collections::HashMap;
+use std::io;
 use std::path::PathBuf;
 
 use weir_core::limit::shared::{HtbClassKind, kind_of};
@@ -114,16 +115,19 @@ impl NetnsInterface {
 
     /// The interface called `name` in the namespace of a process.
     pub fn of_process(pid: u32, name: &str) -> Result<NetnsInterface> {
-        let netns =
-            NetNs::open(&PathBuf::from(format!("/proc/{pid}/ns/net"))).map_err(|error| match error {
-                PortError::Kernel { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
-                    PortError::Kernel {
-                        doing: format!("looking for process {pid}"),
-                        source: std::io::Error::other("there is none"),
-                    }
-                }
-                error => error,
-            })?;
+        let netns = NetNs::open(&PathBuf::from(format!("/proc/{pid}/ns/net"))).map_err(|error| {
+            let PortError::Kernel { doing, source } = error else { return error };
+            let refused = |doing: String, why: &str| PortError::Kernel { doing, source: io::Error::other(why) };
+            match source.kind() {
+                io::ErrorKind::NotFound => refused(format!("looking for process {pid}"), "there is none"),
+                io::ErrorKind::PermissionDenied => refused(
+                    format!("looking into process {pid}"),
+                    "the process has privileges that weir has not (ptrace(2)): run weir as root of the host, outside of \
+                     any container",
+                ),
+                _ => PortError::Kernel { doing, source },
+            }
+        })?;
         let link = netns.run(|| Link::by_name(name)).map_err(|error| match error {
             PortError::NoInterface { .. } => PortError::Unsuitable {
                 name: name.into(),
