@@ -270,6 +270,14 @@ fn what_is_changed_by_hand_is_said_and_set_again() -> Result<()> {
     ensure!(leaf()? != before, "{before}");
     row.weir("limit wa --rate 10mbit")?.success()?;
     ensure!(leaf()? == before, "{} where there was {before}", leaf()?);
+
+    // The class of packets without a leaf stands beside the root, as a command that was killed leaves it.
+    row.left.tc("class del dev veth0 classid 7769:2")?;
+    row.left.tc("class add dev veth0 parent 7769: classid 7769:2 htb rate 10mbit burst 20kb")?;
+    let said = fault(&row, "wa")?;
+    ensure!(said.contains("somebody changed 1 of its 274 classes"), "{said}");
+    row.weir("limit wa --rate 10mbit")?.success()?;
+    row.weir("stat wa --check")?.success()?;
     row.weir("limit wa --off")?.success().map(drop)
 }
 

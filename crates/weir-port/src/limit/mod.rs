@@ -406,7 +406,11 @@ fn change(
     let limiting = |stage| Record { stage, ..record.clone() };
     write(&memories[0], &limiting(LimitStage::Making))?;
     set_clocks(memories, plan, |clock, before| clock < before);
-    place.netns.run(|| htb::set(place.link.ifindex, leaves_first(plan, is_whole)))?;
+    let ifindex = place.link.ifindex;
+    place.netns.run(|| {
+        htb::set(ifindex, leaves_first(plan, is_whole))?;
+        if is_whole { Ok(()) } else { htb::settle(ifindex, plan.fallback()) }
+    })?;
     set_clocks(memories, plan, |_, _| true);
     write(&memories[0], &limiting(LimitStage::Limiting))
 }
