@@ -54,7 +54,8 @@ fn of_workers(up: &Up, proto: &str, figure: &str) -> Result<Vec<u64>> {
 }
 
 fn deferred_on_two_workers() -> Result<()> {
-    let up = carries("dispatch = \"deferred\"\n")?;
+    let hosts = hosts()?;
+    let up = carries(&hosts, "dispatch = \"deferred\"\n")?;
     let queued = of_workers(&up, "ip", "queued")?;
     ensure!(queued == of_workers(&up, "ip", "handled")?, "all of ip's is handled from its queues");
     ensure!(of_workers(&up, "ip", "hybrid_dispatched")? == [0, 0]);
@@ -62,7 +63,8 @@ fn deferred_on_two_workers() -> Result<()> {
 }
 
 fn hybrid_on_two_workers() -> Result<()> {
-    let up = carries("dispatch = \"hybrid\"\nset = [\"rss.hash=4-tuple\"]\n")?;
+    let hosts = hosts()?;
+    let up = carries(&hosts, "dispatch = \"hybrid\"\nset = [\"rss.hash=4-tuple\"]\n")?;
     let at_once = of_workers(&up, "ip", "hybrid_dispatched")?;
     ensure!(at_once.iter().all(|packets| *packets > 0), "{at_once:?}");
     ensure!(of_workers(&up, "ether", "queued")?[1] > 0, "what is the second worker's was handed over");
@@ -70,12 +72,11 @@ fn hybrid_on_two_workers() -> Result<()> {
 }
 
 fn a_small_queue_holds_who_sends() -> Result<()> {
-    carries("dispatch = \"deferred\"\nset = [\"defaultqlimit=4\"]\n")?.down().map(drop)
+    carries(&hosts()?, "dispatch = \"deferred\"\nset = [\"defaultqlimit=4\"]\n")?.down().map(drop)
 }
 
-/// Floods both ways, and then flows one by one.
-fn carries(dispatch: &str) -> Result<Up> {
-    let hosts = hosts()?;
+/// Floods both ways, and then flows one by one. The wire ends with its interfaces, and so with the hosts.
+fn carries(hosts: &Hosts, dispatch: &str) -> Result<Up> {
     let up = hosts.up_with(&file(dispatch), &["--workers", "2"])?;
     let there = Load::new(&hosts.hosts[0], &hosts.hosts[1], "10.99.1.2", CLIENTS, SECONDS);
     let back =
@@ -91,7 +92,7 @@ fn carries(dispatch: &str) -> Result<Up> {
     let handled = of_workers(&up, "ip", "handled")?;
     ensure!(handled.iter().all(|packets| *packets > 100), "both workers have flows: {handled:?}");
     require_rate(&flows, rate, Demand { jain_min: 0.95, ..Demand::of_rate(200e6) })?;
-    require_each_flow_is_one_workers(&hosts, &up)?;
+    require_each_flow_is_one_workers(hosts, &up)?;
     let shown = up.weir(&["show", &up.name])?.success()?.stdout;
     ensure!(shown.contains(dispatch.lines().next().unwrap_or_default()), "{shown}");
     Ok(up)
