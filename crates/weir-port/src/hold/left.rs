@@ -1,7 +1,8 @@
 //! The leavings of weirs that were killed together with their guardians: the interfaces, and the commands that put them back.
 //!
 //! A hold was left behind if its owner is gone and no process has its file locked. One whose namespace or interface is gone, or is another by
-//! now, says nothing of any interface that there is; [`sweep`] removes it.
+//! now, says nothing of any interface that there is; [`sweep`] removes it. Nor does one of a command without a guardian, such as a limit's
+//! ([`super::ends`]): it kept others away, and what such a command leaves half made is told by the limit itself.
 //!
 //! Rule: the locks are tried with [`Lock`] held, as whoever shares a thing looks then. Limits: root alone may read holds; a namespace in
 //! which no process is and that is mounted nowhere visible counts as gone.
@@ -64,7 +65,8 @@ struct End {
 pub fn all() -> Vec<Left> {
     let Some(_lock) = lock() else { return Vec::new() };
     let names = files();
-    let left: Vec<_> = names.iter().filter_map(|name| unheld(name).map(|(_, note)| (name, note))).collect();
+    let unheld = names.iter().filter_map(|name| unheld(name).map(|(_, note)| (name, note)));
+    let left: Vec<_> = unheld.filter(|(_, note)| has_changed(note)).collect();
     if left.is_empty() {
         return Vec::new();
     }
@@ -150,6 +152,11 @@ fn unheld(name: &str) -> Option<(Hold, Note<Value>)> {
     (!note.owner.is_running()).then_some((hold, note))
 }
 
+/// Returns whether the owner of a hold changed the thing, or found it as another had changed it.
+fn has_changed(note: &Note<Value>) -> bool {
+    note.owner.guardian.is_some() || !note.before.is_null()
+}
+
 /// The namespace's number of a file's name; and, of a thing of an interface, the interface's number and the thing.
 fn parts(name: &str) -> Option<(u64, Option<(u32, &str)>)> {
     let (inode, rest) = name.split_once('-')?;
@@ -206,6 +213,7 @@ fn together(mut ends: Vec<End>) -> Vec<Left> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hold::Owner;
 
     fn end(key: (u64, u32), peer: (u64, u32), name: &str, is_port: bool) -> End {
         let (label, way_in) = match key.0 {
@@ -230,6 +238,14 @@ mod tests {
         );
         assert_eq!(left[1].command, "ip netns exec n4 weir mend s0");
         assert_eq!(left.len(), 2);
+    }
+
+    #[test]
+    fn a_command_that_kept_others_away_left_nothing() {
+        let note = |guardian, before| Note { owner: Owner::this(guardian), identity: None, before };
+        assert!(has_changed(&note(Some(1), Value::Null)), "a wire");
+        assert!(!has_changed(&note(None, Value::Null)), "a limit");
+        assert!(has_changed(&note(None, Value::Bool(true))), "a limit where a wire was killed before");
     }
 
     #[test]
