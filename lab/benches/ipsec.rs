@@ -9,6 +9,8 @@
 //!
 //! - `esp-sealers-2`: the tunnel on two workers, each of its two associations shared by two sealers, beside `copies`: two such tunnels,
 //!   each whole on a worker of its own. Packets a second of time; left out where there is one core.
+//! - `esp-hybrid-2`: the tunnel on two workers by hybrid dispatch with two sealers, beside the two ways between which it chooses: deferred
+//!   dispatch with two sealers, and the home alone.
 //!
 //! Systems take turns. Figures are cycles of the time-stamp counter for each packet, of processor time; medians. The cost of ESP beyond the
 //! cipher is `tunnel` less `bridges` and `aws-lc-rs` together; for sealing or opening one packet it is the half of that.
@@ -43,7 +45,8 @@ const CIPHER_PACKETS: u32 = 400_000;
 const DPDK: &str = "/usr/bin/dpdk-test-crypto-perf";
 const OPENSSL: &str = "/usr/bin/openssl";
 
-const ROWS: [&str; 7] = ["bridges", "null", "tunnel", "aws-lc-rs", "openssl", "dpdk", "esp-sealers-2"];
+const ROWS: [&str; 8] =
+    ["bridges", "null", "tunnel", "aws-lc-rs", "openssl", "dpdk", "esp-sealers-2", "esp-hybrid-2"];
 
 fn main() -> Result<ExitCode> {
     println!("{}", Machine::measure()?.to_line());
@@ -92,6 +95,9 @@ fn main() -> Result<ExitCode> {
         if is_asked("esp-sealers-2") && has_cores {
             sealers(size, &mut floors)?;
         }
+        if is_asked("esp-hybrid-2") && has_cores {
+            hybrid(size, &mut floors)?;
+        }
         println!("{size} bytes in the tunnel");
         println!("{:>10}  {:>15}  {:>10}", "", "cycles a packet", "spread");
         for (name, figures) in ROWS.iter().zip(&figures) {
@@ -122,12 +128,7 @@ fn sealers(size: u16, floors: &mut Floors) -> Result<()> {
     let shared = EspDispatch { mode: Mode::Deferred, sealers: 2, ..EspDispatch::default() };
     let (mut rates, mut ratios) = ([Vec::new(), Vec::new()], Vec::new());
     for _ in 0..TURNS {
-        let rate = |count, dispatch| -> Result<f64> {
-            let summary = tunnels(count, dispatch, 2, size + LINK_BYTES, TIME).run(&mut |_, _| true)?;
-            require_clean(&summary)?;
-            Ok(summary.packets_per_s())
-        };
-        let [copies, sealers] = [rate(2, EspDispatch::default())?, rate(1, shared)?];
+        let [copies, sealers] = [rate(2, EspDispatch::default(), size)?, rate(1, shared, size)?];
         rates[0].push(copies);
         rates[1].push(sealers);
         ratios.push(sealers / copies);
@@ -146,6 +147,39 @@ fn sealers(size: u16, floors: &mut Floors) -> Result<()> {
         0.1,
     );
     Ok(())
+}
+
+/// Hybrid dispatch beside the two ways between which it chooses, in turns.
+fn hybrid(size: u16, floors: &mut Floors) -> Result<()> {
+    let dispatch = |mode, sealers| EspDispatch { mode, sealers, ..EspDispatch::default() };
+    let systems = [dispatch(Mode::Hybrid, 2), dispatch(Mode::Deferred, 2), dispatch(Mode::Deferred, 0)];
+    let mut rates: [Vec<f64>; 3] = Default::default();
+    for turn in 0..TURNS {
+        // Systems take turns in being the first, too.
+        for system in (turn..turn + 3).map(|number| number % 3) {
+            rates[system].push(rate(1, systems[system], size)?);
+        }
+    }
+    let [mine, sealers, alone] = [0, 1, 2].map(|system| median(&rates[system]) / 1e6);
+    let better = if sealers > alone { &rates[1] } else { &rates[2] };
+    let ratios: Vec<f64> = rates[0].iter().zip(better).map(|(mine, better)| mine / better).collect();
+    let sorted = sorted(&ratios);
+    println!(
+        "{size} bytes on two workers: esp-hybrid-2 {mine:.2} Mpps, sealers {sealers:.2} Mpps, the home alone {alone:.2} Mpps: \
+         {:.2} of the better ({:.2} to {:.2})",
+        median(&ratios),
+        sorted[0],
+        sorted[TURNS - 1]
+    );
+    floors.at_least(&format!("hybrid beside the better of its ways, {size} bytes"), median(&ratios), 0.7);
+    Ok(())
+}
+
+/// The packets a second of so many tunnels on two workers.
+fn rate(count: usize, dispatch: EspDispatch, size: u16) -> Result<f64> {
+    let summary = tunnels(count, dispatch, 2, size + LINK_BYTES, TIME).run(&mut |_, _| true)?;
+    require_clean(&summary)?;
+    Ok(summary.packets_per_s())
 }
 
 fn require_clean(summary: &MemorySummary) -> Result<()> {

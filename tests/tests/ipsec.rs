@@ -39,6 +39,7 @@ fn main() -> ExitCode {
         privileged!(keys_change_under_a_flood),
         privileged!(a_worker_of_its_own_seals_and_costs_nobody_beside_anything),
         privileged!(sealers_share_one_association_and_keep_its_order),
+        privileged!(hybrid_shares_with_sealers_and_keeps_the_order),
         privileged!(a_start_uses_no_number_twice),
     ])
 }
@@ -327,10 +328,23 @@ fn a_worker_of_its_own_seals_and_costs_nobody_beside_anything() -> Result<()> {
     Ok(())
 }
 
-/// Two sealers at the first gateway; the second has none, and a window.
 fn sealers_share_one_association_and_keep_its_order() -> Result<()> {
+    let [given, at_home] = shares_of_two_sealers("deferred")?;
+    ensure!(given > 10_000 && at_home == 0, "{given} given to sealers and {at_home} at home");
+    Ok(())
+}
+
+fn hybrid_shares_with_sealers_and_keeps_the_order() -> Result<()> {
+    let [given, at_home] = shares_of_two_sealers("hybrid")?;
+    ensure!(given + at_home > 10_000 && at_home > 100, "{given} given to sealers and {at_home} at home");
+    Ok(())
+}
+
+/// Two sealers at the first gateway, by this dispatch; the second has none, and a window. Returns the packets that were given to sealers,
+/// and those that the home did.
+fn shares_of_two_sealers(dispatch: &str) -> Result<[u64; 2]> {
     let [one, two] = sites(None)?;
-    let text = one.text.replace("[[esp]]\n", "[[esp]]\ndispatch = \"deferred\"\nsealers = 2\n");
+    let text = one.text.replace("[[esp]]\n", &format!("[[esp]]\ndispatch = \"{dispatch}\"\nsealers = 2\n"));
     let one = Site { text, ..one };
     let ups = [Up::start_with(&weir_binary()?, &one.gateway, &one.text, &["--workers", "2"])?, two.up()?];
     wait_for(&one.host, FAR[0])?;
@@ -344,19 +358,19 @@ fn sealers_share_one_association_and_keep_its_order() -> Result<()> {
     let named = |name: &str| {
         stages.iter().find(|stage| stage["name"] == name).with_context(|| format!("no {name} in {stages:?}"))
     };
+    let esp = &named("tunnel")?["counts"];
+    let [given, merged, at_home] = ["given", "merged", "at_home"].map(|what| count(esp, what));
+    let (given, merged, at_home) = (given?, merged?, at_home?);
+    ensure!(given - merged <= 256, "{given} given to sealers and {merged} back");
     for sealer in ["tunnel-sealer-0", "tunnel-sealer-1"] {
         let worked = count(named(sealer)?, "delivered")?;
-        ensure!(worked > 1_000, "{sealer} has sealed and opened {worked} packets");
+        ensure!(worked >= given / 4, "{sealer} has sealed and opened {worked} packets of {given}");
     }
-    let esp = &named("tunnel")?["counts"];
-    let [given, merged] = ["given", "merged"].map(|what| count(esp, what));
-    let (given, merged) = (given?, merged?);
-    ensure!(given > 10_000 && given - merged <= 256, "{given} given to sealers and {merged} back");
     for up in ups {
         up.check()?;
         up.down()?;
     }
-    Ok(())
+    Ok([given, at_home])
 }
 
 /// The row of `weir stat -Q` of this name.

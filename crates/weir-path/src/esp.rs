@@ -31,6 +31,7 @@
 
 pub(crate) mod deferral;
 mod frame;
+mod hybrid;
 mod keepalive;
 pub mod marks;
 pub mod plan;
@@ -60,6 +61,7 @@ use self::frame::{
 use self::plan::{EspChange, EspDispatch, EspPlan, PolicyVerb};
 use self::sealer::SealerWork;
 use self::sealing::Sealing;
+pub use self::sealing::SealingShares;
 pub use self::state::RunningAssociation;
 use crate::dispatch::DispatchCounts;
 use crate::egress::set_sealed;
@@ -145,7 +147,7 @@ impl Esp {
             bundles: Vec::new(),
             inbound: Policies::default(),
             deferral: Deferral::new(plan.dispatch),
-            sealing: Sealing::new(plan.dispatch.sealers()),
+            sealing: Sealing::new(&plan.dispatch),
             begun: 0,
             keepalive_ns: None,
             waiting: VecDeque::new(),
@@ -292,6 +294,7 @@ impl Esp {
         verdicts: &mut [EspVerdict],
     ) -> Decided {
         let mut decided = Decided::default();
+        self.sealing.choose();
         let (side, other) = if side_of(port) == INSIDE { (INSIDE, OUTSIDE) } else { (OUTSIDE, INSIDE) };
         let mut is_waiting = side == INSIDE && self.is_waiting();
         for (packet, verdict) in packets.iter_mut().zip(verdicts) {
@@ -323,6 +326,7 @@ impl Esp {
         now_ns: u64,
     ) -> (EspVerdict, Decided) {
         let (before, mut decided) = (packet.len_bytes, Decided::default());
+        self.sealing.choose();
         let verdict = self.protect(packet, memory, now_ns).unwrap_or_else(EspVerdict::Drop);
         decided.note(before, packet.len_bytes);
         self.sealing.close();
@@ -354,10 +358,11 @@ impl Esp {
         if headers.packet_len() > longest {
             return Ok(too_long(ip, &headers, longest as u16, association.plan.is_tunnel));
         }
-        let out = match self.sealing.is_there() {
-            false => {
-                in_place(packet, memory, |room| association.seal(room, &headers, now_ns)).map(|()| OUTSIDE)
-            }
+        let out = match self.sealing.gives() {
+            false => in_place(packet, memory, |room| association.seal(room, &headers, now_ns)).map(|()| {
+                self.sealing.note_at_home();
+                OUTSIDE
+            }),
             true => in_place(packet, memory, |room| association.wrap(room, &headers, now_ns)).map(
                 |(wrapped, associated)| {
                     let (serial, transform) = (association.serial, association.transform());
@@ -414,7 +419,7 @@ impl Esp {
         let (_, place) = self.by_spi[place.map_err(|_| DropReason::EspNoAssociation)?];
         let association = &mut self.associations[place];
         let len_bytes = packet.len_bytes;
-        if self.sealing.is_there() {
+        if self.sealing.gives() {
             let ip_len = usize::from(len_bytes) - LINK_LEN;
             // The length of a frame fits into 16 bits.
             let work = SealerWork::Open {
@@ -429,6 +434,7 @@ impl Esp {
             }
             return given.map(EspVerdict::Pass);
         }
+        self.sealing.note_at_home();
         let policies = &self.inbound;
         let opened = in_place(packet, memory, |room| {
             let headers = association.open(room, located, now_ns)?;

@@ -243,7 +243,11 @@ impl Stage {
             }
             Decision::Esp(_) => {
                 let released_ns = self.release_sealed(around);
-                sooner(released_ns, self.keep_alive(around))
+                let due_ns = sooner(released_ns, self.keep_alive(around));
+                if let Decision::Esp(esp) = &mut self.decision {
+                    esp.end_pass(around.now_ns);
+                }
+                due_ns
             }
             Decision::Bridge(_) | Decision::Dispatch(_) | Decision::Sealer(_) => None,
         }

@@ -26,6 +26,8 @@ use weir_sim::prng::Prng;
 mod dispatch;
 #[path = "workers/esp.rs"]
 mod esp;
+#[path = "workers/hybrid.rs"]
+mod hybrid;
 #[path = "workers/sealers.rs"]
 mod sealers;
 #[path = "workers/transmit.rs"]

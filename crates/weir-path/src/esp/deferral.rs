@@ -11,14 +11,19 @@
 //! | `hybrid` | at once if it came from a port or stage of the same worker and none waits there; otherwise from the queue |
 //! | `deferred` | from the queue |
 //!
+//! | mode | with sealers, a packet is sealed or opened |
+//! |---|---|
+//! | `hybrid` | by the home if it is not loaded; under load by the home or by sealers, whichever takes less time (`hybrid.rs`) |
+//! | `deferred` | by sealers |
+//!
 //! The queues are egress queues with the worker that has the stage ([`crate::loop_port`]), one for each side, so that packets that come in
 //! do not wait for those that go out. A full queue closes the gates of the receive queues whose packets wait there, at whatever worker, and
 //! so does a full place that they come to after that. While no number is reserved, no packet is taken from the queue inside.
 //!
 //! Order: a queue is first in, first out for a receive queue, and no packet passes those that wait.
 //!
-//! Owner: the stage. Source: FreeBSD `sys/net/netisr.c` (`netisr_dispatch_src`). Limits: hybrid goes by that rule alone, not by the cost of
-//! a packet; a queue is exceeded by one poll of each receive queue, and by the packets under way to its worker.
+//! Owner: the stage. Source: FreeBSD `sys/net/netisr.c` (`netisr_dispatch_src`). Limits: without sealers hybrid goes by that rule alone, not by
+//! the cost of a packet; a queue is exceeded by one poll of each receive queue, and by the packets under way to its worker.
 
 use weir_core::dispatch::protocol::Mode;
 

@@ -10,6 +10,9 @@
 //! searched. A packet that comes back early is kept here. While [`GIVEN_MAX`] packets are given for each sealer, none is taken from the
 //! queues that lead to the stage (`deferral.rs`), which hold their feeders; so a sealer that does not come holds packets, and loses none.
 //!
+//! Under hybrid dispatch the home does packets itself at times (`hybrid.rs`), and only while none is given that is not merged. Where it
+//! chooses itself under load, it takes no more in until all are merged; so whatever it chooses, packets leave in their turn.
+//!
 //! The key of an association that ends while packets are given is in their runs until they are done: packets that it sealed go on, packets
 //! that it was to open are dropped when they come back, as all are that come without an association.
 //!
@@ -19,6 +22,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use weir_core::dispatch::protocol::Mode;
 use weir_core::drops::{Count, DropReason};
 use weir_ipsec::algorithm::{Associated, Transform};
 use weir_ipsec::esp::{Arrival, locate};
@@ -28,6 +32,8 @@ use weir_ring::spsc::Producer;
 
 use super::deferral::SEALERS;
 use super::frame::in_place;
+use super::hybrid::{Hybrid, SealingWay};
+use super::plan::EspDispatch;
 use super::sealer::{SealerRun, SealerWork};
 use super::{Decided, Esp, EspVerdict, INSIDE, OUTSIDE};
 use crate::egress::set_sealed;
@@ -50,8 +56,29 @@ pub(super) struct Sealing {
     next: usize,
     given: u64,
     merged: u64,
+    /// Packets that the home sealed or opened itself.
+    at_home: u64,
+    /// The choice between the home and the sealers, under hybrid dispatch.
+    hybrid: Option<Hybrid>,
+    /// True if the packets of the present batch are given.
+    gives: bool,
+    /// True if packets came in this pass.
+    has_worked: bool,
+    /// The packets that were done before this pass.
+    noted: u64,
     /// Packets that are back before their turn.
     held: Count,
+}
+
+/// The packets that sealers and their home sealed or opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SealingShares {
+    /// Packets that were given to sealers.
+    pub given: u64,
+    /// Of these the packets that are back in their turn.
+    pub merged: u64,
+    /// Packets that the home sealed or opened itself.
+    pub at_home: u64,
 }
 
 /// The way to a sealer and back.
@@ -76,8 +103,13 @@ pub(super) struct Turn {
 }
 
 impl Sealing {
-    pub(super) fn new(sealers: u16) -> Sealing {
-        Sealing { sealers: (0..sealers).map(|_| SealerLane::default()).collect(), ..Sealing::default() }
+    pub(super) fn new(dispatch: &EspDispatch) -> Sealing {
+        let sealers = dispatch.sealers();
+        Sealing {
+            sealers: (0..sealers).map(|_| SealerLane::default()).collect(),
+            hybrid: (sealers > 0 && dispatch.mode == Mode::Hybrid).then(Hybrid::default),
+            ..Sealing::default()
+        }
     }
 
     /// Returns whether there is any sealer; otherwise the stage seals and opens by itself.
@@ -86,20 +118,57 @@ impl Sealing {
         !self.sealers.is_empty()
     }
 
+    /// Returns whether the next packets are given to sealers; otherwise the home seals and opens them itself.
+    #[inline]
+    pub(super) fn gives(&self) -> bool {
+        self.gives
+    }
+
+    /// Chooses for the packets of a batch. The home does them itself only if none is given that is not merged: so packets leave in their
+    /// turn, whatever the choice.
+    #[inline]
+    pub(super) fn choose(&mut self) {
+        self.has_worked = true;
+        self.gives = match &self.hybrid {
+            Some(hybrid) => self.is_out() || hybrid.is_loaded() && hybrid.way() == SealingWay::Sealers,
+            None => self.is_there(),
+        };
+    }
+
+    /// Returns whether packets are given that are not merged.
+    #[inline]
+    fn is_out(&self) -> bool {
+        self.given > self.merged
+    }
+
+    /// Notes the end of a pass that began at this time.
+    #[inline]
+    pub(super) fn end_pass(&mut self, begin_ns: u64) {
+        let is_busy = std::mem::take(&mut self.has_worked) || self.is_out();
+        if let Some(hybrid) = &mut self.hybrid {
+            hybrid.note_pass(begin_ns, self.merged + self.at_home - self.noted, is_busy);
+            self.noted = self.merged + self.at_home;
+        }
+    }
+
+    /// Counts a packet that the home seals or opens itself.
+    #[inline]
+    pub(super) fn note_at_home(&mut self) {
+        self.at_home += 1;
+    }
+
     /// Takes the ring by which a sealer is told its runs.
     pub(super) fn join(&mut self, sealer: usize, runs: Producer<SealerRun>) {
         self.sealers[sealer].runs = Some(runs);
     }
 
-    /// Returns whether no more packets may be given.
+    /// Returns whether no more packets may come: enough are given, or the home waits until none is, to seal and open itself.
     #[inline]
     pub(super) fn is_full(&self) -> bool {
-        self.is_there() && self.given - self.merged >= GIVEN_MAX * self.sealers.len() as u64
-    }
-
-    /// Packets that were given, and of these the packets that are merged.
-    pub(super) fn counts(&self) -> [u64; 2] {
-        [self.given, self.merged]
+        let out = self.given - self.merged;
+        let is_leaving = |hybrid: &Hybrid| out > 0 && hybrid.way() == SealingWay::Home;
+        self.is_there() && out >= GIVEN_MAX * self.sealers.len() as u64
+            || self.hybrid.as_ref().is_some_and(is_leaving)
     }
 
     /// Packets that are back before their turn.
@@ -177,9 +246,15 @@ impl Sealing {
 }
 
 impl Esp {
-    /// Packets that were given to sealers, and of these those that are back in their turn; none without sealers.
-    pub fn given_to_sealers(&self) -> Option<[u64; 2]> {
-        self.sealing.is_there().then(|| self.sealing.counts())
+    /// The shares of the sealers and of the home in the work; none without sealers.
+    pub fn shares(&self) -> Option<SealingShares> {
+        let Sealing { given, merged, at_home, .. } = self.sealing;
+        self.sealing.is_there().then_some(SealingShares { given, merged, at_home })
+    }
+
+    /// Notes the end of a pass that began at this time.
+    pub(crate) fn end_pass(&mut self, begin_ns: u64) {
+        self.sealing.end_pass(begin_ns);
     }
 
     /// Takes the ring by which a sealer is told its runs.

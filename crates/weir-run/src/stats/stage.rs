@@ -67,9 +67,10 @@ impl StageStats {
         if let Some(esp) = stage.esp() {
             let associations = esp.associations().iter();
             stats.associations = associations.map(|running| AssociationStats::of(running, now_ns)).collect();
-            if let Some([given, merged]) = esp.given_to_sealers() {
-                stats.count("given", given);
-                stats.count("merged", merged);
+            if let Some(shares) = esp.shares() {
+                stats.count("given", shares.given);
+                stats.count("merged", shares.merged);
+                stats.count("at_home", shares.at_home);
             }
         }
         if let Some(bridge) = stage.bridge() {

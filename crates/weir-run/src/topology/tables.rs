@@ -307,7 +307,7 @@ pub struct EspTable {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<i64>")]
     pub queue_packets: Option<Spanned<i64>>,
-    /// How many sealers share what one worker would seal and open alone, in the same order.
+    /// How many sealers share what one worker would seal and open alone, in the same order: always with `deferred`, when it is faster with `hybrid`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<i64>")]
     pub sealers: Option<Spanned<i64>>,

@@ -276,9 +276,16 @@ fn what_stops_delivers_what_waits_to_be_sealed() {
 
 /// A disk of a test, which says when a mark is safe.
 #[derive(Clone, Debug, Default)]
-struct Disk {
+pub(super) struct Disk {
     wanted: Arc<AtomicU64>,
     safe: Arc<AtomicU64>,
+}
+
+impl Disk {
+    /// Makes the mark safe that was asked for last.
+    pub(super) fn sync(&self) {
+        self.safe.store(self.wanted.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
 }
 
 impl SequenceMark for Disk {
@@ -323,7 +330,7 @@ fn a_gateway_without_numbers_holds_who_feeds_it_and_nobody_beside() {
         // Marks become safe one at a time, each a while after it was asked for.
         let until_ns = bench.now_ns + 10_000 * MS;
         while bench.left_to_do() > 0 && bench.now_ns < until_ns {
-            disk.safe.store(disk.wanted.load(Ordering::Relaxed), Ordering::Relaxed);
+            disk.sync();
             for _ in 0..4 {
                 bench.go_on(10_000, MS / 4);
             }

@@ -7,7 +7,7 @@ use weir_core::dispatch::protocol::Mode;
 use weir_core::drops::DropReason;
 use weir_ipsec::algorithm::Algorithm;
 use weir_path::esp::plan::{EspDispatch, EspPlan};
-use weir_path::esp::{INSIDE, OUTSIDE};
+use weir_path::esp::{INSIDE, OUTSIDE, SealingShares};
 use weir_path::plan::{StageKind, StagePlan};
 use weir_sim::gateways::{gateway, keys};
 
@@ -27,13 +27,13 @@ fn of_plan(stages: Vec<StagePlan>, links: Vec<[Attachment; 2]>, rate: u64) -> Pl
 }
 
 /// One gateway between two ports: by the first packets are in the clear.
-fn alone(own: usize, dispatch: EspDispatch, rate: u64) -> Plan {
+pub(super) fn alone(own: usize, dispatch: EspDispatch, rate: u64) -> Plan {
     use Attachment::{Port, Stage};
     let links = vec![[Port(0), Stage(0, INSIDE)], [Stage(0, OUTSIDE), Port(1)]];
     of_plan(vec![gateway(own, Algorithm::Aes128Gcm, dispatch)], links, rate)
 }
 
-fn there_and_back(dispatch: EspDispatch, rate: u64) -> Plan {
+pub(super) fn there_and_back(dispatch: EspDispatch, rate: u64) -> Plan {
     use Attachment::{Port, Stage};
     let stages = (0..2).map(|own| gateway(own, Algorithm::Aes128Gcm, dispatch)).collect();
     let links = vec![
@@ -45,16 +45,22 @@ fn there_and_back(dispatch: EspDispatch, rate: u64) -> Plan {
 }
 
 /// The packets that each sealer of a stage has worked on; sealers come behind the stages of the plan.
-fn worked_on(bench: &Bench, plan: &Plan) -> Vec<u64> {
+pub(super) fn worked_on(bench: &Bench, plan: &Plan) -> Vec<u64> {
     let sealers = plan.stages.len()..bench.owners.stages.len();
     sealers.map(|sealer| stage_of(bench, sealer).account().delivered.packets).collect()
 }
 
-/// Requires that all packets given to sealers are back.
+pub(super) fn shares(bench: &Bench, stage: usize) -> SealingShares {
+    stage_of(bench, stage).esp().unwrap().shares().unwrap()
+}
+
+/// Requires that all packets given to sealers are back, and that the home did a part itself under hybrid dispatch, and nothing else.
 fn require_merged(bench: &Bench, plan: &Plan, case: &str) {
     for stage in 0..plan.stages.len() {
-        let [given, merged] = stage_of(bench, stage).esp().unwrap().given_to_sealers().unwrap();
+        let SealingShares { given, merged, at_home } = shares(bench, stage);
         assert!(given > 0 && given == merged, "{case}: {given} given and {merged} merged");
+        let is_hybrid = stage_of(bench, stage).esp().unwrap().dispatch().mode == Mode::Hybrid;
+        assert_eq!(at_home > 0, is_hybrid, "{case}: {at_home} at home");
     }
     let worked = worked_on(bench, plan);
     assert!(worked.iter().all(|&packets| packets > 0), "{case}: {worked:?}");
@@ -62,9 +68,9 @@ fn require_merged(bench: &Bench, plan: &Plan, case: &str) {
 
 #[test]
 fn sealers_lose_and_reorder_nothing_whoever_s_turn_it_is() {
-    for (sealers, mode) in [(2, Mode::Deferred), (3, Mode::Deferred), (2, Mode::Hybrid)] {
+    for sealers in [2, 3] {
         for (workers, queue_packets) in [(1, 16), (2, 256), (3, 64), (5, 256), (8, 16)] {
-            let plan = there_and_back(EspDispatch { mode, ..shared(sealers, queue_packets) }, 50);
+            let plan = there_and_back(shared(sealers, queue_packets), 50);
             let (mut bench, _) = dealt(&plan, 4, workers, SEED + u64::from(sealers));
             let mut sent = [[0u64; 4]; 2];
             for _ in 0..60 {
@@ -80,7 +86,7 @@ fn sealers_lose_and_reorder_nothing_whoever_s_turn_it_is() {
                 let passes = bench.random.below(20) as usize;
                 bench.go_on(passes, MS / 10);
             }
-            let case = format!("{mode}, {sealers} sealers, {queue_packets} packets, {workers} workers");
+            let case = format!("{sealers} sealers, {queue_packets} packets, {workers} workers");
             assert!(bench.run_dry(20_000 * MS), "{case}: {} left", bench.left_to_do());
             require_order(&mut bench, &sent, &case);
             require_merged(&bench, &plan, &case);
@@ -89,7 +95,7 @@ fn sealers_lose_and_reorder_nothing_whoever_s_turn_it_is() {
 }
 
 /// The sequence number of a sealed packet.
-fn sequence_of(bytes: &[u8]) -> u32 {
+pub(super) fn sequence_of(bytes: &[u8]) -> u32 {
     u32::from_be_bytes(bytes[SEQUENCE_AT..SEQUENCE_AT + 4].try_into().unwrap())
 }
 
@@ -116,8 +122,9 @@ fn sealers_seal_what_one_worker_would() {
 fn a_window_over_several_workers_is_exact() {
     const COUNT: u64 = 2_000;
     let packets = sealed(COUNT, 0, 1);
-    for (sealers, workers) in [(2, 1), (2, 2), (3, 4)] {
-        let plan = alone(1, shared(sealers, 64), 500);
+    let cases = [(2, 1), (2, 2), (3, 4)].map(|(sealers, workers)| (sealers, workers, Mode::Deferred));
+    for (sealers, workers, mode) in cases.into_iter().chain([(2, 2, Mode::Hybrid), (3, 4, Mode::Hybrid)]) {
+        let plan = alone(1, EspDispatch { mode, ..shared(sealers, 64) }, 500);
         let (mut bench, _) = dealt(&plan, 1, workers, SEED + u64::from(sealers));
         let (mut copies, mut changed) = (0, 0);
         for (at, bytes) in packets.iter().enumerate() {
@@ -142,7 +149,7 @@ fn a_window_over_several_workers_is_exact() {
                 bench.go_on(passes, MS / 10);
             }
         }
-        let case = format!("{sealers} sealers on {workers} workers");
+        let case = format!("{mode}, {sealers} sealers on {workers} workers");
         assert!(bench.run_dry(20_000 * MS), "{case}: {} left", bench.left_to_do());
         let opened: Vec<_> = bench.port(0).left.iter().map(|bytes| number_of(bytes)).collect();
         assert_eq!(opened, (0..COUNT).collect::<Vec<_>>(), "{case}: each once, in order");
@@ -158,8 +165,8 @@ fn a_window_over_several_workers_is_exact() {
 fn a_sealer_that_stops_holds_and_loses_nothing() {
     const COUNT: u64 = 3_000;
     const QUEUE_PACKETS: u64 = 32;
-    for seed in [SEED, SEED + 1] {
-        let plan = alone(0, shared(2, QUEUE_PACKETS as u32), 500);
+    for (seed, mode) in [(SEED, Mode::Deferred), (SEED + 1, Mode::Deferred), (SEED, Mode::Hybrid)] {
+        let plan = alone(0, EspDispatch { mode, ..shared(2, QUEUE_PACKETS as u32) }, 500);
         let (mut bench, _) = dealt(&plan, 1, 4, seed);
         let stopped = bench.owners.stages[1];
         assert!(!bench.owners.ports.contains(&stopped) && bench.owners.stages[0] != stopped);
@@ -171,13 +178,15 @@ fn a_sealer_that_stops_holds_and_loses_nothing() {
             inside_max = inside_max.max(bench.held() + bench.under_way());
         }
         let left = bench.port(1).left.len() as u64;
-        assert!(left <= GIVEN_MAX && bench.port(0).queued() > 0, "{left} left, though one stands still");
+        let most = shares(&bench, 0).at_home + GIVEN_MAX;
+        assert!(left <= most && bench.port(0).queued() > 0, "{mode}: {left} left, though one stands still");
         let polls = 2 * u64::from(POLL_PACKETS_MAX);
         assert!(
             inside_max <= 2 * GIVEN_MAX + QUEUE_PACKETS + UNDER_WAY_MAX + 2 * polls,
             "{inside_max} inside"
         );
         assert!(bench.run_dry(20_000 * MS), "{} left", bench.left_to_do());
+        require_merged(&bench, &plan, "stopped");
         let sealed = std::mem::take(&mut bench.port(1).left);
         assert!(sealed.iter().map(|bytes| sequence_of(bytes)).eq(1..=COUNT as u32));
         assert_eq!((dropped(&bench), counts(&bench, 0, INSIDE).len), (0, 0));
@@ -194,13 +203,20 @@ fn esp_mut(stage: &mut StagePlan) -> &mut EspPlan {
 /// The association of packets with the sealers is gone when they come back.
 #[test]
 fn a_key_that_changes_while_packets_are_given_loses_nothing() {
-    let plan = alone(0, shared(3, 256), 500);
+    change_keys(Mode::Deferred, 1_000, 0);
+    change_keys(Mode::Hybrid, 4_000, MS / 50);
+}
+
+/// Seals so many packets while the key changes every so often.
+fn change_keys(mode: Mode, count: u64, every_ns: u64) {
+    let plan = alone(0, EspDispatch { mode, ..shared(3, 256) }, 100_000);
     let (mut bench, _) = dealt(&plan, 1, 4, SEED);
-    (0..1_000).for_each(|number| bench.port(0).send(0, through(0, 0, number)));
+    (0..count).for_each(|number| bench.port(0).send(0, through(0, 0, number)));
     for generation in 1..=20u32 {
         let mut next = plan.stages[0].clone();
         esp_mut(&mut next).associations[0].spi += 0x10 * generation;
         bench.go_on(12, MS / 10);
+        bench.now_ns += every_ns;
         change(&mut bench, 0, keys(&next, None));
     }
     assert!(bench.run_dry(20_000 * MS));
@@ -216,7 +232,7 @@ fn a_key_that_changes_while_packets_are_given_loses_nothing() {
             spis.push(spi);
         }
     }
-    assert_eq!((sealed.len(), dropped(&bench)), (1_000, 0));
+    assert_eq!((sealed.len() as u64, dropped(&bench)), (count, 0));
     assert!(
         spis.is_sorted() && spis.len() > 3 && spis.len() == numbers.len(),
         "one key after the other: {spis:?}"
