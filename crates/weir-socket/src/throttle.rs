@@ -39,14 +39,19 @@ impl ThrottleClock {
         self.0.load(Ordering::Acquire) & IS_ON != 0
     }
 
-    /// Returns whether the socket is throttled, and the time for which it was in all, in nanoseconds. The clock is read after the word, so that it is
-    /// not before the start.
-    pub(crate) fn told(&self, now_ns: impl FnOnce() -> u64) -> (bool, u64) {
-        // A3.
-        let word = self.0.load(Ordering::Acquire);
-        match word & IS_ON {
-            0 => (false, word),
-            _ => (true, now_ns().saturating_sub(word & !IS_ON)),
+    /// Returns whether the socket is throttled, and the time for which it was in all, in nanoseconds. The word is the same before the clock is read
+    /// and after, so the time is that of one moment, however long the reader is stopped meanwhile.
+    pub(crate) fn told(&self, now_ns: impl Fn() -> u64) -> (bool, u64) {
+        loop {
+            // A3.
+            let word = self.0.load(Ordering::Acquire);
+            if word & IS_ON == 0 {
+                return (false, word);
+            }
+            let now_ns = now_ns();
+            if self.0.load(Ordering::Relaxed) == word {
+                return (true, now_ns.saturating_sub(word & !IS_ON));
+            }
         }
     }
 }
