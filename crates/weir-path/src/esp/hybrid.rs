@@ -104,9 +104,9 @@ impl Hybrid {
         if self.is_trying { self.best.other() } else { self.best }
     }
 
-    /// Returns whether the stage is loaded: packets that come now have waited for the home.
+    /// Returns whether the home was busy in the pass before, so that packets which come now have waited for it.
     #[inline]
-    pub(super) fn is_loaded(&self) -> bool {
+    pub(super) fn was_busy(&self) -> bool {
         self.pass.is_busy
     }
 

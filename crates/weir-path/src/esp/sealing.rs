@@ -130,7 +130,7 @@ impl Sealing {
     pub(super) fn choose(&mut self) {
         self.has_worked = true;
         self.gives = match &self.hybrid {
-            Some(hybrid) => self.is_out() || hybrid.is_loaded() && hybrid.way() == SealingWay::Sealers,
+            Some(hybrid) => self.is_out() || hybrid.was_busy() && hybrid.way() == SealingWay::Sealers,
             None => self.is_there(),
         };
     }
