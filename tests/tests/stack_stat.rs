@@ -21,8 +21,12 @@ use weir_tests::{harness, privileged, weir_binary};
 const PATIENCE: Duration = Duration::from_secs(20);
 /// The variable that is set where this is the program with the stack: the stack's name, or nothing, where it is named after its interface.
 const PROGRAM: &str = "WEIR_TEST_STACK";
+/// The variable with the number of its workers.
+const WORKERS: &str = "WEIR_TEST_WORKERS";
 const KERNEL: &str = "10.99.0.1:4000";
 const STACK: &str = "10.99.0.2:7";
+/// The second socket of the stack, which sends by the second worker, if there are two.
+const SECOND: &str = "10.99.0.2:8";
 
 fn main() -> ExitCode {
     if let Some(name) = std::env::var_os(PROGRAM) {
@@ -37,13 +41,16 @@ fn main() -> ExitCode {
     harness::main(&[
         privileged!(a_throttled_socket_is_seen_and_gone_with_its_program),
         privileged!(two_stacks_have_two_names),
+        privileged!(a_limit_of_two_workers_is_told_and_gone_with_its_program).on_two_processors(),
     ])
 }
 
-/// Sends as fast as 1 Mbit/s lets it, until somebody says that it is over.
+/// Sends as fast as 1 Mbit/s lets it, by each worker, until somebody says that it is over.
 fn program(name: &str) -> Result<()> {
     let rate = Rate::from_bits_per_s(1_000_000).context("not 0")?;
-    let mut builder = Stack::builder().address("10.99.0.2/24").rate(rate).guardian(weir_binary()?);
+    let workers = std::env::var(WORKERS)?.parse()?;
+    let builder = Stack::builder().address("10.99.0.2/24").rate(rate).workers(workers);
+    let mut builder = builder.guardian(weir_binary()?);
     if !name.is_empty() {
         builder = builder.name(name);
     }
@@ -51,10 +58,14 @@ fn program(name: &str) -> Result<()> {
     let socket = UdpSocket::bind(&stack, STACK)?;
     let _listener = TcpListener::bind(&stack, STACK)?;
     socket.connect(KERNEL)?;
+    let second = (workers > 1).then(|| UdpSocket::bind(&stack, SECOND)).transpose()?;
+    second.iter().try_for_each(|second| second.connect(KERNEL))?;
     println!("ready");
     thread::scope(|scope| {
-        // The thread ends with the stack.
-        scope.spawn(|| while socket.send(&[0; 1000]).is_ok() {});
+        // The threads end with the stack.
+        for socket in [Some(&socket), second.as_ref()].into_iter().flatten() {
+            scope.spawn(|| while socket.send(&[0; 1000]).is_ok() {});
+        }
         let come = socket.recv(&mut [0; 8]);
         stack.stop()?;
         come.map(drop).context("a word to end")
@@ -63,8 +74,14 @@ fn program(name: &str) -> Result<()> {
 
 /// That program at the right end of a pair, when it is ready.
 fn start(pair: &Pair, name: &str) -> Result<Process> {
+    start_with(pair, name, 1)
+}
+
+/// The program of [`start`], whose stack has so many workers.
+fn start_with(pair: &Pair, name: &str, workers: usize) -> Result<Process> {
     let mut command = pair.right.command(std::env::current_exe()?);
-    let mut process = Process::spawn(command.env(PROGRAM, name).env("WEIR_BIN", weir_binary()?))?;
+    command.env(PROGRAM, name).env(WORKERS, workers.to_string()).env("WEIR_BIN", weir_binary()?);
+    let mut process = Process::spawn(&mut command)?;
     process.wait_for_output("ready", PATIENCE).with_context(|| process.stderr())?;
     Ok(process)
 }
@@ -169,7 +186,8 @@ fn two_stacks_have_two_names() -> Result<()> {
     let third = hosts()?;
     let mut command = third.0.right.command(std::env::current_exe()?);
     let taken = names[0].as_str().context("a name")?;
-    let refused = run(command.env(PROGRAM, taken).env("WEIR_BIN", weir_binary()?), PATIENCE)?;
+    let command = command.env(PROGRAM, taken).env(WORKERS, "1").env("WEIR_BIN", weir_binary()?);
+    let refused = run(command, PATIENCE)?;
     let is_told = refused.stderr.contains("is up already") && refused.stderr.contains("StackBuilder::name");
     ensure!(refused.status.code() == Some(1) && is_told, "{}", refused.stderr);
     for (_, kernel) in &beds {
@@ -177,4 +195,46 @@ fn two_stacks_have_two_names() -> Result<()> {
     }
     one.wait(PATIENCE)?.success()?;
     two.wait(PATIENCE)?.success().map(drop)
+}
+
+/// The sockets of both workers wait for the one direction that has the limit; the books are exact at every look, packets between the workers
+/// included.
+fn a_limit_of_two_workers_is_told_and_gone_with_its_program() -> Result<()> {
+    let pair = Pair::new(2)?;
+    pair.left.ip("address add 10.99.0.1/24 dev veth0")?;
+    // It hears both, and refuses neither.
+    let _kernel = pair.left.enter(|| KernelSocket::bind(KERNEL))??;
+    let mut process = start_with(&pair, "", 2)?;
+    let name = stack_of(&process)?["name"].as_str().context("a name")?.to_string();
+    let mut stack = Value::Null;
+    wait_until("the sockets of both workers were held and have sent", PATIENCE, || {
+        let proven = weir(&["stat", &name, "--check"])?.success()?;
+        ensure!(proven.stdout.contains("conservation holds"), "{}", proven.stdout);
+        stack = stack_of(&process)?;
+        let sockets = stack["sockets"].as_array().context("sockets")?;
+        let was_held =
+            |socket: &Value| socket["throttled"].as_u64() > Some(0) && socket["sent"].as_u64() > Some(20);
+        Ok(sockets.len() == 2 && sockets.iter().all(was_held))
+    })?;
+    let directions: Vec<_> = stack["classes"].as_array().into_iter().flatten().collect();
+    let limited: Vec<_> =
+        directions.iter().filter(|direction| !direction["rate_bits_per_s"].is_null()).collect();
+    ensure!(limited.len() == 1 && limited[0]["name"] == "->veth1/0", "{stack}");
+    let leaves = |direction: &&&Value| direction["name"].as_str().is_some_and(|name| name.contains("veth1"));
+    ensure!(directions.iter().filter(leaves).count() == 1, "nothing leaves by the second worker: {stack}");
+    for place in stack["sockets"].as_array().into_iter().flatten().chain(limited.into_iter().copied()) {
+        let holder = &place["waits_for"];
+        ensure!(holder.is_null() || holder == "->veth1/0", "{place}");
+        ensure!(place["dropped"] == serde_json::json!({}), "{place}");
+    }
+    ensure!(stack["ports"] == serde_json::json!(["veth1/0", "veth1/1"]), "{stack}");
+    let tables = weir(&["stat", &name, "-Q"])?.success()?.stdout;
+    ensure!(tables.contains("handoff"), "{tables}");
+
+    process.signal(Signal::KILL)?;
+    process.wait(PATIENCE)?;
+    let path = format!("/run/weir/{name}.sock");
+    wait_until("the guardian has removed the socket", PATIENCE, || Ok(!Path::new(&path).exists()))?;
+    pair.right.ip("address add 10.99.0.2/24 dev veth1")?;
+    wait_until("the interface is the kernel's", PATIENCE, || Ok(pair.require_answer().is_ok()))
 }

@@ -171,13 +171,18 @@ fn credit_of(gate: u64) -> Credit {
     Credit { packets: (gate >> 32) as u16, door: (gate >> 48) as u16 }
 }
 
+/// Returns whether a worker has gone.
+pub(crate) fn has_lost_one(boards: &[Board]) -> bool {
+    boards.iter().any(|board| board.ending.load(Ordering::Relaxed) == Ending::Gone as u8)
+}
+
 /// Returns whether packets may still come from another worker: not when all have stopped and no packet is under way, nor when one has gone.
 pub(crate) fn may_come(boards: &[Board]) -> bool {
-    // A2, from B2.
-    let ending = |board: &Board| board.ending.load(Ordering::Acquire);
-    if boards.iter().any(|board| ending(board) == Ending::Gone as u8) {
+    if has_lost_one(boards) {
         return false;
     }
+    // A2, from B2.
+    let ending = |board: &Board| board.ending.load(Ordering::Acquire);
     if boards.iter().any(|board| ending(board) == Ending::Not as u8) {
         return true;
     }

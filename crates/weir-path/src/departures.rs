@@ -344,6 +344,11 @@ impl Departures {
         self.board().has_ended()
     }
 
+    /// Returns whether another worker has gone.
+    pub(crate) fn has_lost_one(&self) -> bool {
+        board::has_lost_one(&self.boards)
+    }
+
     /// Tells that this worker has gone.
     pub(crate) fn leave(&self) {
         self.board().end(Ending::Gone);

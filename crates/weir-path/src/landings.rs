@@ -220,11 +220,14 @@ impl Landings {
         self.taken
     }
 
-    /// The number of packets that stand in the rings now, counted there.
-    pub fn waiting(&mut self) -> u64 {
-        let mut packets = 0;
-        self.inbox.look_at_waiting(|crosser| packets += u64::from(matches!(crosser, Crosser::Packet(_))));
-        packets
+    /// The packets that stand in the rings now, counted there.
+    pub fn waiting(&mut self) -> Count {
+        let mut waiting = Count::default();
+        self.inbox.look_at_waiting(|crosser| match crosser {
+            Crosser::Packet(packet) => waiting.add(packet.len_bytes.into()),
+            Crosser::Forget(_) => {}
+        });
+        waiting
     }
 
     /// The counters of the doorbell by which others wake this worker.

@@ -6,11 +6,13 @@
 //! port 1 ---+                          links    each joins two attachments, both ways
 //! ```
 //!
-//! Rule: every port, and every port of a stage, is attached once. A wire is the plan of two ports and one link.
+//! Rule: every port, and every port of a stage, is attached. A packet that leaves one goes by the first link with it, so a link that only leads to
+//! an attachment comes after the one that leads on from there. A wire is the plan of two ports and one link.
 //!
 //! Pure: the reader of a file or a command line makes a plan; [`crate::assembly`] refuses an impossible one, and builds a [`crate::worker`]
 //! from a possible one.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use weir_core::net::router::RouterSettings;
@@ -109,7 +111,7 @@ impl Plan {
         }
     }
 
-    /// The attachment at the other end of the link of `near`.
+    /// The attachment at the other end of the first link of `near`.
     pub fn far_end(&self, near: Attachment) -> Option<Attachment> {
         self.links.iter().find_map(|&[one, other]| match (one == near, other == near) {
             (true, _) => Some(other),
@@ -132,13 +134,16 @@ impl Plan {
 
     /// The links that packets that came in by `port` may take, each once: the attachment that they leave, and the one that they come to.
     pub fn hops_from(&self, port: usize) -> Vec<[Attachment; 2]> {
-        let mut hops: Vec<[Attachment; 2]> = Vec::new();
+        // A plan of many ports is looked at from each of them, so nothing is searched for in a list here.
+        let mut far_ends = HashMap::new();
+        for &[one, other] in &self.links {
+            far_ends.entry(one).or_insert(other);
+            far_ends.entry(other).or_insert(one);
+        }
+        let (mut hops, mut left) = (Vec::new(), HashSet::new());
         let mut next = vec![Attachment::Port(port)];
         while let Some(from) = next.pop() {
-            let Some(to) = self.far_end(from) else { continue };
-            if hops.contains(&[from, to]) {
-                continue;
-            }
+            let Some(&to) = far_ends.get(&from).filter(|_| left.insert(from)) else { continue };
             hops.push([from, to]);
             match to {
                 Attachment::Stage(stage, entry) => {

@@ -309,13 +309,34 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
     /// a neighbour that does not answer are not waited for.
     pub fn is_drained(&self) -> bool {
         self.between.egress.held().packets == 0
-            && !self.between.over.as_ref().is_some_and(Departures::may_come)
+            && !self.may_come()
             && self.ends.iter().all(|end| end.port.in_flight().packets == 0)
+    }
+
+    /// Tells the other workers, if there are any, that this one has nothing left that they could wait for. Packets that it hands over after that
+    /// may come too late.
+    pub fn stop(&self) {
+        self.between.over.iter().for_each(Departures::stop);
+    }
+
+    /// Returns whether packets may still come from other workers.
+    pub fn may_come(&self) -> bool {
+        self.between.over.as_ref().is_some_and(Departures::may_come)
+    }
+
+    /// Returns whether another worker has gone before it had stopped.
+    pub fn has_lost_one(&self) -> bool {
+        self.between.over.as_ref().is_some_and(Departures::has_lost_one)
     }
 
     /// Tells the other workers, if there are any, not to wait for this one, which ends.
     pub fn abandon(&self) {
         self.between.over.iter().for_each(Departures::leave);
+    }
+
+    /// The landings of a worker that has ended, to be kept until the others have ended too: they may still hand packets over.
+    pub fn take_landings(&mut self) -> Option<Landings> {
+        self.landings.take()
     }
 
     /// Takes in the packets that have arrived at a port without a poll, room or not.

@@ -163,7 +163,7 @@ impl PartReport {
         let in_vain = in_vain.collect();
         let passed = part.path.between().over.as_ref().map(|over| over.handed().to_vec()).unwrap_or_default();
         let landed = part.path.landings().map(Landings::taken).unwrap_or_default();
-        let waiting = part.path.landings_mut().map(Landings::waiting).unwrap_or_default();
+        let waiting = part.path.landings_mut().map(Landings::waiting).unwrap_or_default().packets;
         let frames = part.path.frames();
         let census = frames.pool.census();
         Ok(PartReport {

@@ -19,6 +19,7 @@ use weir_core::rate::Rate;
 use weir_core::shaper::tbf::{Limit, TbfConfig};
 use weir_core::steer::key::Key;
 use weir_core::steer::rss::WORKERS_MAX;
+use weir_path::departures::UNDER_WAY_MAX;
 use weir_path::either_port::EitherPort;
 use weir_path::frames::Frames;
 use weir_path::port::POLL_PACKETS_MAX;
@@ -27,6 +28,7 @@ use weir_port::bpf::bound::ADDRESSES_MAX;
 use weir_port::link::Link;
 use weir_port::sys;
 use weir_port::undo::Keeper;
+use weir_ring::doorbell::Doorbell;
 use weir_ring::memory::FrameMemory;
 use weir_ring::pool::Pool;
 use weir_run::guardian::Guardian;
@@ -125,7 +127,8 @@ impl StackBuilder {
         self
     }
 
-    /// The limit of the packets that leave by the interface: sockets that send more are held.
+    /// The limit of the packets that leave by the interface: sockets that send more are held. Sockets of all workers share one limit, and have their
+    /// turns there; the packets of the others leave by the first worker.
     pub fn rate(mut self, rate: Rate) -> StackBuilder {
         self.rate = Some(rate);
         self
@@ -201,8 +204,6 @@ impl StackBuilder {
     /// }
     /// # Ok::<(), std::io::Error>(())
     /// ```
-    ///
-    /// A limit ([`StackBuilder::rate`]) is one worker's to keep, so a stack with a limit has one worker.
     ///
     /// [`UdpSocket::bind_bucket`]: crate::UdpSocket::bind_bucket
     pub fn workers(mut self, workers: usize) -> StackBuilder {
@@ -290,9 +291,11 @@ impl StackBuilder {
         let parts = ports.into_iter().zip(frames).map(|(port, frames)| {
             let port = EitherPort::Kernel(Box::new(port));
             let interface = EitherPort::Kernel(Box::new(EitherPort::Memory(Box::new(port))));
-            WorkerParts { interfaces: vec![interface], frames, kernel: None }
+            let doorbell = Doorbell::with_full_fences()?;
+            Ok(WorkerParts { interfaces: vec![interface], frames, doorbell, kernel: None })
         });
-        Stack::start(self, &[("memory", self.limits())], vec![host], parts.collect())
+        let parts = parts.collect::<io::Result<_>>()?;
+        Stack::start(self, &[("memory", self.limits())], vec![host], parts)
     }
 
     /// These settings with the buffers, sockets, buckets and workers of another stack.
@@ -317,11 +320,6 @@ impl StackBuilder {
                 "{workers} workers: give from 1 to as many as there are cores"
             )));
         }
-        if workers > 1 && self.rate.is_some() {
-            return Err(invalid(format_args!(
-                "{workers} workers and a limit: the limit is one worker's to keep, so give one worker, or no limit"
-            )));
-        }
         Ok(workers)
     }
 
@@ -329,7 +327,7 @@ impl StackBuilder {
     pub(crate) fn frames(&self, workers: u32, hosts: u32) -> u32 {
         let of_socket = 2 * self.buffer_frames_max + 3 * POLL_PACKETS_MAX;
         let of_tcp = u32::from(self.connections) * 2 * CHUNKS + ANSWERS_MAX as u32 + 3 * POLL_PACKETS_MAX;
-        let of_worker = HELD_MAX as u32 + 2 * EGRESS_PACKETS_MAX as u32 + 1024;
+        let of_worker = HELD_MAX as u32 + (2 * EGRESS_PACKETS_MAX + UNDER_WAY_MAX) as u32 + 512;
         workers * (of_worker + hosts * (u32::from(self.sockets) * of_socket + of_tcp))
     }
 
@@ -442,6 +440,8 @@ pub(crate) struct WorkerParts {
     /// The interfaces of its hosts, one each; if there are none, its two hosts are joined.
     pub(crate) interfaces: Vec<StackPort>,
     pub(crate) frames: Frames,
+    /// The doorbell by which sockets, requests, and other workers' ends of its links wake it.
+    pub(crate) doorbell: Doorbell,
     pub(crate) kernel: Option<KernelSide>,
 }
 

@@ -30,13 +30,14 @@ use weir_port::view::Pair;
 use weir_port::worker_port::WorkerPort;
 use weir_port::xsk::umem::Umem;
 use weir_port::{Doing, address, napi, sys};
+use weir_ring::doorbell::Doorbell;
 use weir_ring::memory::FrameMemory;
 use weir_ring::pool::Pool;
 
 use crate::builder::{KERNEL_FRAME_BYTES, StackBuilder, WorkerParts, invalid};
 use crate::shared::SharedPorts;
 use crate::stack::Stack;
-use crate::worker::{INTERFACE, Request, StackWorker};
+use crate::worker::{Request, StackWorker};
 
 /// An interface that was taken over.
 pub(crate) struct Opened {
@@ -106,12 +107,13 @@ impl StackBuilder {
         let others = others.into_iter().map(|port| EitherPort::Memory(Box::new(port)));
         let interfaces = [first].into_iter().chain(others);
         let parts = interfaces.zip(frames).zip(bells).map(|((port, frames), bell)| {
+            let doorbell = Doorbell::with_full_fences().doing(|| "making the workers' doorbells".into())?;
             let interface = EitherPort::Kernel(Box::new(EitherPort::Kernel(Box::new(port))));
             let (watch, ports, umem) = (watch.take(), Arc::clone(&ports), Arc::clone(&umem));
             let kernel = Some(KernelSide { bell, watch, ports, _umem: umem });
-            WorkerParts { interfaces: vec![interface], frames, kernel }
+            Ok(WorkerParts { interfaces: vec![interface], frames, doorbell, kernel })
         });
-        Ok(Opened { parts: parts.collect(), link, pair, mtu_bytes })
+        Ok(Opened { parts: parts.collect::<weir_port::Result<_>>()?, link, pair, mtu_bytes })
     }
 }
 
@@ -152,7 +154,7 @@ fn bound_ports(host: &RouterSettings, queues: u32, workers: usize) -> weir_port:
 impl StackWorker {
     /// The interface, if it is the kernel's and this is the first worker.
     fn kernel_port(&mut self) -> Option<&mut Port> {
-        match &mut self.path.end_mut(INTERFACE).0.port {
+        match &mut self.path.end_mut(self.first_port).0.port {
             EitherPort::Kernel(port) => port.kernel_mut()?.kernel_mut(),
             EitherPort::Memory(_) => None,
         }
@@ -160,7 +162,7 @@ impl StackWorker {
 
     /// This worker's part of the interface, if it is the kernel's and this is not the first worker.
     fn worker_port(&mut self) -> Option<&mut WorkerPort> {
-        match &mut self.path.end_mut(INTERFACE).0.port {
+        match &mut self.path.end_mut(self.first_port).0.port {
             EitherPort::Kernel(port) => match port.kernel_mut()? {
                 EitherPort::Memory(port) => Some(port),
                 EitherPort::Kernel(_) => None,
@@ -217,8 +219,8 @@ impl StackWorker {
             return port.note_up();
         }
         port.let_go()?;
-        self.path.collect(INTERFACE, now_ns);
-        let (end, frames) = self.path.end_mut(INTERFACE);
+        self.path.collect(self.first_port, now_ns);
+        let (end, frames) = self.path.end_mut(self.first_port);
         let result = match &mut end.port {
             EitherPort::Kernel(port) => {
                 let port = port.kernel_mut().and_then(EitherPort::kernel_mut);

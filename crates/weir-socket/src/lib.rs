@@ -76,6 +76,7 @@
 mod asynchronous;
 mod batch;
 mod blocking;
+mod books;
 mod builder;
 mod control;
 mod datagram;
@@ -87,6 +88,7 @@ mod interface;
 mod layout;
 mod link;
 mod options;
+mod pair;
 mod port;
 #[cfg(feature = "quinn")]
 mod quic;
@@ -101,6 +103,7 @@ mod throttle;
 mod worker;
 
 pub use batch::Datagrams;
+pub use books::{StackBooks, TrafficBooks};
 pub use builder::{HELD_MAX, StackBuilder};
 pub use datagram::{Datagram, DatagramMut};
 pub use driver::Driver;
@@ -114,4 +117,3 @@ pub use tcp::listener::{Incoming, TcpListener};
 #[cfg(any(test, feature = "model"))]
 pub use tcp::model::TcpModel;
 pub use tcp::stream::TcpStream;
-pub use worker::{StackBooks, TrafficBooks};

@@ -19,7 +19,7 @@ use super::*;
 use crate::builder::{MEMORY_FRAME_BYTES, StackBuilder, mac_of};
 use crate::datagram::write_headers;
 use crate::half::{BufferSizes, Caller, Halves, halves};
-use crate::layout::{path, plan};
+use crate::layout::{Layout, Portion};
 use crate::tcp::state::News;
 use crate::worker::{StackPort, socket_port};
 
@@ -45,15 +45,16 @@ impl Bed {
             builder = builder.rate(rate.parse().expect("a rate"));
         }
         let host = builder.host(mac_of(0), 1500, 1).expect("a host");
-        let plan = plan(&[host], &[("interface", builder.limits())]);
         let memory = FrameMemory::new(builder.frames(1, 1), MEMORY_FRAME_BYTES).expect("memory");
         let interface = MemoryPort::sink(Sequences::new(1));
         let interface = EitherPort::Kernel(Box::new(interface));
         let interface = EitherPort::Kernel(Box::new(EitherPort::Memory(Box::new(interface))));
         let tcp = builder.tcp(1500);
-        let tcp = [(tcp, Arc::new(News::new(tcp.places())))];
-        let path =
-            path(&plan, vec![interface], Frames::new(Pool::new(memory)), &tcp, None, 0).expect("a worker");
+        let tcp = vec![(tcp, Arc::new(News::new(tcp.places())))];
+        let frames = Frames::new(Pool::new(memory));
+        let portion = Portion { interfaces: vec![interface], frames, tcp };
+        let layout = Layout { hosts: &[host], interfaces: &[("interface", builder.limits())] };
+        let path = layout.workers(vec![portion], None, 0).expect("workers").remove(0);
         let doorbell = Doorbell::with_full_fences().expect("a doorbell");
         let mut bed = Bed { path, halves: Vec::new(), now_ns: 0, _doorbell: doorbell };
         for socket in 0..sockets {

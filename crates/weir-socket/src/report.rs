@@ -23,6 +23,7 @@ use weir_core::shaper::delay::DelayHistogram;
 use weir_path::egress::EgressQueue;
 use weir_path::either_port::EitherPort;
 use weir_path::end::End;
+use weir_path::landings::Landings;
 use weir_path::port::{ReceiveQueues, TransmitRing};
 use weir_path::worker::Worker;
 use weir_run::books::Books;
@@ -33,7 +34,7 @@ use weir_run::workstreams::Tally;
 
 use crate::options::SocketCounts;
 use crate::tcp::report::ConnectionReport;
-use crate::worker::{StackPort, tcp_port};
+use crate::worker::{InterfacePort, StackPort, tcp_port};
 
 /// The names of directions that many sockets share: all sockets of UDP, and all TCP.
 pub(crate) const TRANSPORTS: [&str; 2] = ["udp", "tcp"];
@@ -58,8 +59,8 @@ pub(crate) struct SocketReport {
     pub(crate) blocked_ns: u64,
     pub(crate) sent: u64,
     pub(crate) counts: SocketCounts,
-    /// The number of the interface that the socket sends by.
-    pub(crate) interface: usize,
+    /// The host of the socket, and then, among all reports, the number of the direction by which its packets leave.
+    pub(crate) leaves_by: usize,
     /// True if the socket sends by this worker.
     pub(crate) is_home: bool,
 }
@@ -93,6 +94,13 @@ impl AllReports {
                 None => worker * interfaces + index,
                 Some(transport) => workers * interfaces + worker * transports + transport,
             };
+            // Where nothing leaves by this worker's part of an interface all leaves by the first's.
+            let exits: Vec<usize> = (0..interfaces)
+                .map(|interface| match part.directions.iter().any(|direction| direction.exit == interface) {
+                    true => among_all(interface),
+                    false => interface,
+                })
+                .collect();
             part.directions.iter_mut().for_each(|direction| direction.exit = among_all(direction.exit));
             for port in &mut part.ports {
                 port.index = among_all(port.index);
@@ -107,7 +115,8 @@ impl AllReports {
             all.parts.push(part);
             all.frames_of_sockets += frames_of_sockets;
             for socket in sockets {
-                let socket = SocketReport { interface: among_all(socket.interface), ..socket };
+                let leaves_by = exits.get(socket.leaves_by).copied().unwrap_or(usize::MAX);
+                let socket = SocketReport { leaves_by, ..socket };
                 let is_it = |other: &&mut SocketReport| other.binding == socket.binding;
                 match all.sockets.iter_mut().find(is_it).filter(|_| workers > 1) {
                     Some(known) => known.merge(socket),
@@ -124,6 +133,12 @@ impl AllReports {
             }
             all.connections.extend(connections);
         }
+        // An exit's direction has the number of the exits before it that there are.
+        let directions = all.parts.iter().flat_map(|part| &part.directions);
+        let ends: Vec<usize> = directions.map(|direction| direction.exit).collect();
+        for socket in all.sockets.iter_mut().filter(|socket| socket.leaves_by != usize::MAX) {
+            socket.leaves_by = ends.iter().filter(|&&end| end < socket.leaves_by).count();
+        }
         all
     }
 }
@@ -135,7 +150,7 @@ impl SocketReport {
         self.blocked_ns = self.blocked_ns.max(other.blocked_ns);
         self.sent += other.sent;
         if other.is_home {
-            self.interface = other.interface;
+            self.leaves_by = other.leaves_by;
         }
         self.is_home |= other.is_home;
     }
@@ -190,7 +205,7 @@ impl Since {
             blocked_ns: queue.shaping.blocked_ns(now_ns).saturating_sub(self.blocked_ns),
             sent: 0,
             counts: SocketCounts::default(),
-            interface: self.host,
+            leaves_by: self.host,
             is_home: false,
         }
     }
@@ -269,12 +284,14 @@ impl Together {
     }
 }
 
-/// The report of this moment, after completed packets were noted. It moves no frame: the free frames of all workers are counted meanwhile.
+/// The report of this moment, after completed packets were noted, of a worker whose ports begin with this one. It moves no frame: the free frames of
+/// all workers are counted meanwhile.
 ///
 /// # Errors
 /// If the kernel does not say what it lost.
 pub(crate) fn report(
     path: &mut Worker<StackPort>,
+    first_port: usize,
     bound: &BoundSockets,
     worker: WorkerStats,
     now_ns: u64,
@@ -284,16 +301,20 @@ pub(crate) fn report(
     let (mut directions, mut sockets, mut tcp_ports) = (Vec::new(), Vec::new(), Vec::new());
     let mut all = TRANSPORTS.map(|_| Together::default());
     let mut frames_lent = path.frames().loans.count().into();
-    let mut frames_of_sockets = 0;
+    let (mut frames_of_sockets, mut interfaces) = (0, 0);
     for end in path.ends() {
-        let Some(queue) = queues.get(&end.index) else { continue };
-        match &end.port {
-            EitherPort::Kernel(interface) => {
-                directions.push(of_egress(queue, now_ns));
-                // Frames at the kernel's interface are lent to it and counted there; an interface in memory has them itself.
-                frames_lent += if interface.kernel().is_some() { 0 } else { end.port.in_flight().packets };
+        let queue = queues.get(&end.index);
+        match (&end.port, queue) {
+            (EitherPort::Kernel(interface), queue) => {
+                // Where another worker keeps the limit nothing leaves by this one's part of the interface.
+                directions.extend(
+                    queue.map(|queue| DirectionReport { exit: interfaces, ..of_egress(queue, now_ns) }),
+                );
+                interfaces += 1;
+                frames_lent += interface_frames(interface);
             }
-            EitherPort::Memory(port) => match port.kernel() {
+            (EitherPort::Memory(_), None) => {}
+            (EitherPort::Memory(port), Some(queue)) => match port.kernel() {
                 Some(port) => {
                     frames_of_sockets += port.frames();
                     all[0].add(queue, end);
@@ -313,8 +334,10 @@ pub(crate) fn report(
             },
         }
     }
-    let interfaces = directions.len();
-    let ports = (0..interfaces).map(|index| interface_report(path, index));
+    let ports = (0..interfaces).map(|index| {
+        let report = interface_report(path, first_port + index)?;
+        Ok(PortReport { index, ..report })
+    });
     let mut ports = ports.collect::<weir_port::Result<Vec<_>>>()?;
     for ((together, name), index) in all.into_iter().zip(TRANSPORTS).zip(interfaces..) {
         let (direction, port) = together.report(index, name);
@@ -333,21 +356,36 @@ pub(crate) fn report(
         kind: "host".into(),
         ..StageStats::of(&format!("host{number}"), stage, now_ns)
     });
+    let stages = stages.collect();
+    let passed = path.between().over.as_ref().map(|over| over.handed().to_vec()).unwrap_or_default();
+    let landed = path.landings().map(Landings::taken).unwrap_or_default();
+    let waiting = path.landings_mut().map(Landings::waiting).unwrap_or_default().packets;
     let census = path.frames().pool.census();
     let part = PartReport {
         directions,
         ports,
-        stages: stages.collect(),
+        stages,
         dispatched: Vec::new(),
         in_vain: Vec::new(),
-        passed: Vec::new(),
-        landed: Count::default(),
-        waiting: 0,
+        passed,
+        landed,
+        waiting,
         frames_free: census.shared + census.cached,
         frames_lent,
         worker: WorkerStats { now_ns, ..worker },
     };
     Ok(StackReport { part, frames_of_sockets, sockets, listeners, connections })
+}
+
+/// The frames that an interface in memory has. Those at the kernel's interface are lent to it and counted there.
+fn interface_frames(interface: &InterfacePort) -> u64 {
+    match interface {
+        EitherPort::Kernel(_) => 0,
+        EitherPort::Memory(port) => match &**port {
+            EitherPort::Kernel(port) => port.in_flight().packets,
+            EitherPort::Memory(link) => link.frames(),
+        },
+    }
 }
 
 /// The report of an interface.

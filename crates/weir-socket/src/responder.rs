@@ -275,10 +275,9 @@ impl StackResponder {
             stack.ports.truncate(interfaces);
             stack.process = Some(self.process.clone());
             stack.frames.sockets = frames_of_sockets;
-            let leaves_by =
-                |interface: usize| stack.classes.get(interface).map(|class| class.place.name.clone());
+            let name = |direction: usize| stack.classes.get(direction).map(|class| class.place.name.clone());
             stack.sockets =
-                sockets.iter().map(|socket| socket_stats(socket, leaves_by(socket.interface))).collect();
+                sockets.iter().map(|socket| socket_stats(socket, name(socket.leaves_by))).collect();
             stack.connections =
                 connections.iter().map(|connection| self.connection_stats(connection)).collect();
             stack.listeners.clone_from(&listeners);

@@ -39,29 +39,26 @@ use weir_core::net::router::RouterSettings;
 use weir_core::net::sockets::Binding;
 use weir_core::shaper::tbf::TbfConfig;
 use weir_core::steer::rss::Rss;
-use weir_path::either_port::EitherPort;
-use weir_path::frames::Frames;
 use weir_port::bpf::bound::Transport;
 use weir_port::sys;
-use weir_ring::doorbell::{Doorbell, Ringer};
+use weir_ring::doorbell::Ringer;
 use weir_ring::memory::FrameMemory;
-use weir_ring::pool::Pool;
 use weir_run::clock::now_ns;
 use weir_run::idle::wake_cost_ns;
 
-use crate::builder::{MEMORY_FRAME_BYTES, MEMORY_MTU_BYTES, StackBuilder, WorkerParts, invalid, mac_of};
+use crate::books::StackBooks;
+use crate::builder::{StackBuilder, WorkerParts, invalid};
 use crate::control::{Control, refused};
 use crate::driver::may_wait;
 use crate::ending::Ending;
 use crate::half::{BufferSizes, Caller, Halves, halves};
 use crate::host::HostSide;
-use crate::layout::{path, plan};
-use crate::link::LinkPort;
+use crate::layout::{Layout, Portion};
 use crate::options::SocketOptions;
 use crate::shared::{PortHold, SharedPorts};
 use crate::socket::os;
 use crate::tcp::state::News;
-use crate::worker::{Asking, Request, StackBooks, StackWorker};
+use crate::worker::{Asking, Request, StackWorker};
 
 /// The longest time that a new socket waits for the place of one that is being closed, in nanoseconds, and the pause between two looks.
 const CLOSE_NS_MAX: u64 = 100_000_000;
@@ -116,59 +113,12 @@ impl Stack {
         StackBuilder::default()
     }
 
-    /// Two stacks joined by a link in memory, each with this address: for tests and benchmarks, without root.
-    ///
-    /// ```
-    /// use weir_socket::Stack;
-    ///
-    /// let (left, right) = Stack::pair("192.0.2.1/24", "192.0.2.2/24")?;
-    /// assert!(left.books()?.balances && right.books()?.balances);
-    /// # Ok::<(), std::io::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// `InvalidInput` for an address without its prefix, or no address.
-    pub fn pair(left: &str, right: &str) -> io::Result<(Stack, Stack)> {
-        let builder = Stack::builder().sockets(8);
-        Stack::pair_of(builder.clone().address(left), builder.address(right))
-    }
-
-    /// Two stacks joined as by [`Stack::pair`], with settings. The sockets, buffers, buckets and workers of the first are those of both; each has its
-    /// own limit of the packets that it sends ([`StackBuilder::rate`]). With a limit the link has a ring, as a veth has: a socket that nobody reads
-    /// may then hold all who send by it.
-    ///
-    /// # Errors
-    /// As [`Stack::pair`].
-    pub fn pair_of(left: StackBuilder, right: StackBuilder) -> io::Result<(Stack, Stack)> {
-        let right = right.like(&left);
-        let workers = left.check_workers()?.max(right.check_workers()?);
-        let hosts = [&left, &right].into_iter().zip(0..);
-        let hosts = hosts.map(|(builder, number)| builder.host(mac_of(number), MEMORY_MTU_BYTES, workers));
-        let hosts = hosts.collect::<io::Result<Vec<_>>>()?;
-        let memory = FrameMemory::new(left.frames(workers as u32, 2), MEMORY_FRAME_BYTES);
-        let memory = memory.map_err(io::Error::other)?;
-        let limits = [("left", left.limits()), ("right", right.limits())];
-        let is_limited = limits.iter().any(|(_, limits)| limits.is_some());
-        let end = |port| {
-            EitherPort::Kernel(Box::new(EitherPort::Memory(Box::new(EitherPort::Memory(Box::new(port))))))
-        };
-        let parts = Pool::for_workers(memory, workers).into_iter().map(|pool| {
-            let interfaces = LinkPort::pair().into_iter().filter(|_| is_limited).map(end).collect();
-            WorkerParts { interfaces, frames: Frames::new(pool), kernel: None }
-        });
-        let interfaces = if is_limited { &limits[..] } else { &[] };
-        let stack = Stack::start(&left, interfaces, hosts, parts.collect())?;
-        let other = Stack { inner: Arc::clone(&stack.inner), host: 1 };
-        Ok((stack, other))
-    }
-
     pub(crate) fn start(
         builder: &StackBuilder,
         interfaces: &[(&str, Option<TbfConfig>)],
         hosts: Vec<RouterSettings>,
         parts: Vec<WorkerParts>,
     ) -> io::Result<Stack> {
-        let plan = plan(&hosts, interfaces);
         let memory = Arc::clone(parts[0].frames.memory());
         let host = hosts[0].host.expect("a host has sockets");
         let sockets = usize::from(host.sockets);
@@ -188,22 +138,27 @@ impl Stack {
         let wake_cost_ns = wake_cost_ns()?;
         let ports = parts[0].kernel.as_ref().map(|kernel| Arc::clone(&kernel.ports));
         let (mut workers, mut threads) = (Vec::new(), Vec::new());
-        let mut inboxes = Vec::new();
-        for _ in &parts {
-            let ((requests, inbox), doorbell) = (channel(), Doorbell::with_full_fences()?);
-            inboxes.push((Asking { requests, ringer: doorbell.ringer() }, inbox, doorbell));
-        }
-        let all: Vec<Asking> = inboxes.iter().map(|(asking, ..)| asking.clone()).collect();
-        for (number, (part, (asking, inbox, doorbell))) in parts.into_iter().zip(inboxes).enumerate() {
+        let (mut portions, mut around) = (Vec::new(), Vec::new());
+        for WorkerParts { interfaces, frames, doorbell, kernel } in parts {
             let tcp = sides.iter().map(|side| builder.tcp(side.mtu_bytes));
             let tcp = tcp.map(|settings| (settings, Arc::new(News::new(settings.places()))));
             let tcp: Vec<_> = tcp.collect();
+            let (requests, inbox) = channel();
+            let asking = Asking { requests, ringer: doorbell.ringer() };
             let news = tcp.iter().map(|(_, news)| Arc::clone(news)).collect();
             workers.push(WorkerSide { asking, news });
-            let path = path(&plan, part.interfaces, part.frames, &tcp, ports.as_ref(), now_ns())?;
-            let others = all.iter().enumerate().filter(|(other, _)| *other != number);
-            let others = others.map(|(_, asking)| asking.clone()).collect();
-            let worker = Box::new(StackWorker::new(path, doorbell, part.kernel, inbox, others));
+            around.push((doorbell, kernel, inbox));
+            portions.push(Portion { interfaces, frames, tcp });
+        }
+        let layout = Layout { hosts: &hosts, interfaces };
+        let paths = layout.workers(portions, ports.as_ref(), now_ns())?;
+        let left_behind = Arc::default();
+        for (number, (path, (doorbell, kernel, requests))) in paths.into_iter().zip(around).enumerate() {
+            let others = workers.iter().enumerate().filter(|(other, _)| *other != number);
+            let others = others.map(|(_, side)| side.asking.clone()).collect();
+            let left_behind = Arc::clone(&left_behind);
+            let worker = StackWorker::new(path, doorbell, kernel, requests, others, left_behind);
+            let worker = Box::new(worker);
             let core = builder.cores.get(number).copied();
             let thread = std::thread::Builder::new().name("weir-socket".into());
             threads.push(thread.spawn(move || {
@@ -230,6 +185,11 @@ impl Stack {
             ending: Ending::new(threads),
         };
         Ok(Stack { inner: Arc::new(inner), host: 0 })
+    }
+
+    /// The second of two stacks that have the same workers.
+    pub(crate) fn other(&self) -> Stack {
+        Stack { inner: Arc::clone(&self.inner), host: 1 }
     }
 
     /// The number of buckets that flows fall into.

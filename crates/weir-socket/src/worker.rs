@@ -7,22 +7,23 @@
 //! Rule (invariant 3): a worker says that it parks before it looks at every announcement and request once more. A socket that was closed keeps its
 //! place until its sent packets have been polled.
 //!
-//! The end: a worker that is told to stop lets out the packets that sockets have sent, for [`DRAIN_NS_MAX`] at the most. However the worker ends, its
-//! ports are dropped with it, and every thread that waits at a socket is woken and finds that the worker has gone.
+//! The end: a worker that is told to stop lets out the packets that sockets have sent, its own and those that others hand over, for
+//! [`DRAIN_NS_MAX`] at the most. However the worker ends, its ports are dropped with it, and every thread that waits at a socket is woken and finds
+//! that the worker has gone.
 //!
 //! Owner: the thread that runs the worker: one of the stack's, or an application's (`driver.rs`).
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use weir_core::drops::{Count, DropCounts};
 use weir_core::net::sockets::{BindError, Binding};
 use weir_path::egress::EgressQueue;
 use weir_path::either_port::EitherPort;
 use weir_path::frames::Frames;
+use weir_path::landings::Landings;
 use weir_path::port::TransmitRing;
 use weir_path::traffic::port::MemoryPort;
 use weir_path::worker::{Pass, Worker};
@@ -36,6 +37,7 @@ use weir_run::drive::{Driven, Look, drive};
 use weir_run::standstill::Standstill;
 use weir_run::stats::WorkerStats;
 
+use crate::books::StackBooks;
 use crate::driver::Lent;
 use crate::interface::KernelSide;
 use crate::link::LinkPort;
@@ -47,7 +49,7 @@ use crate::tcp::port::TcpPort;
 /// A port of a stack: an interface of the kernel's or one in memory, or a socket, or all TCP of a host.
 pub(crate) type StackPort = EitherPort<InterfacePort, EitherPort<SocketPort, TcpPort>>;
 /// An interface, as the first worker's part or another's, or one in memory, or an end of a link.
-type InterfacePort = EitherPort<EitherPort<Port, WorkerPort>, EitherPort<MemoryPort, LinkPort>>;
+pub(crate) type InterfacePort = EitherPort<EitherPort<Port, WorkerPort>, EitherPort<MemoryPort, LinkPort>>;
 
 /// The longest time that a stopping worker lets out the packets that sockets have sent.
 const DRAIN_NS_MAX: u64 = 1_000_000_000;
@@ -55,12 +57,11 @@ const DRAIN_NS_MAX: u64 = 1_000_000_000;
 const LOOK_NS: u64 = 100_000;
 /// The pause between two looks of a busy worker at the state of its interface.
 const INTERFACE_LOOK_NS: u64 = 1_000_000;
-/// The port of the interface, if there is one.
-pub(crate) const INTERFACE: usize = 0;
 
 /// The requests to a worker.
 pub(crate) enum Request {
-    /// Open a socket: the stage of its host, its number there, its port, its binding, whether this is its home, and the worker's half of its rings.
+    /// Open a socket: the stage of its host, its number there, its port among those of a worker, its binding, whether this is its home, and the
+    /// worker's half of its rings.
     Bind {
         stage: usize,
         socket: u16,
@@ -107,45 +108,14 @@ impl Asking {
     }
 }
 
-/// The books of a stack.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct StackBooks {
-    /// Packets that were dropped, anywhere in the stack.
-    pub dropped: DropCounts,
-    /// Packets that wait or are on their way out, anywhere in the stack.
-    pub held: Count,
-    /// True if accepted = delivered + dropped + held at every place.
-    pub balances: bool,
-    /// The packets that were made and came back, if the interface is one in memory.
-    pub traffic: Option<TrafficBooks>,
-}
-
-/// The counts of a generator in memory, and of its sink.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TrafficBooks {
-    /// Packets made.
-    pub made: u64,
-    /// Packets that came back.
-    pub numbered: u64,
-    /// Packets that came after a later one of their flow.
-    pub reordered: u64,
-    /// Packets that are missing so far.
-    pub missing: u64,
-}
-
-impl TrafficBooks {
-    /// Adds the books of another worker.
-    pub fn merge(&mut self, other: &TrafficBooks) {
-        self.made += other.made;
-        self.numbered += other.numbered;
-        self.reordered += other.reordered;
-        self.missing += other.missing;
-    }
-}
+/// The landings of workers that have ended: the others may hand packets over as long as they are there.
+pub(crate) type LeftBehind = Mutex<Vec<Landings>>;
 
 /// See the head of the file.
 pub(crate) struct StackWorker {
     pub(crate) path: Worker<StackPort>,
+    /// The first of its ports in the plan: that of the interface, if there is one.
+    pub(crate) first_port: usize,
     doorbell: Doorbell,
     /// The bell that rings for the interface, and the monitor of its state, if it is the kernel's.
     pub(crate) kernel: Option<KernelSide>,
@@ -165,6 +135,9 @@ pub(crate) struct StackWorker {
     /// The ports of sockets that are being closed.
     closing: Vec<(usize, Arc<AtomicU8>)>,
     draining_since: Option<u64>,
+    /// True if everything was out once, while it drained.
+    has_stopped: bool,
+    left_behind: Arc<LeftBehind>,
     /// The time of the next look at the interface's state.
     look_ns: u64,
     /// True if a socket has been bound whose home is this worker: before that a generator in memory would find nobody.
@@ -178,13 +151,16 @@ impl StackWorker {
         kernel: Option<KernelSide>,
         requests: Receiver<Request>,
         others: Vec<Asking>,
+        left_behind: Arc<LeftBehind>,
     ) -> StackWorker {
         let (next, closing) = (None, Vec::new());
         let mut path = path;
+        let first_port = path.ends()[0].index;
         let mut tcp_ports: Vec<usize> = path.ends().iter().map(|end| end.index).collect();
         tcp_ports.retain(|&port| tcp_port(&mut path, port).is_some());
         StackWorker {
             path,
+            first_port,
             doorbell,
             kernel,
             requests,
@@ -197,6 +173,8 @@ impl StackWorker {
             busy_passes: 0,
             closing,
             draining_since: None,
+            has_stopped: false,
+            left_behind,
             look_ns: 0,
             has_bound: false,
         }
@@ -206,7 +184,7 @@ impl StackWorker {
     fn answer(&mut self, request: Request, now_ns: u64) {
         match request {
             Request::Bind { stage, socket, port, binding, is_home, open, reply } => {
-                let bound = self.path.bind(stage, binding, socket);
+                let (port, bound) = (self.first_port + port, self.path.bind(stage, binding, socket));
                 self.has_bound |= bound.is_ok() && is_home;
                 if bound.is_ok() {
                     self.bound.add(&mut self.path, port, stage, binding, now_ns);
@@ -218,6 +196,7 @@ impl StackWorker {
                 let _ = reply.send(bound);
             }
             Request::Close { stage, socket, port, place } => {
+                let port = self.first_port + port;
                 self.path.unbind(stage, socket);
                 self.bound.remove(port);
                 if let Some((port, _)) = socket_port(&mut self.path, port) {
@@ -226,7 +205,7 @@ impl StackWorker {
                 self.closing.push((port, place));
             }
             Request::Tcp { port, request } => {
-                if let Some((port, frames)) = tcp_port(&mut self.path, port) {
+                if let Some((port, frames)) = tcp_port(&mut self.path, self.first_port + port) {
                     request.answer(port, frames, now_ns);
                 }
             }
@@ -245,7 +224,7 @@ impl StackWorker {
                     ..WorkerStats::default()
                 };
                 self.path.complete();
-                let report = || report(&mut self.path, &self.bound, worker, now_ns);
+                let report = || report(&mut self.path, self.first_port, &self.bound, worker, now_ns);
                 let _ = reply.send(together.copy(report).ok());
             }
             Request::LookAtInterface => self.look_ns = 0,
@@ -272,42 +251,6 @@ impl StackWorker {
         });
     }
 
-    fn books(&mut self) -> StackBooks {
-        self.path.complete();
-        let mut books = StackBooks { balances: true, ..StackBooks::default() };
-        let between = self.path.between();
-        let queues = between.egress.queues().iter();
-        let queues = queues.map(|queue| (queue.shaping.account(), queue.shaping.held()));
-        let stages = between.stages().map(|stage| (stage.account().clone(), stage.held()));
-        let exits = self.path.ends().iter().map(|end| (end.exit.account().clone(), end.port.in_flight()));
-        for (account, held) in queues.chain(stages).chain(exits) {
-            books.balances &= account.balances(held);
-            books.dropped.merge(&account.dropped);
-            books.held.merge(held);
-        }
-        books.traffic = self.memory_port().map(|port| {
-            let counts = port.sequences().map(|sequences| *sequences.counts()).unwrap_or_default();
-            TrafficBooks {
-                made: port.made().packets,
-                numbered: counts.numbered,
-                reordered: counts.reordered,
-                missing: counts.missing,
-            }
-        });
-        books
-    }
-
-    /// The interface, if it is one in memory.
-    fn memory_port(&mut self) -> Option<&mut MemoryPort> {
-        match &mut self.path.end_mut(INTERFACE).0.port {
-            EitherPort::Kernel(port) => match &mut **port {
-                EitherPort::Memory(port) => port.kernel_mut(),
-                EitherPort::Kernel(_) => None,
-            },
-            EitherPort::Memory(_) => None,
-        }
-    }
-
     /// Returns whether no packet is left that a socket has sent.
     fn is_out(&mut self) -> bool {
         let ports: Vec<usize> = self.path.ends().iter().map(|end| end.index).collect();
@@ -323,6 +266,21 @@ impl StackWorker {
         let is_on_its_way = interfaces
             .any(|end| end.port.in_flight().packets > 0 || self.path.egress(end.index).is_some_and(waits));
         !has_sent && !is_on_its_way
+    }
+
+    /// Returns whether the worker, which was told to stop, is over: nothing is left that a socket has sent, here or at workers that hand it
+    /// over. A worker whose packets leave by another that has gone cannot let them out.
+    fn is_over(&mut self) -> bool {
+        let leaves_by_others = |path: &Worker<StackPort>| {
+            let interface = path.ends().iter().find(|end| matches!(end.port, EitherPort::Kernel(_)));
+            interface.is_some_and(|end| path.egress(end.index).is_none())
+        };
+        let is_out = self.is_out();
+        if is_out && !self.has_stopped {
+            self.has_stopped = true;
+            self.path.stop();
+        }
+        is_out && !self.path.may_come() || self.path.has_lost_one() && leaves_by_others(&self.path)
     }
 }
 
@@ -377,7 +335,7 @@ impl Driven for StackWorker {
         });
         let next_ns = next_ns.into_iter().chain(timers).min();
         let Some(since_ns) = self.draining_since else { return Ok(Look::On(next_ns)) };
-        let is_over = self.is_out() || now_ns - since_ns > DRAIN_NS_MAX;
+        let is_over = self.is_over() || now_ns - since_ns > DRAIN_NS_MAX;
         Ok(if is_over { Look::Over } else { Look::On(Some(now_ns + LOOK_NS)) })
     }
 
@@ -443,8 +401,13 @@ impl StackWorker {
                 let [bell, watch] = kernel.as_ref().map_or([-1; 2], |KernelSide { bell, watch, .. }| {
                     [bell.fd(), watch.as_ref().map_or(-1, Watch::fd)]
                 });
-                let mut fds = [parked.as_fd().as_raw_fd(), bell, watch, tap].map(sys::poll_in);
-                path.park(|_| sys::poll_readable(&mut fds, timeout_ns).map(drop)).map(drop)
+                let parked = parked.as_fd().as_raw_fd();
+                path.park(|kicked| {
+                    let kicked = kicked.map_or(-1, |kicked| kicked.as_raw_fd());
+                    let mut fds = [parked, kicked, bell, watch, tap].map(sys::poll_in);
+                    sys::poll_readable(&mut fds, timeout_ns).map(drop)
+                })
+                .map(drop)
             }
         };
         kernel.iter().for_each(|kernel| {
@@ -453,5 +416,15 @@ impl StackWorker {
         // The interface may have woken the worker.
         self.look_ns = 0;
         slept
+    }
+}
+
+impl Drop for StackWorker {
+    fn drop(&mut self) {
+        if !self.has_stopped {
+            self.path.abandon();
+        }
+        let landings = self.path.take_landings();
+        self.left_behind.lock().unwrap_or_else(PoisonError::into_inner).extend(landings);
     }
 }

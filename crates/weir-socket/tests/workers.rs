@@ -6,7 +6,6 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
-use weir_core::rate::Rate;
 use weir_run::clock::now_ns;
 use weir_socket::{Stack, StackBuilder, TcpListener, TcpStream, UdpSocket};
 
@@ -205,13 +204,7 @@ fn connections_are_dealt_to_workers_and_one_listener_accepts_all() {
 #[test]
 fn what_several_workers_cannot_have_is_refused() {
     let other = || Stack::builder().address("192.0.2.2/24");
-    let limited = builder().rate(Rate::from_bits_per_s(1_000_000).expect("not 0"));
     for (refused, told) in [
-        (Stack::pair_of(limited, other()), "one worker's to keep"),
-        (
-            Stack::pair_of(builder(), other().rate(Rate::from_bits_per_s(1).expect("not 0"))),
-            "one worker's to keep",
-        ),
         (Stack::pair_of(builder().workers(0), other()), "from 1 to as many as there are cores"),
         (Stack::pair_of(builder().workers(100_000), other()), "from 1 to as many as there are cores"),
     ] {

@@ -1,9 +1,10 @@
 //! Memory for waiting packets: one slab of slots, and any number of first-in first-out lists threaded through
 //! it.
 //!
-//! All slots are taken at start, so that no packet allocates, and they are shared, so that a thousand queues need no more slots than there
-//! are packets. Each slot is in exactly one list: the free list or one [`Fifo`]. The slot that became free last is taken first, so that the
-//! memory touched is no more than the packets that ever waited.
+//! The address space of all slots is taken at start, so that no packet allocates, and they are shared, so that a thousand queues need no
+//! more slots than there are packets. Each slot is in exactly one list, the free list or one [`Fifo`], or was never used. The slot that
+//! became free last is taken first, and one that was never used last, so that the memory touched is no more than the packets that ever
+//! waited: an egress queue has a slot for every frame, and most of many never hold more than a few.
 //!
 //! A `Fifo` is the number of its first slot and nothing else, so that a queue which is most often empty takes 4 bytes; the first
 //! slot remembers the last one. A packet put behind others touches both.
@@ -16,7 +17,9 @@ const NONE: u32 = u32::MAX;
 /// Slots for a fixed number of packets.
 #[derive(Debug)]
 pub struct Slab<P> {
+    /// The slots that were ever used.
     slots: Vec<Slot<P>>,
+    packets_max: usize,
     free: u32,
     taken: u32,
 }
@@ -46,22 +49,20 @@ impl<P> Slab<P> {
     /// If `packets_max` is 2^32 - 1 or more.
     pub fn new(packets_max: usize) -> Slab<P> {
         assert!(packets_max < NONE as usize, "slots are numbered with 32 bits");
-        let next_free = |index: usize| if index + 1 < packets_max { index as u32 + 1 } else { NONE };
-        Slab {
-            slots: (0..packets_max).map(|index| Slot::Free { next: next_free(index) }).collect(),
-            free: if packets_max > 0 { 0 } else { NONE },
-            taken: 0,
-        }
+        Slab { slots: Vec::with_capacity(packets_max), packets_max, free: NONE, taken: 0 }
     }
 
     /// Puts a packet at the end of a queue; gives it back when every slot is taken.
     #[inline(always)]
     pub fn push(&mut self, fifo: &mut Fifo, packet: P) -> Result<(), P> {
-        let Some(slot @ &mut Slot::Free { next }) = self.slots.get_mut(self.free as usize) else {
-            return Err(packet);
+        let index = match self.slots.get_mut(self.free as usize) {
+            Some(slot @ &mut Slot::Free { next }) => {
+                let index = std::mem::replace(&mut self.free, next);
+                *slot = Slot::Taken { next: NONE, tail: index, packet };
+                index
+            }
+            _ => self.push_unused(packet)?,
         };
-        let index = std::mem::replace(&mut self.free, next);
-        *slot = Slot::Taken { next: NONE, tail: index, packet };
         if fifo.is_empty() {
             fifo.head = index;
         } else if let Some(Slot::Taken { tail, .. }) = self.slots.get_mut(fifo.head as usize) {
@@ -72,6 +73,17 @@ impl<P> Slab<P> {
         }
         self.taken += 1;
         Ok(())
+    }
+
+    /// Puts a packet into a slot that was never used; returns its number.
+    #[cold]
+    fn push_unused(&mut self, packet: P) -> Result<u32, P> {
+        if self.slots.len() == self.packets_max {
+            return Err(packet);
+        }
+        let index = self.slots.len() as u32;
+        self.slots.push(Slot::Taken { next: NONE, tail: index, packet });
+        Ok(index)
     }
 
     /// The first packet of a queue.
@@ -115,7 +127,7 @@ impl<P> Slab<P> {
 
     /// The number of packets that still fit.
     pub fn room_packets(&self) -> usize {
-        self.slots.len() - self.taken as usize
+        self.packets_max - self.taken as usize
     }
 }
 
