@@ -19,7 +19,7 @@ use smoltcp::wire::{
     Icmpv4DstUnreachable, Icmpv4Message, Icmpv4Packet, Icmpv6DstUnreachable, Icmpv6Message, Icmpv6Packet,
     Ipv4Packet, Ipv6Packet,
 };
-use weir_core::net::checksum::ones_sum;
+use weir_core::net::checksum::{ones_sum, sum_of_words};
 use weir_core::steer::rss::Rss;
 use weir_path::packet::PathPacket;
 use weir_ring::memory::FrameMemory;
@@ -127,22 +127,26 @@ impl<const N: usize> Flow<N> {
     }
 
     /// The UDP header before a payload, with this checksum if it is known.
-    #[inline]
+    #[inline(always)]
     fn udp_header(&self, payload: &[u8], sum: Option<[u8; 2]>) -> [u8; UDP_LEN] {
         let len = (UDP_LEN + payload.len()) as u16;
-        let sum = sum.unwrap_or_else(|| {
-            // The length stands in the header and in the pseudo header, with the protocol.
-            let words = 2 * u64::from(len.to_be()) + u64::from(u16::from(UDP).to_be());
-            let words = u64::from(ones_sum(self.addresses.as_flattened(), words));
-            let words = u64::from(ones_sum(self.ports.as_flattened(), words));
-            match !ones_sum(payload, words) {
-                // Zero says that there is no checksum (RFC 768).
-                0 => [0xff; 2],
-                sum => sum.to_ne_bytes(),
-            }
-        });
-        let ([[f0, f1], [t0, t1]], [l0, l1]) = (self.ports, len.to_be_bytes());
-        [f0, f1, t0, t1, l0, l1, sum[0], sum[1]]
+        let sum = u16::from_be_bytes(sum.unwrap_or_else(|| self.checksum(payload, len)));
+        let ports = u32::from_be_bytes(*self.ports.as_flattened().first_chunk().expect("two ports"));
+        (u64::from(ports) << 32 | u64::from(len) << 16 | u64::from(sum)).to_be_bytes()
+    }
+
+    /// The UDP checksum of a datagram of this length, in bytes.
+    #[inline(always)]
+    fn checksum(&self, payload: &[u8], len: u16) -> [u8; 2] {
+        // The length stands in the header and in the pseudo header, with the protocol.
+        let words = 2 * u64::from(len.to_be()) + u64::from(u16::from(UDP).to_be());
+        let words =
+            words + sum_of_words(self.addresses.as_flattened()) + sum_of_words(self.ports.as_flattened());
+        match !ones_sum(payload, words) {
+            // Zero says that there is no checksum (RFC 768).
+            0 => [0xff; 2],
+            sum => sum.to_ne_bytes(),
+        }
     }
 }
 
@@ -150,16 +154,18 @@ impl Flow<4> {
     /// Writes the headers before the payload, with this UDP checksum if it is known.
     #[inline(always)]
     fn write_v4(&self, frame: &mut [u8], ecn: u8, sum: Option<[u8; 2]>) {
-        const DONT_FRAGMENT: u8 = 0x40;
+        const DONT_FRAGMENT: u32 = 0x4000;
         let (head, payload) = frame.split_first_chunk_mut::<V4_HEADERS>().expect("the headers have room");
-        let [l0, l1] = ((IPV4_LEN + UDP_LEN + payload.len()) as u16).to_be_bytes();
-        let mut ip = [0x45, ecn, l0, l1, 0, 0, DONT_FRAGMENT, 0, TTL, UDP, 0, 0];
-        let addresses = self.addresses.as_flattened();
-        let ip_sum = !ones_sum(&ip, u64::from(ones_sum(addresses, 0)));
-        ip[10..].copy_from_slice(&ip_sum.to_ne_bytes());
+        let len = IPV4_LEN + UDP_LEN + payload.len();
+        let first = 0x4500_0000 | u32::from(ecn) << 16 | u32::from(len as u16);
+        let third = u32::from(TTL) << 24 | u32::from(UDP) << 16;
+        let words = u64::from(first.to_be()) + u64::from(DONT_FRAGMENT.to_be()) + u64::from(third.to_be());
+        let ip_sum = u16::from_be(!ones_sum(self.addresses.as_flattened(), words));
         head[12..14].copy_from_slice(&[0x08, 0x00]);
-        head[14..26].copy_from_slice(&ip);
-        head[26..34].copy_from_slice(addresses);
+        let front = u64::from(first) << 32 | u64::from(DONT_FRAGMENT);
+        head[14..22].copy_from_slice(&front.to_be_bytes());
+        head[22..26].copy_from_slice(&(third | u32::from(ip_sum)).to_be_bytes());
+        head[26..34].copy_from_slice(self.addresses.as_flattened());
         head[34..].copy_from_slice(&self.udp_header(payload, sum));
     }
 }

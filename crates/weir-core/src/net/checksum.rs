@@ -29,13 +29,19 @@ pub fn updated(checksum: u16, before: u16, after: u16) -> u16 {
 /// Returns whether the checksum of a header without options is right: its words add up to all ones.
 #[inline]
 pub fn header_is_right(header: &[u8; IPV4_LEN]) -> bool {
-    let (words, _) = header.as_chunks::<4>();
-    let sum: u64 = words.iter().map(|&word| u64::from(u32::from_ne_bytes(word))).sum();
+    let sum = sum_of_words(header);
     // The product of the sum with the inverse modulo 2^64 is the quotient if the sum is a multiple, and above the largest quotient if not.
     const INVERSE: u64 = 0xfffe_fffe_fffe_ffff;
     const QUOTIENT_MAX: u64 = (IPV4_LEN as u64 / 4) * (u32::MAX as u64 / 0xffff);
     const { assert!(INVERSE.wrapping_mul(0xffff) == 1) };
     (1..=QUOTIENT_MAX).contains(&sum.wrapping_mul(INVERSE))
+}
+
+/// The sum of the 32-bit words of a few bytes as they lie in the memory of this machine, to start a [`ones_sum`] from. A rest of less than a
+/// word is left out.
+#[inline]
+pub fn sum_of_words(bytes: &[u8]) -> u64 {
+    bytes.as_chunks::<4>().0.iter().map(|&word| u64::from(u32::from_ne_bytes(word))).sum()
 }
 
 /// The one's complement sum of the 16-bit words of `bytes` and of `start`, both as they lie in the memory of this machine. An odd last byte
@@ -46,11 +52,7 @@ pub fn ones_sum(bytes: &[u8], start: u64) -> u16 {
     let mut last = [0; 4];
     last[..rest.len()].copy_from_slice(rest);
     // A header is summed where it is read.
-    let sum = if words.len() < LONG_WORDS {
-        words.iter().map(|&word| u64::from(u32::from_ne_bytes(word))).sum()
-    } else {
-        sum_words(words)
-    };
+    let sum = if words.len() < LONG_WORDS { sum_of_words(words.as_flattened()) } else { sum_words(words) };
     let sum = sum + start + u64::from(u32::from_ne_bytes(last));
     let sum = (sum >> 32) + (sum & 0xffff_ffff);
     let sum = (sum >> 32) + (sum & 0xffff_ffff);
