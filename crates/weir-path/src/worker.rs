@@ -116,6 +116,7 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
     /// If a device fails for good, or the other worker has gone.
     pub fn pass(&mut self, now_ns: u64) -> io::Result<Pass> {
         let mut pass = Pass::default();
+        self.complete_of(false);
         let is_starved = self.take_in(&mut pass, now_ns);
         self.hand_over(pass.moved, now_ns)?;
         self.deliver(&mut pass, now_ns)?;
@@ -137,6 +138,7 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
             landings.tell_turned_back(turned_back(&self.between.egress, &self.ends));
             over.stop();
         }
+        self.complete_of(false);
         self.take_inner(&mut pass, now_ns);
         self.hand_over(0, now_ns)?;
         self.deliver(&mut pass, now_ns)?;
@@ -144,7 +146,7 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
     }
 
     fn deliver(&mut self, pass: &mut Pass, now_ns: u64) -> io::Result<()> {
-        self.complete();
+        self.complete_of(true);
         self.arrive(pass, now_ns);
         pass.wake(self.between.poll(now_ns));
         self.hand_over(pass.moved, now_ns)?;
@@ -214,7 +216,14 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
 
     /// Books the outcomes of transmissions, so that the books are up to date.
     pub fn complete(&mut self) {
-        for End { port, exit, .. } in &mut self.ends {
+        self.complete_of(true);
+        self.complete_of(false);
+    }
+
+    /// Books the outcomes of transmissions by the ports that lead back, or by the others. The others' are booked before packets are taken in, so
+    /// that these come into the frames that were used last, which a processor has in its cache.
+    fn complete_of(&mut self, inner: bool) {
+        for End { port, exit, .. } in self.ends.iter_mut().filter(|end| end.port.is_inner() == inner) {
             exit.complete(port, &mut self.between.frames);
         }
     }
