@@ -167,8 +167,13 @@ fn a_throttled_socket_is_seen_and_gone_with_its_program() -> Result<()> {
     process.wait(PATIENCE)?.success()?;
     ensure!(!Path::new(&path).exists(), "{path} is left");
 
-    let mut process = start(&pair, "")?;
+    let process = start(&pair, "")?;
     let name = stack_of(&process)?["name"].as_str().context("a name")?.to_string();
+    require_gone_when_killed(&pair, process, &name)
+}
+
+/// Kills the program, and requires that its stack of this name is gone and its interface the kernel's.
+fn require_gone_when_killed(pair: &Pair, mut process: Process, name: &str) -> Result<()> {
     process.signal(Signal::KILL)?;
     process.wait(PATIENCE)?;
     let path = format!("/run/weir/{name}.sock");
@@ -204,7 +209,7 @@ fn a_limit_of_two_workers_is_told_and_gone_with_its_program() -> Result<()> {
     pair.left.ip("address add 10.99.0.1/24 dev veth0")?;
     // It hears both, and refuses neither.
     let _kernel = pair.left.enter(|| KernelSocket::bind(KERNEL))??;
-    let mut process = start_with(&pair, "", 2)?;
+    let process = start_with(&pair, "", 2)?;
     let name = stack_of(&process)?["name"].as_str().context("a name")?.to_string();
     let mut stack = Value::Null;
     wait_until("the sockets of both workers were held and have sent", PATIENCE, || {
@@ -231,10 +236,5 @@ fn a_limit_of_two_workers_is_told_and_gone_with_its_program() -> Result<()> {
     let tables = weir(&["stat", &name, "-Q"])?.success()?.stdout;
     ensure!(tables.contains("handoff"), "{tables}");
 
-    process.signal(Signal::KILL)?;
-    process.wait(PATIENCE)?;
-    let path = format!("/run/weir/{name}.sock");
-    wait_until("the guardian has removed the socket", PATIENCE, || Ok(!Path::new(&path).exists()))?;
-    pair.right.ip("address add 10.99.0.2/24 dev veth1")?;
-    wait_until("the interface is the kernel's", PATIENCE, || Ok(pair.require_answer().is_ok()))
+    require_gone_when_killed(&pair, process, &name)
 }

@@ -43,7 +43,7 @@ pub(crate) struct Layout<'a> {
 }
 
 /// The parts of a worker's portion: its interfaces, frames, and the TCP of each host.
-pub(crate) struct Portion {
+pub(crate) struct WorkerPortion {
     pub(crate) interfaces: Vec<StackPort>,
     pub(crate) frames: Frames,
     pub(crate) tcp: Vec<(TcpSettings, Arc<News>)>,
@@ -56,7 +56,7 @@ impl Layout<'_> {
     /// If the limits cannot be kept, or the kernel does not give the descriptors that wake the workers.
     pub(crate) fn workers(
         &self,
-        portions: Vec<Portion>,
+        portions: Vec<WorkerPortion>,
         ports: Option<&Arc<SharedPorts>>,
         now_ns: u64,
     ) -> io::Result<Vec<Worker<StackPort>>> {
@@ -108,7 +108,7 @@ impl Layout<'_> {
     /// The workers of one plan.
     fn joined(
         &self,
-        portions: Vec<Portion>,
+        portions: Vec<WorkerPortion>,
         shared: Option<&Arc<SharedPorts>>,
         now_ns: u64,
     ) -> io::Result<Vec<Worker<StackPort>>> {
@@ -120,7 +120,7 @@ impl Layout<'_> {
             seed: random_seed(),
         };
         let (mut ports, mut pools) = (Vec::new(), Vec::new());
-        for Portion { interfaces, mut frames, tcp } in portions {
+        for WorkerPortion { interfaces, mut frames, tcp } in portions {
             ports.extend(interfaces);
             for (host, (settings, news)) in self.hosts.iter().zip(tcp) {
                 let sockets = host.host.map_or(0, |host| host.sockets);

@@ -19,7 +19,7 @@ use super::*;
 use crate::builder::{MEMORY_FRAME_BYTES, StackBuilder, mac_of};
 use crate::datagram::write_headers;
 use crate::half::{BufferSizes, Caller, Halves, halves};
-use crate::layout::{Layout, Portion};
+use crate::layout::{Layout, WorkerPortion};
 use crate::tcp::state::News;
 use crate::worker::{StackPort, socket_port};
 
@@ -52,7 +52,7 @@ impl Bed {
         let tcp = builder.tcp(1500);
         let tcp = vec![(tcp, Arc::new(News::new(tcp.places())))];
         let frames = Frames::new(Pool::new(memory));
-        let portion = Portion { interfaces: vec![interface], frames, tcp };
+        let portion = WorkerPortion { interfaces: vec![interface], frames, tcp };
         let layout = Layout { hosts: &[host], interfaces: &[("interface", builder.limits())] };
         let path = layout.workers(vec![portion], None, 0).expect("workers").remove(0);
         let doorbell = Doorbell::with_full_fences().expect("a doorbell");

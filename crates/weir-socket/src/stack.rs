@@ -53,7 +53,7 @@ use crate::driver::may_wait;
 use crate::ending::Ending;
 use crate::half::{BufferSizes, Caller, Halves, halves};
 use crate::host::HostSide;
-use crate::layout::{Layout, Portion};
+use crate::layout::{Layout, WorkerPortion};
 use crate::options::SocketOptions;
 use crate::shared::{PortHold, SharedPorts};
 use crate::socket::os;
@@ -148,7 +148,7 @@ impl Stack {
             let news = tcp.iter().map(|(_, news)| Arc::clone(news)).collect();
             workers.push(WorkerSide { asking, news });
             around.push((doorbell, kernel, inbox));
-            portions.push(Portion { interfaces, frames, tcp });
+            portions.push(WorkerPortion { interfaces, frames, tcp });
         }
         let layout = Layout { hosts: &hosts, interfaces };
         let paths = layout.workers(portions, ports.as_ref(), now_ns())?;

@@ -1,18 +1,19 @@
 //! One limit over the sockets of two workers, on a link in memory: exact, shared, without loss, in order, and no wake that sends nothing.
 
+mod several;
+
 use std::collections::HashMap;
-use std::io::{ErrorKind, Read, Write};
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::thread;
-use std::time::Duration;
 
+use several::{PATIENCE, connect, exchange, patient, require_clean};
 use tokio::runtime::Builder;
 use tokio::time::timeout;
 use weir_core::rate::Rate;
 use weir_run::clock::now_ns;
-use weir_socket::{SocketOptions, Stack, StackBuilder, TcpListener, TcpStream, UdpSocket};
+use weir_socket::{SocketOptions, Stack, StackBuilder, UdpSocket};
 
-const PATIENCE: Duration = Duration::from_secs(20);
 const SERVER: &str = "192.0.2.2:7";
 const WORKERS: usize = 2;
 const PAYLOAD_BYTES: usize = 1200;
@@ -35,23 +36,20 @@ fn pair(bits_per_s: u64) -> (Stack, Stack) {
     Stack::pair_of(builder().rate(rate(bits_per_s)), right).expect("a pair")
 }
 
-fn patient(socket: UdpSocket) -> UdpSocket {
-    socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-    socket.set_write_timeout(Some(PATIENCE)).expect("a timeout");
-    socket
+/// Sockets with small send buffers.
+fn clients(stack: &Stack, sockets: usize) -> Vec<UdpSocket> {
+    let small = SocketOptions { send_frames: 4, ..SocketOptions::default() };
+    let bind = |_| patient(UdpSocket::bind_with(stack, "192.0.2.1:0", small).expect("a socket"));
+    (0..sockets).map(bind).collect()
 }
 
-/// Stops the stack after a check that nothing was lost in it.
-fn require_clean(stack: &Stack) {
-    let end_ns = now_ns() + PATIENCE.as_nanos() as u64;
-    while stack.books().expect("books").held.packets > 0 {
-        assert!(now_ns() < end_ns, "something stays inside");
-        thread::yield_now();
+/// Requires that each socket was held, and woken only to send.
+fn require_held(sockets: &[UdpSocket]) {
+    for socket in sockets {
+        let counts = socket.counts();
+        assert!(counts.throttled > 0 && counts.wakes > 0, "it was never held: {counts:?}");
+        assert_eq!(counts.empty_wakes, 0, "{counts:?}");
     }
-    let books = stack.books().expect("books");
-    assert!(books.balances, "{books:?}");
-    assert_eq!(books.dropped.total().packets, 0, "{:?}", books.dropped.occurred().collect::<Vec<_>>());
-    stack.stop().expect("it ended well");
 }
 
 /// Reads until so many datagrams have come, each with its number in its flow, in order; `came` counts those of each flow.
@@ -75,9 +73,7 @@ fn sixty_four_blocked_sockets_share_one_limit() {
     const DATAGRAMS: u32 = 120;
     let (left, right) = pair(200_000_000);
     let server = patient(UdpSocket::bind(&right, SERVER).expect("a socket"));
-    let small = SocketOptions { send_frames: 4, ..SocketOptions::default() };
-    let bind = |_| patient(UdpSocket::bind_with(&left, "192.0.2.1:0", small).expect("a socket"));
-    let clients: Vec<UdpSocket> = (0..SOCKETS).map(bind).collect();
+    let clients = clients(&left, SOCKETS);
     let mut came = clients.iter().map(|client| (client.local_addr(), 0)).collect();
     let begun_ns = now_ns();
     let all = SOCKETS as u32 * DATAGRAMS;
@@ -101,11 +97,7 @@ fn sixty_four_blocked_sockets_share_one_limit() {
     let sent_bytes = u64::from(all) * PACKET_BYTES;
     let most_bytes = BURST_BYTES + 200_000_000 / 8 * elapsed_ns / 1_000_000_000;
     assert!(sent_bytes <= most_bytes, "{sent_bytes} bytes in {elapsed_ns} ns, {most_bytes} may leave");
-    for client in &clients {
-        let counts = client.counts();
-        assert!(counts.throttled > 0 && counts.wakes > 0, "it was never held: {counts:?}");
-        assert_eq!(counts.empty_wakes, 0, "{counts:?}");
-    }
+    require_held(&clients);
     drop((server, clients));
     require_clean(&left);
 }
@@ -116,9 +108,7 @@ fn tasks_of_both_workers_are_woken_only_to_send() {
     const DATAGRAMS: u32 = 200;
     let (left, right) = pair(200_000_000);
     let server = patient(UdpSocket::bind(&right, SERVER).expect("a socket"));
-    let small = SocketOptions { send_frames: 4, ..SocketOptions::default() };
-    let bind = |_| UdpSocket::bind_with(&left, "192.0.2.1:0", small).expect("a socket");
-    let clients: Vec<UdpSocket> = (0..SOCKETS).map(bind).collect();
+    let clients = clients(&left, SOCKETS);
     let mut came = clients.iter().map(|client| (client.local_addr(), 0)).collect();
     thread::scope(|scope| {
         for client in &clients {
@@ -137,11 +127,7 @@ fn tasks_of_both_workers_are_woken_only_to_send() {
         }
         read_until(&server, SOCKETS as u32 * DATAGRAMS, &mut came);
     });
-    for client in &clients {
-        let counts = client.counts();
-        assert!(counts.throttled > 0 && counts.wakes > 0, "it was never held: {counts:?}");
-        assert_eq!(counts.empty_wakes, 0, "{counts:?}");
-    }
+    require_held(&clients);
     drop((server, clients));
     require_clean(&left);
 }
@@ -154,35 +140,9 @@ fn connections_of_both_workers_send_behind_both_limits() {
     let left = builder().connections(CONNECTIONS).rate(rate(400_000_000));
     let right = Stack::builder().address("192.0.2.2/24").rate(rate(400_000_000));
     let (left, right) = Stack::pair_of(left, right).expect("a pair");
-    let listener = TcpListener::bind(&right, SERVER).expect("listening");
-    let mut ends = Vec::new();
-    let mut of_workers = [0; WORKERS];
-    for _ in 0..CONNECTIONS {
-        let client = TcpStream::connect(&left, SERVER).expect("connected");
-        let (server, from) = listener.accept().expect("accepted");
-        assert_eq!(from, client.local_addr());
-        let bucket = left.bucket_of(SERVER.parse().expect("an address"), from);
-        of_workers[left.rss().worker(bucket as u32)] += 1;
-        for stream in [&client, &server] {
-            stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-            stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");
-        }
-        ends.push([client, server]);
-    }
-    assert!(!of_workers.contains(&0), "{of_workers:?}");
-    thread::scope(|scope| {
-        for [client, server] in &ends {
-            for (from, to) in [(client, server), (server, client)] {
-                scope.spawn(move || (&mut &*from).write_all(&[7; LEN]).expect("written"));
-                scope.spawn(move || {
-                    let mut all = vec![0; LEN];
-                    (&mut &*to).read_exact(&mut all).expect("read");
-                    assert!(all.iter().all(|&byte| byte == 7));
-                });
-            }
-        }
-    });
-    drop((ends, listener));
+    let ends = connect([&left, &right], SERVER, CONNECTIONS, WORKERS);
+    exchange(&ends, LEN);
+    drop(ends);
     require_clean(&left);
 }
 

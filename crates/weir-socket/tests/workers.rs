@@ -1,15 +1,16 @@
 //! Two stacks of two workers each, which share nothing: a flow is found by whatever worker its packets come, and nothing is lost between them.
 
+mod several;
+
 use std::collections::HashSet;
-use std::io::{ErrorKind, Read, Write};
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::thread;
-use std::time::Duration;
 
+use several::{PATIENCE, connect, exchange, patient, require_clean};
 use weir_run::clock::now_ns;
-use weir_socket::{Stack, StackBuilder, TcpListener, TcpStream, UdpSocket};
+use weir_socket::{Stack, StackBuilder, UdpSocket};
 
-const PATIENCE: Duration = Duration::from_secs(20);
 const SERVER: &str = "192.0.2.2:7";
 const WORKERS: usize = 2;
 
@@ -21,27 +22,8 @@ fn pair() -> (Stack, Stack) {
     Stack::pair_of(builder(), Stack::builder().address("192.0.2.2/24")).expect("a pair")
 }
 
-fn patient(socket: UdpSocket) -> UdpSocket {
-    socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-    socket.set_write_timeout(Some(PATIENCE)).expect("a timeout");
-    socket
-}
-
 fn address(text: &str) -> SocketAddr {
     text.parse().expect("an address")
-}
-
-/// Stops the stack after a check that nothing was lost in it.
-fn require_clean(stack: &Stack) {
-    let end_ns = now_ns() + PATIENCE.as_nanos() as u64;
-    while stack.books().expect("books").held.packets > 0 {
-        assert!(now_ns() < end_ns, "something stays inside");
-        thread::yield_now();
-    }
-    let books = stack.books().expect("books");
-    assert!(books.balances, "{books:?}");
-    assert_eq!(books.dropped.total().packets, 0, "{:?}", books.dropped.occurred().collect::<Vec<_>>());
-    stack.stop().expect("it ended well");
 }
 
 /// Clients send by one worker or the other; the server's one socket hears all, answers all, and keeps each flow's order.
@@ -172,32 +154,9 @@ fn connections_are_dealt_to_workers_and_one_listener_accepts_all() {
     const LEN: usize = 100_000;
     let builder = builder().connections(CONNECTIONS);
     let (left, right) = Stack::pair_of(builder, Stack::builder().address("192.0.2.2/24")).expect("a pair");
-    let listener = TcpListener::bind(&right, SERVER).expect("listening");
-    let mut ends = Vec::new();
-    let mut workers = HashSet::new();
-    for _ in 0..CONNECTIONS {
-        let client = TcpStream::connect(&left, SERVER).expect("connected");
-        let (server, from) = listener.accept().expect("accepted");
-        assert_eq!(from, client.local_addr());
-        workers.insert(left.rss().worker(left.bucket_of(address(SERVER), from) as u32));
-        for stream in [&client, &server] {
-            stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-            stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");
-        }
-        ends.push((client, server));
-    }
-    assert_eq!(workers.len(), WORKERS, "one worker has all connections");
-    thread::scope(|scope| {
-        for (client, server) in &ends {
-            scope.spawn(move || (&mut &*client).write_all(&[7; LEN]).expect("written"));
-            scope.spawn(move || {
-                let mut all = vec![0; LEN];
-                (&mut &*server).read_exact(&mut all).expect("read");
-                assert!(all.iter().all(|&byte| byte == 7));
-            });
-        }
-    });
-    drop((ends, listener));
+    let ends = connect([&left, &right], SERVER, CONNECTIONS, WORKERS);
+    exchange(&ends, LEN);
+    drop(ends);
     require_clean(&left);
 }
 
