@@ -20,6 +20,7 @@ mod changes;
 use std::io;
 use std::os::fd::BorrowedFd;
 
+use weir_core::drops::Count;
 use weir_core::due::sooner;
 use weir_ring::handoff::BURST;
 
@@ -389,9 +390,19 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
         self.landings.as_ref()
     }
 
-    /// The landings, to be looked into.
-    pub fn landings_mut(&mut self) -> Option<&mut Landings> {
-        self.landings.as_mut()
+    /// The packets that were handed to each other worker; none without other workers.
+    pub fn handed(&self) -> &[Count] {
+        self.between.over.as_ref().map_or(&[], Departures::handed)
+    }
+
+    /// The packets that other workers handed over and that were taken.
+    pub fn landed(&self) -> Count {
+        self.landings.as_ref().map(Landings::taken).unwrap_or_default()
+    }
+
+    /// The packets that other workers handed over and that are not taken yet, counted now.
+    pub fn waiting_to_land(&mut self) -> Count {
+        self.landings.as_mut().map(Landings::waiting).unwrap_or_default()
     }
 
     /// The worker's frames, to be given to a port that it is about to own.

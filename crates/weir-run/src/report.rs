@@ -12,7 +12,6 @@ use weir_core::drops::Count;
 use weir_path::egress::EgressQueue;
 use weir_path::end::{End, Gone};
 use weir_path::exit::Exit;
-use weir_path::landings::Landings;
 use weir_path::port::{ReceiveQueues, TransmitRing};
 use weir_path::shaping::Holder;
 use weir_port::port::Port;
@@ -161,9 +160,8 @@ impl PartReport {
             Some((exit, [intake.empty_polls(), intake.empty_wakes()]))
         });
         let in_vain = in_vain.collect();
-        let passed = part.path.between().over.as_ref().map(|over| over.handed().to_vec()).unwrap_or_default();
-        let landed = part.path.landings().map(Landings::taken).unwrap_or_default();
-        let waiting = part.path.landings_mut().map(Landings::waiting).unwrap_or_default().packets;
+        let (passed, landed) = (part.path.handed().to_vec(), part.path.landed());
+        let waiting = part.path.waiting_to_land().packets;
         let frames = part.path.frames();
         let census = frames.pool.census();
         Ok(PartReport {

@@ -6,7 +6,6 @@
 
 use weir_core::drops::{Count, DropCounts};
 use weir_path::either_port::EitherPort;
-use weir_path::landings::Landings;
 use weir_path::port::TransmitRing;
 use weir_path::traffic::port::MemoryPort;
 
@@ -64,7 +63,7 @@ impl StackWorker {
             books.held.merge(held);
         }
         // Packets between workers are with the one that they come to.
-        books.held.merge(self.path.landings_mut().map(Landings::waiting).unwrap_or_default());
+        books.held.merge(self.path.waiting_to_land());
         books.traffic = self.memory_port().map(|port| {
             let counts = port.sequences().map(|sequences| *sequences.counts()).unwrap_or_default();
             TrafficBooks {

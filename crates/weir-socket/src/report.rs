@@ -23,7 +23,6 @@ use weir_core::shaper::delay::DelayHistogram;
 use weir_path::egress::EgressQueue;
 use weir_path::either_port::EitherPort;
 use weir_path::end::End;
-use weir_path::landings::Landings;
 use weir_path::port::{ReceiveQueues, TransmitRing};
 use weir_path::worker::Worker;
 use weir_run::books::Books;
@@ -357,9 +356,8 @@ pub(crate) fn report(
         ..StageStats::of(&format!("host{number}"), stage, now_ns)
     });
     let stages = stages.collect();
-    let passed = path.between().over.as_ref().map(|over| over.handed().to_vec()).unwrap_or_default();
-    let landed = path.landings().map(Landings::taken).unwrap_or_default();
-    let waiting = path.landings_mut().map(Landings::waiting).unwrap_or_default().packets;
+    let (passed, landed) = (path.handed().to_vec(), path.landed());
+    let waiting = path.waiting_to_land().packets;
     let census = path.frames().pool.census();
     let part = PartReport {
         directions,

@@ -121,8 +121,8 @@ pub fn summarise<'a>(
         summary.elapsed_ns = summary.elapsed_ns.max(told.last_ended_ns.saturating_sub(start_ns));
         let stages = spec.owners.stages.iter().enumerate().filter(|(_, owner)| **owner == number);
         summary.census = path.frames().pool.census();
-        path.between().over.iter().flat_map(Departures::handed).for_each(|to| handed.merge(*to));
-        path.landings().iter().for_each(|landings| taken.merge(landings.taken()));
+        path.handed().iter().for_each(|&to| handed.merge(to));
+        taken.merge(path.landed());
         summary.add_worker(path, told, stages.map(|(stage, _)| stage));
     }
     // Packets that were handed over and have not been taken.

@@ -12,11 +12,9 @@ use std::sync::mpsc::Receiver;
 
 use weir_core::account::Account;
 use weir_core::drops::Count;
-use weir_path::departures::Departures;
 use weir_path::dispatch::Dispatch;
 use weir_path::either_port::EitherPort;
 use weir_path::end::End;
-use weir_path::landings::Landings;
 use weir_path::loop_port::LoopPort;
 use weir_path::port::{ReceiveQueues, TransmitRing};
 use weir_path::stage::Stage;
@@ -109,9 +107,8 @@ impl<'a> SinkWorker<'a> {
     /// Packets that it handed to others, and packets that it took from them.
     pub fn crossed(&self) -> [Count; 2] {
         let mut handed = Count::default();
-        let over = self.path.between().over.iter();
-        over.flat_map(Departures::handed).for_each(|&count| handed.merge(count));
-        [handed, self.path.landings().map_or(Count::default(), Landings::taken)]
+        self.path.handed().iter().for_each(|&count| handed.merge(count));
+        [handed, self.path.landed()]
     }
 
     fn stage(&self) -> &Stage {
