@@ -58,8 +58,10 @@ pub(crate) struct SocketReport {
     pub(crate) blocked_ns: u64,
     pub(crate) sent: u64,
     pub(crate) counts: SocketCounts,
-    /// The host of the socket, and then, among all reports, the number of the direction by which its packets leave.
-    pub(crate) leaves_by: usize,
+    /// The number of its host.
+    pub(crate) host: usize,
+    /// The number, among all directions, of the one by which its packets leave. None in the report of one worker, and where two hosts are joined.
+    pub(crate) leaves_by: Option<usize>,
     /// True if the socket sends by this worker.
     pub(crate) is_home: bool,
 }
@@ -114,8 +116,7 @@ impl AllReports {
             all.parts.push(part);
             all.frames_of_sockets += frames_of_sockets;
             for socket in sockets {
-                let leaves_by = exits.get(socket.leaves_by).copied().unwrap_or(usize::MAX);
-                let socket = SocketReport { leaves_by, ..socket };
+                let socket = SocketReport { leaves_by: exits.get(socket.host).copied(), ..socket };
                 let is_it = |other: &&mut SocketReport| other.binding == socket.binding;
                 match all.sockets.iter_mut().find(is_it).filter(|_| workers > 1) {
                     Some(known) => known.merge(socket),
@@ -135,8 +136,8 @@ impl AllReports {
         // An exit's direction has the number of the exits before it that there are.
         let directions = all.parts.iter().flat_map(|part| &part.directions);
         let ends: Vec<usize> = directions.map(|direction| direction.exit).collect();
-        for socket in all.sockets.iter_mut().filter(|socket| socket.leaves_by != usize::MAX) {
-            socket.leaves_by = ends.iter().filter(|&&end| end < socket.leaves_by).count();
+        for leaves_by in all.sockets.iter_mut().filter_map(|socket| socket.leaves_by.as_mut()) {
+            *leaves_by = ends.iter().filter(|&end| end < leaves_by).count();
         }
         all
     }
@@ -204,7 +205,8 @@ impl Since {
             blocked_ns: queue.shaping.blocked_ns(now_ns).saturating_sub(self.blocked_ns),
             sent: 0,
             counts: SocketCounts::default(),
-            leaves_by: self.host,
+            host: self.host,
+            leaves_by: None,
             is_home: false,
         }
     }

@@ -277,7 +277,7 @@ impl StackResponder {
             stack.frames.sockets = frames_of_sockets;
             let name = |direction: usize| stack.classes.get(direction).map(|class| class.place.name.clone());
             stack.sockets =
-                sockets.iter().map(|socket| socket_stats(socket, name(socket.leaves_by))).collect();
+                sockets.iter().map(|socket| socket_stats(socket, socket.leaves_by.and_then(name))).collect();
             stack.connections =
                 connections.iter().map(|connection| self.connection_stats(connection)).collect();
             stack.listeners.clone_from(&listeners);
