@@ -1,7 +1,7 @@
 //! The sum of the words of a message, from which the Internet checksum is made (RFC 1071), by the widest additions that this processor has.
 //!
-//! Every x86-64 processor adds two numbers of 64 bits at once. One with AVX2 (Haswell, Zen and later) adds four, and takes in a word of 32 bits
-//! as one of 64 while it loads it.
+//! Every x86-64 processor adds two numbers of 64 bits at once. One with AVX2 (Haswell, Zen and later) adds four: of eight words of 32 bits
+//! it adds the even ones and the odd ones, each as a number of 64 bits.
 //!
 //! Limits: a message has less than 2^32 words. Only x86-64 has a kernel; elsewhere the compiler's additions are taken.
 
@@ -16,7 +16,7 @@ pub fn sum_words(words: &[[u8; 4]]) -> u64 {
     sum(words)
 }
 
-/// [`sum`] by additions of AVX2: of each row of 8 words the even ones and the odd ones, as numbers of 64 bits.
+/// [`sum`] by additions of AVX2.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 fn sum_by_avx2(words: &[[u8; 4]]) -> u64 {

@@ -74,6 +74,9 @@ impl Stack {
     /// Lets this thread drive a worker of the stack from now on, until the driver is dropped; for a pair of stacks the worker serves both. Timers of
     /// this thread become exact (`PR_SET_TIMERSLACK`).
     ///
+    /// By the first worker of a stack with a limit leave the packets of all ([`crate::StackBuilder::rate`]): the sockets of the others are held while the
+    /// thread that drives it makes no turns.
+    ///
     /// # Errors
     /// `InvalidInput` if there is no such worker; `ResourceBusy` if another thread drives it; `Deadlock` if this thread drives a worker already;
     /// `BrokenPipe` if the stack has ended.

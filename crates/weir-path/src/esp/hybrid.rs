@@ -65,7 +65,7 @@ impl Times {
 
 /// A pass of the home's worker.
 #[derive(Debug, Default)]
-struct Pass {
+struct HomePass {
     begin_ns: u64,
     /// The packets that were done in it.
     packets: u64,
@@ -92,7 +92,7 @@ pub(super) struct Hybrid {
     is_settling: bool,
     times: [Times; 2],
     window: Window,
-    pass: Pass,
+    pass: HomePass,
     /// The end of the last trial.
     tried_ns: u64,
 }
@@ -115,7 +115,7 @@ impl Hybrid {
     #[inline]
     pub(super) fn note_pass(&mut self, begin_ns: u64, packets: u64, is_busy: bool) {
         let is_loaded = is_busy && self.pass.is_busy;
-        let before = std::mem::replace(&mut self.pass, Pass { begin_ns, packets, is_busy, is_loaded });
+        let before = std::mem::replace(&mut self.pass, HomePass { begin_ns, packets, is_busy, is_loaded });
         if before.is_loaded {
             self.window.time_ns += begin_ns - before.begin_ns;
             self.window.packets += before.packets;
