@@ -110,10 +110,10 @@ impl Between {
         self.stages.iter().any(|at| at.stage.is_waiting())
     }
 
-    /// Returns whether the stage that a way leads to takes no more packets from the queue that leads back there.
-    pub(crate) fn holds(&self, way: Way) -> bool {
+    /// Returns whether the stage that a way leads to takes no more packets from the port of the path that leads there.
+    pub(crate) fn holds(&self, way: Way, from: u16) -> bool {
         match way {
-            Way::Stage(stage, port) => self.stages[stage].stage.holds(port),
+            Way::Stage(stage, port) => self.stages[stage].stage.holds(port, from),
             Way::Egress(_) | Way::Over(..) => false,
         }
     }

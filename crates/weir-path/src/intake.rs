@@ -148,15 +148,15 @@ impl Intake {
             && (self.reach.iter().any(has_room) || !self.crosses.is_empty())
     }
 
-    /// Returns whether packets wait in a stage, and the port's packets may come to stages.
+    /// Returns whether packets wait in a stage, so that the port's packets may not come to it.
     fn is_held(&self, between: &Between) -> bool {
-        self.way.mixes() && between.is_waiting()
+        self.way.mixes() && (between.is_waiting() || between.holds(self.way, self.port))
     }
 
     /// Returns whether the intake takes no packets in, whatever place has room.
     fn is_stuck(&self, is_inner: bool, between: &Between) -> bool {
         match is_inner {
-            true => between.holds(self.way),
+            true => between.holds(self.way, self.port),
             false => !has_frames(&between.frames) || self.is_held(between),
         }
     }

@@ -238,8 +238,10 @@ impl Stage {
         match &mut self.decision {
             Decision::Router(router) => {
                 let next_ns = router.poll(around.now_ns);
+                let dropped = self.keeping.dropped;
                 self.release(around);
-                next_ns
+                // Ports that were held for them have their turn at once.
+                if self.keeping.dropped > dropped { Some(around.now_ns) } else { next_ns }
             }
             Decision::Esp(_) => {
                 let released_ns = self.release_sealed(around);
@@ -288,6 +290,15 @@ impl Stage {
             Decision::Bridge(_) | Decision::Dispatch(_) | Decision::Sealer(_) => Count::default(),
             Decision::Router(router) => router.held(),
             Decision::Esp(esp) => esp.held(),
+        }
+    }
+
+    /// Returns whether no packets may be taken from the port `from` of the path, which leads to `port` here.
+    pub(crate) fn holds(&self, port: u16, from: u16) -> bool {
+        match &self.decision {
+            Decision::Esp(esp) => esp.holds(port),
+            Decision::Router(router) => router.holds(port, from),
+            Decision::Bridge(_) | Decision::Dispatch(_) | Decision::Sealer(_) => false,
         }
     }
 

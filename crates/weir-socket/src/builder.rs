@@ -44,8 +44,6 @@ use crate::tcp::control::CHUNKS;
 use crate::tcp::port::{ANSWERS_MAX, TcpSettings};
 use crate::worker::StackPort;
 
-/// Packets that may wait for neighbours whose addresses are asked for.
-pub const HELD_MAX: usize = 2048;
 /// Packets that wait to leave by an interface before sockets are held, packets on the device's ring included.
 pub(crate) const EGRESS_PACKETS_MAX: u64 = 512;
 /// Packets that wait before the receive buffer of a socket, beyond its size, before their senders are held.
@@ -327,8 +325,17 @@ impl StackBuilder {
     pub(crate) fn frames(&self, workers: u32, hosts: u32) -> u32 {
         let of_socket = 2 * self.buffer_frames_max + 3 * POLL_PACKETS_MAX;
         let of_tcp = u32::from(self.connections) * 2 * CHUNKS + ANSWERS_MAX as u32 + 3 * POLL_PACKETS_MAX;
-        let of_worker = HELD_MAX as u32 + (2 * EGRESS_PACKETS_MAX + UNDER_WAY_MAX) as u32 + 512;
-        workers * (of_worker + hosts * (u32::from(self.sockets) * of_socket + of_tcp))
+        let of_host = u32::from(self.sockets) * of_socket + of_tcp + u32::from(self.waiting_max());
+        let of_worker = (2 * EGRESS_PACKETS_MAX + UNDER_WAY_MAX) as u32 + 512;
+        workers * (of_worker + hosts * of_host)
+    }
+
+    /// The number of packets of a host that may wait for neighbours whose addresses are asked for: all that sockets have before they are held,
+    /// and all that TCP may have on its way.
+    fn waiting_max(&self) -> u16 {
+        let of_sockets = u32::from(self.sockets) * 2 * POLL_PACKETS_MAX;
+        let of_tcp = u32::from(self.connections) * 2 * CHUNKS + ANSWERS_MAX as u32;
+        u16::try_from(of_sockets + of_tcp).unwrap_or(u16::MAX)
     }
 
     /// The settings of the host, checked.
@@ -410,8 +417,8 @@ impl StackBuilder {
             incomplete_max: 64,
             solicits_per_second: 1000,
             solicits_burst: 64,
-            held_max: HELD_MAX,
-            waiting_max: HELD_MAX as u16,
+            held_max: self.waiting_max().into(),
+            waiting_max: self.waiting_max(),
             errors_per_second: 1000,
             errors_burst: 50,
             seed: 0,

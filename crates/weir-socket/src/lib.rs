@@ -104,7 +104,7 @@ mod worker;
 
 pub use batch::Datagrams;
 pub use books::{StackBooks, TrafficBooks};
-pub use builder::{HELD_MAX, StackBuilder};
+pub use builder::StackBuilder;
 pub use datagram::{Datagram, DatagramMut};
 pub use driver::Driver;
 pub use options::{SocketCounts, SocketOptions};

@@ -212,6 +212,37 @@ fn a_full_receive_buffer_holds_its_senders_alone() {
     assert_eq!((came, bed.dropped()), (sent, 0));
 }
 
+/// A socket whose neighbour does not answer is held while a poll's worth of its packets waits, and no other is. When the neighbour is given up
+/// it goes on, without any other event.
+#[test]
+fn a_socket_that_waits_for_a_neighbour_is_held_alone() {
+    let mut bed = Bed::new(2, None, FullRule::Hold);
+    let mut sent = 0;
+    for _ in 0..100 {
+        sent += bed.send(0, "192.0.2.9:9", usize::MAX) as u64;
+        assert_eq!(bed.send(1, "192.0.2.2:9", 1), 1);
+        bed.step();
+    }
+    let least = u64::from(POLL_PACKETS_MAX + SEND_FRAMES);
+    assert!((least..=least + u64::from(POLL_PACKETS_MAX)).contains(&sent), "{sent}");
+    assert_eq!(bed.dropped(), 0);
+    assert!(bed.left() >= 100, "{} of the other socket's 100 left", bed.left());
+    // The worker sleeps whenever it may.
+    while bed.now_ns < 3_500_000_000 {
+        let pass = bed.path.pass(bed.now_ns).expect("a pass");
+        if pass.moved == 0 {
+            bed.now_ns = bed.now_ns.max(pass.wake_ns.expect("a time to look again"));
+        }
+    }
+    let stage = bed.path.between().stages().next().expect("the host");
+    let dropped = &stage.account().dropped;
+    let given_up = dropped.get(DropReason::NoNeighbour).packets;
+    assert_eq!(dropped.total().packets, given_up, "none is dropped for want of room");
+    assert!(given_up >= u64::from(POLL_PACKETS_MAX), "{given_up} given up");
+    assert_eq!(stage.held().packets, sent - given_up, "the others wait now");
+    assert!(bed.balances());
+}
+
 #[test]
 fn a_full_receive_buffer_drops_by_its_owners_rule() {
     let mut bed = Bed::new(2, None, FullRule::Drop);

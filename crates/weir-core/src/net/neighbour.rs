@@ -339,6 +339,11 @@ impl<P: Packet> Neighbours<P> {
         self.solicits_limited
     }
 
+    /// The number of packets that may still be told to wait.
+    pub(super) fn room_packets(&self) -> usize {
+        self.room_packets
+    }
+
     /// The packets that wait.
     pub(super) fn held(&self) -> Count {
         Count { packets: self.held_packets, bytes: self.held_bytes }

@@ -43,6 +43,7 @@ mod control;
 mod host;
 mod inspect;
 mod settings;
+mod waiting;
 
 use std::net::IpAddr;
 
@@ -54,12 +55,12 @@ use super::fragment::fit;
 use super::icmp::Fault;
 use super::limit::Limiter;
 use super::near::Near;
-use super::neighbour::{Bounds, NeighbourId, NeighbourState, Neighbours, Released, Resolved};
+use super::neighbour::{Bounds, NeighbourId, NeighbourState, Neighbours, Resolved};
 use super::outbox::Outbox;
 use super::route::{Interface, NextHop, RouteTable};
 use super::sockets::Host;
 use super::station::Station;
-use crate::drops::{Count, DropReason};
+use crate::drops::DropReason;
 use crate::packet::{Bytes, Packet};
 use inspect::{ETHERNET_LEN, Kind, Sources, V4_HEAD, V6_HEAD, inspect};
 pub use settings::{RouterError, RouterSettings, StaticNeighbour};
@@ -113,6 +114,8 @@ pub struct Router<P> {
     counts: RouterCounts,
     /// The sockets, if it is a host.
     host: Option<Box<Host>>,
+    /// For each port of the path the packets from it that wait for neighbours, if this is a host.
+    waiting: Vec<u32>,
 }
 
 #[derive(Debug)]
@@ -158,6 +161,7 @@ impl<P: Packet> Router<P> {
             limit: Limiter::new(settings.errors_per_second, settings.errors_burst),
             counts: RouterCounts::default(),
             host,
+            waiting: Vec::new(),
         };
         for neighbour in neighbours {
             let port = router.ports.get(usize::from(neighbour.interface));
@@ -214,31 +218,6 @@ impl<P: Packet> Router<P> {
         }
     }
 
-    /// Keeps a packet until its neighbour is known.
-    ///
-    /// # Panics
-    /// If no verdict was to hold it.
-    pub fn hold(&mut self, neighbour: NeighbourId, packet: P) {
-        self.neighbours.hold(neighbour, packet);
-    }
-
-    /// The next packet that need not wait any longer: to be forwarded, its frame ready, or dropped.
-    pub fn release(&mut self, bytes: &impl Bytes<P>, now_ns: u64) -> Option<(P, Verdict)> {
-        Some(match self.neighbours.release()? {
-            Released::Send(mut packet, interface, front) => {
-                if let Some(head) = bytes.of_mut(&mut packet).first_chunk_mut() {
-                    *head = front;
-                }
-                let cut = fit(bytes.of(&packet), self.mtu_bytes(interface)) == Ok(true);
-                (packet, leave(interface, cut))
-            }
-            Released::Unreachable(packet) => {
-                self.complain(bytes.of(&packet), Fault::NoNeighbour, None, now_ns);
-                (packet, Verdict::Drop(DropReason::NoNeighbour))
-            }
-        })
-    }
-
     /// Puts the questions that are due into the outbox, and gives up neighbours that do not answer; packets that waited for them are then
     /// released. Returns the time of the next call.
     pub fn poll(&mut self, now_ns: u64) -> Option<u64> {
@@ -274,11 +253,6 @@ impl<P: Packet> Router<P> {
     /// asked are not forgotten, and given up soon.
     pub fn forget(&mut self, interface: u16) {
         self.neighbours.forget(interface);
-    }
-
-    /// The packets that wait for neighbours.
-    pub fn held(&self) -> Count {
-        self.neighbours.held()
     }
 
     /// The state of a neighbour, if it has an entry.

@@ -11,6 +11,7 @@ use smoltcp::wire::{
 
 use super::*;
 use crate::account::Account;
+use crate::drops::Count;
 use crate::net::resolve::{self, Speaker};
 use crate::net::route::{Interface, Route};
 use crate::packet::{Carried, Meta};

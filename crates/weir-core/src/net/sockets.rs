@@ -280,6 +280,11 @@ impl Host {
         Host { bindings: Bindings::new(rss.buckets()), tcp, rss: RssOfHost(rss) }
     }
 
+    /// Returns whether a port, numbered as sockets are, is that of all TCP segments.
+    pub(super) fn is_tcp(&self, number: usize) -> bool {
+        self.tcp.is_some_and(|tcp| usize::from(tcp) == number)
+    }
+
     /// The destination of a packet that came to an own address of this host. Its IP header has been checked.
     #[inline]
     pub(super) fn receive(&self, frame: &[u8]) -> ToHost {

@@ -42,11 +42,6 @@ impl Stage {
         self.esp().is_some_and(|esp| esp.is_waiting() && esp.dispatch().mode == Mode::Direct)
     }
 
-    /// Returns whether no packets may be taken from the queue that leads back to a port.
-    pub(crate) fn holds(&self, port: u16) -> bool {
-        self.esp().is_some_and(|esp| esp.holds(port))
-    }
-
     /// Says for the two sides of an ESP stage whether the stage or port that is joined there is with the same worker.
     pub(crate) fn set_beside(&mut self, is_beside: [bool; 2]) {
         if let Decision::Esp(esp) = &mut self.decision {
