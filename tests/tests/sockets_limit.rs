@@ -5,6 +5,7 @@ use std::io::Read;
 use std::net::{Shutdown, TcpListener as KernelListener, UdpSocket as KernelSocket};
 use std::process::ExitCode;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,6 +14,7 @@ use weir_lab::clock;
 use weir_lab::iperf::overflowed_datagrams;
 use weir_socket::{Stack, TcpStream, UdpSocket};
 use weir_tests::exchange::{PATIENCE, PAYLOAD_BYTES, byte_at, send_all};
+use weir_tests::mixed::widen;
 use weir_tests::pair::Pair;
 use weir_tests::{harness, privileged, require_timing, weir_binary};
 
@@ -25,6 +27,7 @@ fn main() -> ExitCode {
     harness::main(&[
         privileged!(datagrams_of_two_workers_have_one_limit).on_two_processors(),
         privileged!(streams_of_two_workers_have_one_limit).on_two_processors(),
+        privileged!(streams_have_their_limit_beside_busy_programs).on_two_processors(),
         privileged!(what_both_workers_were_given_leaves_before_the_end).on_two_processors(),
     ])
 }
@@ -45,6 +48,7 @@ fn flows(pair: &Pair, stack: &Stack) -> Result<Vec<(UdpSocket, KernelSocket)>> {
     let flow = |_| -> Result<_> {
         let kernels = pair.left.enter(|| KernelSocket::bind("10.99.0.1:0"))??;
         kernels.set_read_timeout(Some(PATIENCE))?;
+        widen(&kernels)?;
         let ours = UdpSocket::bind(stack, "10.99.0.2:0")?;
         ours.set_write_timeout(Some(PATIENCE))?;
         ours.connect(kernels.local_addr()?)?;
@@ -151,6 +155,27 @@ fn datagrams_of_two_workers_have_one_limit() -> Result<()> {
 }
 
 fn streams_of_two_workers_have_one_limit() -> Result<()> {
+    streams_have_one_limit()
+}
+
+/// The burst makes up for the time in which a worker waits for a processor.
+fn streams_have_their_limit_beside_busy_programs() -> Result<()> {
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        let result = streams_have_one_limit();
+        is_over.store(true, Ordering::Relaxed);
+        result
+    })
+}
+
+fn streams_have_one_limit() -> Result<()> {
     const LEN: usize = 2 << 20;
     const WARM: usize = 2 << 20;
     let (pair, stack) = hosts()?;

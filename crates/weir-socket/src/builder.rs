@@ -17,6 +17,7 @@ use weir_core::net::router::{RouterSettings, StaticNeighbour};
 use weir_core::net::sockets::HostSettings;
 use weir_core::rate::Rate;
 use weir_core::shaper::tbf::{Limit, TbfConfig};
+use weir_core::shaper::token_bucket::BURST_BYTES_MAX;
 use weir_core::steer::key::Key;
 use weir_core::steer::rss::WORKERS_MAX;
 use weir_path::departures::UNDER_WAY_MAX;
@@ -52,7 +53,9 @@ const BEFORE_SOCKET: u64 = POLL_PACKETS_MAX as u64;
 pub(crate) const KERNEL_FRAME_BYTES: u32 = 4096;
 pub(crate) const MEMORY_FRAME_BYTES: u32 = 2112;
 pub(crate) const MEMORY_MTU_BYTES: u16 = 1500;
-const GIBIBIT: u64 = 1 << 30;
+/// The burst of a limit, in time at its rate: longer than a busy machine lets a worker wait for a processor, as it shares those with the
+/// application's threads. What passes by in a longer wait is lost to the rate.
+const BURST_NS: u64 = 8_000_000;
 /// The sizes that the buffers of a connection may have, in bytes.
 const TCP_BUFFER_BYTES: std::ops::RangeInclusive<u32> = 4 << 10..=16 << 20;
 
@@ -126,7 +129,7 @@ impl StackBuilder {
     }
 
     /// The limit of the packets that leave by the interface: sockets that send more are held. Sockets of all workers share one limit, and have their
-    /// turns there; the packets of the others leave by the first worker.
+    /// turns there; the packets of the others leave by the first worker. After a pause 8 ms of the rate, and 20 kB at least, may leave at once.
     pub fn rate(mut self, rate: Rate) -> StackBuilder {
         self.rate = Some(rate);
         self
@@ -432,10 +435,9 @@ impl StackBuilder {
     }
 
     pub(crate) fn limits(&self) -> Option<TbfConfig> {
-        let burst_bytes = |rate: Rate| rate.bytes_in(1_000_000).clamp(20_480, GIBIBIT / 64);
         self.rate.map(|rate| TbfConfig {
             rate,
-            burst_bytes: burst_bytes(rate),
+            burst_bytes: rate.bytes_in(BURST_NS).clamp(20 * 1024, BURST_BYTES_MAX),
             peak: None,
             limit: Limit::TimeNs(5_000_000),
         })

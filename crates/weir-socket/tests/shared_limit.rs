@@ -19,8 +19,8 @@ const WORKERS: usize = 2;
 const PAYLOAD_BYTES: usize = 1200;
 /// What a datagram of that payload has on the link, with the headers of UDP, IPv4 and Ethernet.
 const PACKET_BYTES: u64 = PAYLOAD_BYTES as u64 + 8 + 20 + 14;
-/// What may leave at once: that of a millisecond, as 200 Mbit/s is fast.
-const BURST_BYTES: u64 = 25_000;
+/// What may leave at once: that of 8 ms, as 200 Mbit/s is fast.
+const BURST_BYTES: u64 = 200_000;
 
 fn rate(bits_per_s: u64) -> Rate {
     Rate::from_bits_per_s(bits_per_s).expect("not 0")
