@@ -44,6 +44,7 @@ use weir_ring::pool::Pool;
 use crate::clock::now_ns;
 use crate::drive::{Driven, Look, drive};
 use crate::idle::wake_cost_ns;
+use crate::memory::Observe;
 use crate::seed::random_seed;
 
 /// Frames: for the offer of 64 queues, and a full transmit ring.
@@ -59,9 +60,6 @@ const LOOK_NS: u64 = 1_000_000;
 /// The time for which a generator is held before it looks who holds it, and the pause before it looks again, in nanoseconds.
 const HELD_NS: u64 = 100_000_000;
 const HELD_AGAIN_NS: u64 = 1_000_000_000;
-
-/// The observer of a run: it gets the nanoseconds since the start, and the packets sent; false stops the generator.
-pub type Observe<'a> = &'a mut dyn FnMut(u64, Count) -> bool;
 
 /// An event on the way that concerns its user.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -105,7 +105,7 @@ pub enum MemoryEnd {
 
 /// The place of a worker's thread: its core, and how it runs there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seat {
+pub struct WorkerSeat {
     /// The core that it stays on; the scheduler chooses if there is none.
     pub core: Option<usize>,
     /// True if it goes before all threads that are not real-time.
@@ -140,7 +140,8 @@ impl fmt::Display for RunError {
 
 impl std::error::Error for RunError {}
 
-/// The observer of a run: it gets the nanoseconds since the start, and the packets delivered; false stops the generators.
+/// The observer of a run: it gets the nanoseconds since the start, and the packets delivered, or sent if nobody here receives them;
+/// false stops the generators.
 pub type Observe<'a> = &'a mut dyn FnMut(u64, Count) -> bool;
 
 impl MemoryPath {
@@ -200,7 +201,7 @@ impl MemoryPath {
                 cores.len()
             )));
         }
-        let seat = |core| Seat { core: Some(core), is_realtime: false, is_shared: false };
+        let seat = |core| WorkerSeat { core: Some(core), is_realtime: false, is_shared: false };
         let seats: Vec<_> = cores.into_iter().map(seat).take(self.workers).collect();
         self.run_seated(self.workers(now_ns())?, &seats, observe).map(|ran| ran.summary)
     }
@@ -212,7 +213,7 @@ impl MemoryPath {
     pub fn run_seated(
         &self,
         workers: Vec<MemoryPathWorker>,
-        seats: &[Seat],
+        seats: &[WorkerSeat],
         observe: Observe,
     ) -> Result<Ran, RunError> {
         if [workers.len(), seats.len()] != [self.workers; 2] {
@@ -276,7 +277,7 @@ fn watch(
 
 fn start<'scope, 'env>(
     scope: &'scope Scope<'scope, 'env>,
-    (running, seat, wake_cost_ns): (Running, Seat, u64),
+    (running, seat, wake_cost_ns): (Running, WorkerSeat, u64),
     start_line: &'env StartLine,
     ended: Sender<Ended>,
 ) -> io::Result<()> {
@@ -299,7 +300,7 @@ fn start<'scope, 'env>(
 }
 
 /// Puts this thread into its seat.
-fn sit(seat: Seat) -> io::Result<()> {
+fn sit(seat: WorkerSeat) -> io::Result<()> {
     sys::set_timer_slack_ns(1);
     if seat.is_realtime {
         sys::set_realtime();

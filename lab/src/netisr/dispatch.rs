@@ -4,7 +4,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use weir_run::memory::Seat;
+use weir_run::memory::WorkerSeat;
 
 use super::case::{self, Case, Place, System};
 use super::drive::{self, Outcome, Plan};
@@ -39,7 +39,7 @@ impl Bed {
     ) -> Result<Outcome> {
         let configuration = case::configure(&options.settings, system, case, LONG)?;
         let is_shared = case.place == Place::OneCore;
-        let seat = |worker: usize| Seat {
+        let seat = |worker: usize| WorkerSeat {
             core: match is_shared {
                 // Two threads of one core share it as the scheduler will have it, and neither spins: the other could not run.
                 true => Some(self.cores[0]),

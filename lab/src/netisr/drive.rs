@@ -24,7 +24,7 @@ use weir_path::dispatch::{Dispatched, dispatched};
 use weir_path::traffic::flows::Traffic;
 use weir_path::traffic::generator::{GenSpec, Until};
 use weir_run::clock::now_ns;
-use weir_run::memory::{MemoryEnd, MemoryPath, Seat};
+use weir_run::memory::{MemoryEnd, MemoryPath, WorkerSeat};
 use weir_run::testbed::{self, FLOWS, port};
 
 use super::case::{Place, limit_of};
@@ -56,7 +56,7 @@ pub struct Plan<'a> {
     /// The cost of the work on a packet.
     pub cost: Cost,
     /// The seat of each worker.
-    pub seats: Vec<Seat>,
+    pub seats: Vec<WorkerSeat>,
 }
 
 /// The outcome of a run.

@@ -75,7 +75,7 @@ pub struct Leaves {
 
 /// The parameters of one queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct QueueParameters {
     /// The rate.
     pub rate: Rate,
     /// The bytes that may pass at once after a pause.
@@ -110,7 +110,7 @@ pub struct HtbClass {
 /// The whole tree of one queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HtbTree {
-    wanted: Wanted,
+    wanted: QueueParameters,
     shared: Vec<Shared>,
     has_own_leaves: bool,
 }
@@ -134,7 +134,7 @@ impl HtbTree {
     ///
     /// # Errors
     /// One sentence, if no such tree keeps the limit.
-    pub fn new(wanted: Wanted) -> Result<HtbTree, String> {
+    pub fn new(wanted: QueueParameters) -> Result<HtbTree, String> {
         HtbTree::with_classes(wanted, Vec::new(), true)
     }
 
@@ -143,7 +143,7 @@ impl HtbTree {
     /// # Errors
     /// One sentence, if no such tree keeps the limit.
     pub fn with_classes(
-        wanted: Wanted,
+        wanted: QueueParameters,
         shared: Vec<Shared>,
         has_own_leaves: bool,
     ) -> Result<HtbTree, String> {
@@ -211,7 +211,7 @@ impl HtbTree {
     }
 
     /// The parameters of the queue.
-    pub fn wanted(&self) -> Wanted {
+    pub fn wanted(&self) -> QueueParameters {
         self.wanted
     }
 
@@ -341,7 +341,7 @@ mod tests {
 
     fn plan(bits_per_s: u64) -> HtbTree {
         let rate = Rate::from_bits_per_s(bits_per_s).unwrap();
-        HtbTree::new(Wanted { rate, burst_bytes: 50_000, packet_bytes_max: 65_536 }).unwrap()
+        HtbTree::new(QueueParameters { rate, burst_bytes: 50_000, packet_bytes_max: 65_536 }).unwrap()
     }
 
     fn own(bits_per_s: u64) -> Group {
@@ -376,7 +376,7 @@ mod tests {
     fn a_slowed_tree_promises_less_than_its_limit() {
         let slow = Rate::from_bits_per_s(20_000_000).unwrap();
         let tree = plan(900_000_000).slowed(slow);
-        assert_eq!(tree.wanted(), Wanted { rate: slow, ..plan(900_000_000).wanted() });
+        assert_eq!(tree.wanted(), QueueParameters { rate: slow, ..plan(900_000_000).wanted() });
         let classes: Vec<_> = tree.classes().collect();
         assert!(classes.iter().skip(1).map(|class| class.rate_bytes_per_s).sum::<u64>() <= 2_500_000);
         assert!(classes.iter().all(|class| class.ceil_bytes_per_s == 2_500_000));
@@ -402,13 +402,13 @@ mod tests {
     #[test]
     fn a_rate_that_the_queue_cannot_keep_is_refused() {
         let rate = Rate::from_bits_per_s(BITS_PER_S_MIN - 1).unwrap();
-        let wanted = Wanted { rate, burst_bytes: 20_480, packet_bytes_max: 65_536 };
+        let wanted = QueueParameters { rate, burst_bytes: 20_480, packet_bytes_max: 65_536 };
         assert!(HtbTree::new(wanted).unwrap_err().contains("8kbit"));
     }
 
     #[test]
     fn a_rate_that_no_interface_has_is_refused_and_a_burst_is_long_above_a_second() {
-        let wanted = |bits_per_s| Wanted {
+        let wanted = |bits_per_s| QueueParameters {
             rate: Rate::from_bits_per_s(bits_per_s).unwrap(),
             burst_bytes: 20_480,
             packet_bytes_max: 65_536,

@@ -138,7 +138,7 @@ pub fn has_leaves(rate: Rate) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{HtbTree, Wanted};
+    use super::super::{HtbTree, QueueParameters};
     use super::*;
 
     fn rate(mbit: u64) -> Rate {
@@ -159,7 +159,7 @@ mod tests {
     }
 
     fn plan(mbit: u64, classes: Vec<Shared>) -> Result<HtbTree, String> {
-        let wanted = Wanted { rate: rate(mbit), burst_bytes: 50_000, packet_bytes_max: 65_536 };
+        let wanted = QueueParameters { rate: rate(mbit), burst_bytes: 50_000, packet_bytes_max: 65_536 };
         HtbTree::with_classes(wanted, classes, false)
     }
 

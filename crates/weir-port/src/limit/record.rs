@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use weir_core::limit::shared::Shared;
-use weir_core::limit::{HtbTree, Wanted};
+use weir_core::limit::{HtbTree, QueueParameters};
 use weir_core::rate::Rate;
 
 use super::classify::Filters;
@@ -104,8 +104,8 @@ pub enum LimitStage {
 
 impl Record {
     /// The parameters of the queue's tree; `None` for a rate of 0, which no command wrote.
-    pub fn wanted(&self) -> Option<Wanted> {
-        Some(Wanted {
+    pub fn wanted(&self) -> Option<QueueParameters> {
+        Some(QueueParameters {
             rate: Rate::from_bits_per_s(self.rate_bits_per_s)?,
             burst_bytes: self.burst_bytes,
             packet_bytes_max: self.packet_bytes_max,

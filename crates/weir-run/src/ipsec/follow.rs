@@ -59,7 +59,7 @@ struct PolicyEntry {
 
 /// The outcome of events that were heard.
 #[derive(Debug, Default)]
-pub struct News {
+pub struct HeardOutcome {
     /// A line for each event.
     pub lines: Vec<String>,
     /// True if everything is to be read anew.
@@ -67,7 +67,7 @@ pub struct News {
 }
 
 /// The plan that an ESP is to have.
-pub struct Wanted {
+pub struct WantedPlan {
     /// The plan, with keys in files that may not be there yet.
     pub plan: EspPlan,
     /// A sentence on each thing that is left out, as far as that is news.
@@ -114,8 +114,8 @@ impl Follower {
     }
 
     /// Reads events.
-    pub fn heard(&mut self, bytes: &[u8]) -> News {
-        let mut news = News::default();
+    pub fn heard(&mut self, bytes: &[u8]) -> HeardOutcome {
+        let mut news = HeardOutcome::default();
         for heard in read(bytes) {
             news.is_to_dump |= matches!(heard, Heard::Migrated | Heard::Interrupted);
             news.lines.extend(self.hear(heard));
@@ -219,7 +219,7 @@ impl Follower {
     }
 
     /// The plan that an ESP with this running plan is to have, beside associations of these names that are of others.
-    pub fn wanted(&mut self, running: &EspPlan, others: &BTreeSet<String>) -> Wanted {
+    pub fn wanted(&mut self, running: &EspPlan, others: &BTreeSet<String>) -> WantedPlan {
         let mut notes = Vec::new();
         let own = &running.addresses;
         let policies = as_asked(self.policies.iter().collect(), |entry: &&PolicyEntry| match &entry.policy {
@@ -310,7 +310,7 @@ impl Follower {
         notes.retain(|note| !told.contains(note));
         let associations = followed.into_iter().map(|(_, plan)| plan).collect();
         let plan = EspPlan { associations, policies: plans, ..running.clone() };
-        Wanted { plan, notes, keys }
+        WantedPlan { plan, notes, keys }
     }
 }
 
@@ -348,7 +348,7 @@ fn call(plan: &AssociationPlan, running: &EspPlan, taken: &mut BTreeSet<String>)
     name
 }
 
-impl Wanted {
+impl WantedPlan {
     /// Writes the keys of associations that do not run yet. Returns those that could not be written, by the names of their associations.
     pub fn write_keys(&self) -> Vec<(String, String)> {
         let mut failed: Vec<_> = Vec::new();

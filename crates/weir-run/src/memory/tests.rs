@@ -426,7 +426,7 @@ fn a_worker_that_dies_is_named_and_takes_the_others_with_it() {
     // A generator that is none.
     running.generators = vec![9];
     let (sender, ended) = channel();
-    let seat = Seat { core: Some(sys::allowed_cores()[0]), is_realtime: false, is_shared: false };
+    let seat = WorkerSeat { core: Some(sys::allowed_cores()[0]), is_realtime: false, is_shared: false };
     let start_line = StartLine::new(1);
     let died = thread::scope(|scope| {
         start(scope, (running, seat, 10_000), &start_line, sender.clone()).unwrap();

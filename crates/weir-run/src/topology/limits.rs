@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use toml::Spanned;
 use weir_core::limit::shared::promised_below;
-use weir_core::limit::{HtbTree, Wanted};
+use weir_core::limit::{HtbTree, QueueParameters};
 use weir_core::rate::Rate;
 use weir_port::link::kernel_name;
 
@@ -104,7 +104,8 @@ impl TopologyReader<'_> {
     fn limit_rate(&mut self, text: &Option<Spanned<String>>) -> Option<Rate> {
         let text = text.as_ref()?;
         let rate = text.as_ref().parse::<Rate>();
-        let wanted = |rate| Wanted { rate, burst_bytes: FRAME_BYTES, packet_bytes_max: PACKET_BYTES_MAX };
+        let wanted =
+            |rate| QueueParameters { rate, burst_bytes: FRAME_BYTES, packet_bytes_max: PACKET_BYTES_MAX };
         let fits =
             rate.map_err(|error| error.to_string()).and_then(|rate| HtbTree::new(wanted(rate)).map(|_| rate));
         fits.map_err(|why| self.tell(text.span(), why)).ok()

@@ -23,7 +23,7 @@ use weir_path::traffic::flows::Traffic;
 use weir_path::traffic::generator::{GenSpec, Until};
 use weir_path::traffic::port::MemoryPort;
 use weir_run::clock::now_ns;
-use weir_run::memory::{MemoryEnd, MemoryPath, MemoryPathWorker, Seat};
+use weir_run::memory::{MemoryEnd, MemoryPath, MemoryPathWorker, WorkerSeat};
 use weir_run::testbed::{self, FLOWS, JAIL_0, jail, port};
 
 use super::case::{EspCase, EspSystem, Seating};
@@ -131,17 +131,19 @@ fn path(system: EspSystem, case: &EspCase, packets_per_s: Option<u64>, until: Un
 }
 
 /// The seats of a case's workers.
-fn seats(seating: Seating, cores: [usize; 2]) -> Vec<Seat> {
+fn seats(seating: Seating, cores: [usize; 2]) -> Vec<WorkerSeat> {
     let workers = seating.workers();
     let seat = |worker: usize| match seating {
-        Seating::TwoCores => Seat { core: Some(cores[worker]), is_realtime: true, is_shared: false },
-        Seating::Threads(1) => Seat { core: Some(cores[0]), is_realtime: true, is_shared: false },
-        Seating::OneCore => Seat { core: Some(cores[0]), is_realtime: false, is_shared: true },
+        Seating::TwoCores => WorkerSeat { core: Some(cores[worker]), is_realtime: true, is_shared: false },
+        Seating::Threads(1) => WorkerSeat { core: Some(cores[0]), is_realtime: true, is_shared: false },
+        Seating::OneCore => WorkerSeat { core: Some(cores[0]), is_realtime: false, is_shared: true },
         // The last worker has the packets that wait in a queue.
         Seating::Priority => {
-            Seat { core: Some(cores[0]), is_realtime: worker + 1 == workers, is_shared: true }
+            WorkerSeat { core: Some(cores[0]), is_realtime: worker + 1 == workers, is_shared: true }
         }
-        Seating::Threads(_) => Seat { core: Some(cores[worker % 2]), is_realtime: false, is_shared: true },
+        Seating::Threads(_) => {
+            WorkerSeat { core: Some(cores[worker % 2]), is_realtime: false, is_shared: true }
+        }
     };
     (0..workers).map(seat).collect()
 }
@@ -257,7 +259,7 @@ mod tests {
     #[test]
     fn each_worker_has_a_seat_and_who_seals_goes_first_where_that_is_said() {
         let seats = |seating| seats(seating, [4, 5]);
-        let realtime = |seats: Vec<Seat>| seats.iter().map(|seat| seat.is_realtime).collect::<Vec<_>>();
+        let realtime = |seats: Vec<WorkerSeat>| seats.iter().map(|seat| seat.is_realtime).collect::<Vec<_>>();
         assert_eq!(
             seats(Seating::TwoCores).iter().map(|seat| seat.core).collect::<Vec<_>>(),
             [Some(4), Some(5)]

@@ -48,7 +48,7 @@ fn hear(follower: &mut Follower, bytes: &[u8]) -> String {
     lines
 }
 
-fn names(wanted: &Wanted) -> Vec<&str> {
+fn names(wanted: &WantedPlan) -> Vec<&str> {
     wanted.plan.associations.iter().map(|plan| plan.name.as_str()).collect()
 }
 
@@ -83,7 +83,7 @@ fn a_tunnel_comes_and_goes() {
     assert_eq!((out.source, out.destination), ([192, 0, 2, 1].into(), [192, 0, 2, 2].into()));
     // The file that `weir sa import` makes of this key.
     assert_eq!(out.key_file.as_deref(), Some("/keys/7c809baabf955608b02c142516a2e393.key"));
-    let policies = |wanted: &Wanted| -> Vec<_> {
+    let policies = |wanted: &WantedPlan| -> Vec<_> {
         let policies = wanted.plan.policies.iter();
         policies.map(|of| (of.is_inbound, of.verb, of.associations.join(" "))).collect()
     };

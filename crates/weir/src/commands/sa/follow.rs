@@ -25,7 +25,7 @@ use weir_port::signals::{SIGHUP, SIGINT, SIGTERM, Signals};
 use weir_port::sys;
 use weir_port::xfrm::{self, XfrmEvents, XfrmReceived};
 use weir_run::control::{self, ApplyFile, Control};
-use weir_run::ipsec::follow::{Follower, Wanted, remove_keys, without};
+use weir_run::ipsec::follow::{Follower, WantedPlan, remove_keys, without};
 use weir_run::limits::is_path_name;
 use weir_run::nearest::{did_you_mean, or};
 use weir_run::topology;
@@ -220,7 +220,7 @@ impl Following<'_> {
         Ok(())
     }
 
-    fn wanted(&mut self, running: &Running) -> Wanted {
+    fn wanted(&mut self, running: &Running) -> WantedPlan {
         let wanted = self.follower.wanted(running.esp(), &running.others());
         wanted.notes.iter().for_each(output::warn);
         wanted
@@ -248,7 +248,7 @@ impl Following<'_> {
         }
     }
 
-    fn apply(&self, running: &Running, wanted: &Wanted) -> Result<(), String> {
+    fn apply(&self, running: &Running, wanted: &WantedPlan) -> Result<(), String> {
         let steps = wanted.steps(running.esp());
         let mut before = running.esp();
         for (number, step) in steps.iter().enumerate() {
@@ -359,7 +359,7 @@ impl Running {
     }
 
     /// The new associations that cannot be, each tried with those that run; and why.
-    fn refused(&self, wanted: &Wanted) -> Vec<(String, String)> {
+    fn refused(&self, wanted: &WantedPlan) -> Vec<(String, String)> {
         let new = wanted.new_names(self.esp());
         let mut refused = Vec::new();
         for name in &new {
