@@ -9,7 +9,9 @@ types() {
     git ls-files --cached --others --exclude-standard 'crates/*.rs' | while read -r file; do
         [[ -f $file && $file == crates/*/src/* && $file != crates/weir-sim/* && $file != *tests.rs ]] || continue
         awk -v file="$file" '
-            /^#\[cfg\((all\()?test/ { exit }
+            # A module of tests in the file itself is the end; one in another file is not.
+            is_test && /^(pub(\([a-z]+\))? )?mod .*\{$/ { exit }
+            { is_test = /^#\[cfg\((all\()?test/ }
             match($0, /^ *pub (struct|enum|trait|type|union) [A-Za-z0-9]+/) {
                 split(substr($0, RSTART, RLENGTH), words, " +")
                 for (i in words) if (words[i] ~ /^(struct|enum|trait|type|union)$/) print words[i + 1], file

@@ -18,7 +18,8 @@ for file in "${files[@]}"; do
     case $file in
         *.rs)
             grep -m 1 -v -E '^#!\[' "$file" | grep -q '^//!' || fault "$file: opens without a //! header"
-            lines=$(awk '/^#\[cfg\((all\()?test/ { exit } { n++ } END { print n + 0 }' "$file")
+            lines=$(awk 'is_test && /^(pub(\([a-z]+\))? )?mod .*\{$/ { exit }
+                { n++; is_test = /^#\[cfg\((all\()?test/ } END { print n + 0 }' "$file")
             [[ $lines -le $lines_max || $file == *tests.rs ]] ||
                 fault "$file: $lines lines before its tests, $lines_max at most"
             ;;
