@@ -42,8 +42,8 @@ const SKB_GSO_SEGS: i16 = 164;
 pub const SPOT: Spot =
     Spot { parent: clsact::INGRESS, priority: 0x7769, name: c"weir-arrivals", chain: 0, class: None };
 
-/// Attaches the program to the end where packets arrive; returns whether clsact was made for that.
-pub fn watch(place: &NetnsInterface, memory: &Memory) -> Result<bool> {
+/// Attaches the program to the end where packets arrive.
+pub fn watch(place: &NetnsInterface, memory: &Memory) -> Result<()> {
     let program =
         load(memory.map()).doing(|| "loading the program that sees what arrives (Linux 5.12)".into())?;
     clsact::attach(SPOT, place, &program)

@@ -7,6 +7,8 @@
 //!
 //! Source: tc-bpf(8); kernel `net/sched/sch_ingress.c`.
 
+use std::io;
+
 use netlink_bindings::tc::{self, Tcmsg};
 use netlink_socket2::NetlinkSocket;
 
@@ -15,7 +17,7 @@ use super::filter::{Spot, content_if_gone};
 use super::memory::Memory;
 use crate::bpf::program::Program;
 use crate::error::{Doing, PortError, Result};
-use crate::netlink::{acknowledged, explained, is_code};
+use crate::netlink::{RequestBatch, acknowledged, explained};
 use crate::netns::NetNs;
 
 /// The parent of filters on packets that arrive.
@@ -27,31 +29,49 @@ pub const ACT_NEXT: i32 = -1;
 const CLSACT: u32 = 0xffff_fff1;
 const HANDLE: u32 = 0xffff_0000;
 
-/// Attaches a program to an interface; returns whether clsact was made for that.
-pub fn attach(spot: Spot, place: &NetnsInterface, program: &Program) -> Result<bool> {
+/// Attaches a program to an interface, in the place of ours if there is one, with clsact if there is none.
+///
+/// It is one call, and the kernel carries its requests out before it lets the process be killed: clsact is never there without the program
+/// whose memory says that it is ours.
+pub fn attach(spot: Spot, place: &NetnsInterface, program: &Program) -> Result<()> {
     let ifindex = place.link.ifindex;
+    let doing = || format!("attaching a program beside the queue of interface number {ifindex}");
+    let id = program.id().doing(doing)?;
     place.netns.run(|| {
-        let is_made = make(ifindex)?;
-        let attached = spot.detach(ifindex).and_then(|()| spot.attach(ifindex, program));
-        if attached.is_err() && is_made {
+        let was_there = is_here(ifindex)?;
+        let mut batch = RequestBatch::new();
+        spot.push_detach(&mut batch, ifindex);
+        push_make(&mut batch, ifindex);
+        spot.push_attach(&mut batch, ifindex, program);
+        // The first request fails where no program of ours is, and the second where clsact is.
+        let sent = batch.send(doing);
+        if spot.program_id(ifindex)? == Some(id) {
+            return Ok(());
+        }
+        if !was_there {
             // The first error is reported; an error of the removal is not.
             let _ = remove(ifindex);
         }
-        attached.map(|()| is_made)
+        let lost = || PortError::Kernel { doing: doing(), source: io::ErrorKind::NotFound.into() };
+        Err(sent.err().unwrap_or_else(lost))
     })
 }
 
-/// Takes our program off; clsact too if it `is_made` by us and no filter is left in it.
+/// Takes our program off; clsact with it if it `is_made` by us and no other filter is in it.
 pub fn detach(spot: Spot, place: &NetnsInterface, is_made: bool) -> Result<()> {
     let ifindex = place.link.ifindex;
     place.netns.run(|| {
-        spot.detach(ifindex)?;
-        let is_unused = |parent| Spot { parent, ..spot }.is_unused(ifindex);
-        if is_made && is_unused(INGRESS)? && is_unused(EGRESS)? {
-            remove(ifindex)?;
+        let other = Spot { parent: if spot.parent == INGRESS { EGRESS } else { INGRESS }, ..spot };
+        match is_made && spot.is_only_ours(ifindex)? && other.is_unused(ifindex)? {
+            true => remove(ifindex),
+            false => spot.detach(ifindex),
         }
-        Ok(())
     })
+}
+
+/// Returns whether an interface has clsact.
+pub fn is_at(place: &NetnsInterface) -> Result<bool> {
+    place.netns.run(|| is_here(place.link.ifindex))
 }
 
 /// The memory of the limit that our program at an interface works on; the limit may be gone.
@@ -79,15 +99,15 @@ fn memory_here(spot: Spot, ifindex: u32) -> Result<Option<Memory>> {
     }
 }
 
-/// Makes clsact at an interface; true if there was none.
-fn make(ifindex: u32) -> Result<bool> {
+fn is_here(ifindex: u32) -> Result<bool> {
+    Ok(all()?.contains(&ifindex))
+}
+
+/// Adds the request that makes clsact at an interface, and fails where it is.
+fn push_make(batch: &mut RequestBatch, ifindex: u32) {
     let mut request = tc::Request::new().set_create().set_excl().op_newqdisc_do(&message(ifindex));
     drop(request.encode().nested_options_clsact());
-    let doing = || format!("giving interface number {ifindex} a place for filters (clsact)");
-    match acknowledged(&mut NetlinkSocket::new(), &request, doing) {
-        Err(error) if is_code(&error, libc::EEXIST) => Ok(false),
-        result => result.map(|()| true),
-    }
+    batch.push(&request);
 }
 
 fn remove(ifindex: u32) -> Result<()> {

@@ -10,7 +10,7 @@ use netlink_socket2::NetlinkSocket;
 
 use crate::bpf::program::Program;
 use crate::error::{PortError, Result};
-use crate::netlink::{acknowledged, explained, is_code};
+use crate::netlink::{RequestBatch, explained, is_code};
 
 const ACT_DIRECT: u32 = 1;
 const ETH_P_ALL: u32 = 0x0003;
@@ -44,6 +44,13 @@ impl Spot {
 
     /// Attaches a program, in the place of ours if there is one.
     pub fn attach(&self, ifindex: u32, program: &Program) -> Result<()> {
+        let mut batch = RequestBatch::new();
+        self.push_attach(&mut batch, ifindex, program);
+        batch.send(|| format!("attaching a filter to interface number {ifindex} (cls_bpf)"))
+    }
+
+    /// Adds the request that attaches a program.
+    pub fn push_attach(&self, batch: &mut RequestBatch, ifindex: u32, program: &Program) {
         let header = Tcmsg { handle: FILTER, ..self.message_with_priority(ifindex) };
         let mut request = tc::Request::new().set_create().op_newtfilter_do(&header);
         let options =
@@ -53,13 +60,17 @@ impl Spot {
             Some(class) => options.push_classid(class),
             None => options,
         });
-        let doing = || format!("attaching a filter to interface number {ifindex} (cls_bpf)");
-        acknowledged(&mut NetlinkSocket::new(), &request, doing)
+        batch.push(&request);
     }
 
     /// The kernel's number of our program there.
     pub fn program_id(&self, ifindex: u32) -> Result<Option<u32>> {
         Ok(self.all(ifindex)?.into_iter().flatten().last())
+    }
+
+    /// Returns whether no filter is there but ours, in any chain.
+    pub fn is_only_ours(&self, ifindex: u32) -> Result<bool> {
+        Ok(self.all(ifindex)?.iter().all(Option::is_some))
     }
 
     /// Returns whether no filter is there, in any chain.
@@ -69,10 +80,16 @@ impl Spot {
 
     /// Takes our program off; an absent one is no error.
     pub fn detach(&self, ifindex: u32) -> Result<()> {
+        let mut batch = RequestBatch::new();
+        self.push_detach(&mut batch, ifindex);
+        content_if_gone(batch.send(|| format!("removing the filter of interface number {ifindex}")))
+    }
+
+    /// Adds the request that takes our program off.
+    pub fn push_detach(&self, batch: &mut RequestBatch, ifindex: u32) {
         let mut request = tc::Request::new().op_deltfilter_do(&self.message_with_priority(ifindex));
         request.encode().push_chain(self.chain);
-        let doing = || format!("removing the filter of interface number {ifindex}");
-        content_if_gone(acknowledged(&mut NetlinkSocket::new(), &request, doing))
+        batch.push(&request);
     }
 
     /// All filters at this parent: the program's number for ours, `None` for another's.

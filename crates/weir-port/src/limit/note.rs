@@ -33,22 +33,24 @@ pub fn keep_beside(
     // The end where the programs are is theirs: root there could take away the program that looks.
     let looks_from = far_end.filter(|_| record.direction == Direction::There);
     if let Some(far_end) = looks_from {
-        let is_ours = made_clsact(far_end);
-        if let Ok(is_made) = arrivals::watch(far_end, memory) {
-            (record.sees_arrivals, record.made_clsact) = (true, is_made || is_ours);
+        let seen = Record { sees_arrivals: true, made_clsact: makes_clsact(far_end), ..record.clone() };
+        if memory.write(&seen).is_ok() && arrivals::watch(far_end, memory).is_ok() {
+            *record = seen;
             return;
         }
     }
-    let is_ours = made_clsact(place);
-    if let Ok(is_made) = leave(place, memory) {
-        (record.keeps_note, record.made_clsact) = (true, is_made || is_ours);
+    let noted = Record { keeps_note: true, made_clsact: makes_clsact(place), ..record.clone() };
+    if memory.write(&noted).is_ok() && leave(place, memory).is_ok() {
+        *record = noted;
     }
 }
 
-/// Returns whether a limit, present or gone, made clsact at an interface.
-fn made_clsact(place: &NetnsInterface) -> bool {
+/// Returns whether clsact at an interface is a limit's: one that is there or gone made it, or this one will, as there is none. The record says
+/// so before it is made, so that a limit that is killed half-way leaves none behind.
+fn makes_clsact(place: &NetnsInterface) -> bool {
     let record = |spot| clsact::memory_at(spot, place).ok().flatten()?.record();
-    [arrivals::SPOT, SPOT].into_iter().filter_map(record).any(|record| record.made_clsact)
+    let is_ours = [arrivals::SPOT, SPOT].into_iter().filter_map(record).any(|record| record.made_clsact);
+    is_ours || clsact::is_at(place).is_ok_and(|is_there| !is_there)
 }
 
 /// The record of a limit that is gone, from where its packets arrived or from the note of it.
@@ -58,8 +60,8 @@ pub fn gone_from(place: &NetnsInterface, far_end: Option<&NetnsInterface>) -> Op
     seen.or_else(|| memory(SPOT, place)).and_then(|memory| memory.record())
 }
 
-/// Leaves a note of the limit with this memory; returns whether clsact was made for that.
-fn leave(place: &NetnsInterface, memory: &Memory) -> Result<bool> {
+/// Leaves a note of the limit with this memory.
+fn leave(place: &NetnsInterface, memory: &Memory) -> Result<()> {
     let program = load(memory.map()).doing(|| "loading the program that holds what a limit is".into())?;
     clsact::attach(SPOT, place, &program)
 }
