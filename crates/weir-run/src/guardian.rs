@@ -46,8 +46,10 @@ use weir_port::{Doing, PortError};
 
 pub use guard::guard;
 
-/// The time after which a guardian that does not answer is taken for stopped, and then for dead, in nanoseconds.
-const ANSWER_NS_MAX: u64 = 2_000_000_000;
+/// The time after which a guardian that does not answer is taken for stopped, in nanoseconds.
+const STOPPED_NS: u64 = 2_000_000_000;
+/// The time after that when it is taken for dead: workers in real time leave the other programs of a busy machine little.
+const DEAD_NS: u64 = 8_000_000_000;
 
 /// A request of the main process.
 #[derive(Serialize, Deserialize)]
@@ -184,9 +186,9 @@ impl Guardian {
 
     fn ask(&self, request: &Request, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         self.requests.send(&serde_json::to_vec(request)?, descriptors)?;
-        if !self.requests.is_readable(ANSWER_NS_MAX)? {
+        if !self.requests.is_readable(STOPPED_NS)? {
             self.proceed();
-            if !self.requests.is_readable(ANSWER_NS_MAX)? {
+            if !self.requests.is_readable(DEAD_NS)? {
                 return Err(io::Error::new(io::ErrorKind::TimedOut, "it does not answer"));
             }
         }
