@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -12,6 +13,7 @@ use weir_lab::iperf::{Flood, Load};
 use weir_lab::process::{Finished, Process, Signal};
 use weir_tests::classes::File;
 use weir_tests::limits::{Between, Row};
+use weir_tests::raw::Random;
 use weir_tests::rig::require_lossless;
 use weir_tests::state::{require_same, state};
 use weir_tests::{at_length, harness, privileged, require_timing, weir_binary};
@@ -25,6 +27,7 @@ fn main() -> ExitCode {
         privileged!(changes_under_a_flood_lose_nothing),
         privileged!(a_failure_half_way_puts_everything_back),
         privileged!(what_is_killed_half_way_is_finished),
+        privileged!(a_limit_killed_at_any_moment_leaves_nothing),
         privileged!(two_at_once_come_one_after_the_other),
         privileged!(many_limits),
     ])
@@ -301,6 +304,38 @@ fn what_is_killed_half_way_is_finished() -> Result<()> {
         ensure!(same.stdout.starts_with("nothing to change"), "{}", same.stdout);
         row.weir(&format!("down {}", file.path()))?.success()?;
         require_same(&before, &row, &format!("what was ended at {least} classes"))?;
+    }
+    Ok(())
+}
+
+/// A limit that is set or removed and killed meanwhile, at moments by seed, is whole by the next command, and nothing is left of it then.
+fn a_limit_killed_at_any_moment_leaves_nothing() -> Result<()> {
+    const SEED: u64 = 1;
+    const KILLS: usize = 40;
+    const LATEST_US: u64 = 60_000;
+    println!("    seed {SEED}");
+    let row = Row::new(Between::Bridge)?;
+    let before = state(&row)?;
+    let mut random = Random(SEED);
+    let mut kill = |arguments: &[&str]| -> Result<Duration> {
+        let mut command = row.middle.command("env");
+        command.arg("--default-signal").arg(weir_binary()?).args(arguments);
+        let mut process = Process::spawn(&mut command)?;
+        // The moment is what is tried, and whatever it meets must do.
+        let moment = Duration::from_micros(random.next() % LATEST_US);
+        thread::sleep(moment);
+        process.signal(Signal::KILL)?;
+        process.wait(PATIENCE)?;
+        Ok(moment)
+    };
+    for number in 0..KILLS {
+        let mut moments = vec![kill(&["limit", "wa", "--rate", "100mbit"])?];
+        if number % 2 == 1 {
+            moments.push(kill(&["limit", "wa", "--off"])?);
+        }
+        row.weir("limit wa --rate 100mbit")?.success()?;
+        row.weir("limit wa --off")?.success()?;
+        require_same(&before, &row, &format!("kill {number}, after {moments:?}"))?;
     }
     Ok(())
 }
