@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use weir_lab::clock;
 use weir_lab::iperf::overflowed_datagrams;
 use weir_socket::{Stack, TcpStream, UdpSocket};
@@ -169,9 +169,10 @@ fn streams_have_their_limit_beside_busy_programs() -> Result<()> {
                 }
             });
         }
-        let result = streams_have_one_limit();
+        // On a thread of its own, so that the others end if it panics.
+        let result = scope.spawn(streams_have_one_limit).join();
         is_over.store(true, Ordering::Relaxed);
-        result
+        result.unwrap_or_else(|_| bail!("it panicked, see above"))
     })
 }
 

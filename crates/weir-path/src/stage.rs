@@ -240,7 +240,7 @@ impl Stage {
                 let next_ns = router.poll(around.now_ns);
                 let dropped = self.keeping.dropped;
                 self.release(around);
-                // Ports that were held for them have their turn at once.
+                // Ports that were held while the dropped packets waited have their turn at once.
                 if self.keeping.dropped > dropped { Some(around.now_ns) } else { next_ns }
             }
             Decision::Esp(_) => {

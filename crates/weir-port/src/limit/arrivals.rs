@@ -42,11 +42,11 @@ const SKB_GSO_SEGS: i16 = 164;
 pub const SPOT: Spot =
     Spot { parent: clsact::INGRESS, priority: 0x7769, name: c"weir-arrivals", chain: 0, class: None };
 
-/// Attaches the program to the end where packets arrive.
-pub fn watch(place: &NetnsInterface, memory: &Memory) -> Result<()> {
+/// Attaches the program to the end where packets arrive; clsact there `is_made` by us, or not.
+pub fn watch(place: &NetnsInterface, memory: &Memory, is_made: bool) -> Result<()> {
     let program =
         load(memory.map()).doing(|| "loading the program that sees what arrives (Linux 5.12)".into())?;
-    clsact::attach(SPOT, place, &program)
+    clsact::attach(SPOT, place, &program, is_made)
 }
 
 fn load(memory: &Map) -> io::Result<Program> {

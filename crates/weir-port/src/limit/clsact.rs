@@ -32,13 +32,12 @@ const HANDLE: u32 = 0xffff_0000;
 /// Attaches a program to an interface, in the place of ours if there is one, with clsact if there is none.
 ///
 /// It is one call, and the kernel carries its requests out before it lets the process be killed: clsact is never there without the program
-/// whose memory says that it is ours.
-pub fn attach(spot: Spot, place: &NetnsInterface, program: &Program) -> Result<()> {
+/// whose memory says that it is ours. If that fails, clsact goes too if it `is_made` by us and no filter is in it.
+pub fn attach(spot: Spot, place: &NetnsInterface, program: &Program, is_made: bool) -> Result<()> {
     let ifindex = place.link.ifindex;
     let doing = || format!("attaching a program beside the queue of interface number {ifindex}");
     let id = program.id().doing(doing)?;
-    place.netns.run(|| {
-        let was_there = is_here(ifindex)?;
+    let attached = place.netns.run(|| {
         let mut batch = RequestBatch::new();
         spot.push_detach(&mut batch, ifindex);
         push_make(&mut batch, ifindex);
@@ -48,13 +47,14 @@ pub fn attach(spot: Spot, place: &NetnsInterface, program: &Program) -> Result<(
         if spot.program_id(ifindex)? == Some(id) {
             return Ok(());
         }
-        if !was_there {
-            // The first error is reported; an error of the removal is not.
-            let _ = remove(ifindex);
-        }
         let lost = || PortError::Kernel { doing: doing(), source: io::ErrorKind::NotFound.into() };
         Err(sent.err().unwrap_or_else(lost))
-    })
+    });
+    if attached.is_err() {
+        // The first error is reported; an error of the removal is not.
+        let _ = detach(spot, place, is_made);
+    }
+    attached
 }
 
 /// Takes our program off; clsact with it if it `is_made` by us and no other filter is in it.
@@ -71,7 +71,7 @@ pub fn detach(spot: Spot, place: &NetnsInterface, is_made: bool) -> Result<()> {
 
 /// Returns whether an interface has clsact.
 pub fn is_at(place: &NetnsInterface) -> Result<bool> {
-    place.netns.run(|| is_here(place.link.ifindex))
+    place.netns.run(|| Ok(all()?.contains(&place.link.ifindex)))
 }
 
 /// The memory of the limit that our program at an interface works on; the limit may be gone.
@@ -97,10 +97,6 @@ fn memory_here(spot: Spot, ifindex: u32) -> Result<Option<Memory>> {
         }
         None => Ok(None),
     }
-}
-
-fn is_here(ifindex: u32) -> Result<bool> {
-    Ok(all()?.contains(&ifindex))
 }
 
 /// Adds the request that makes clsact at an interface, and fails where it is.

@@ -34,13 +34,13 @@ pub fn keep_beside(
     let looks_from = far_end.filter(|_| record.direction == Direction::There);
     if let Some(far_end) = looks_from {
         let seen = Record { sees_arrivals: true, made_clsact: makes_clsact(far_end), ..record.clone() };
-        if memory.write(&seen).is_ok() && arrivals::watch(far_end, memory).is_ok() {
+        if memory.write(&seen).is_ok() && arrivals::watch(far_end, memory, seen.made_clsact).is_ok() {
             *record = seen;
             return;
         }
     }
     let noted = Record { keeps_note: true, made_clsact: makes_clsact(place), ..record.clone() };
-    if memory.write(&noted).is_ok() && leave(place, memory).is_ok() {
+    if memory.write(&noted).is_ok() && leave(place, memory, noted.made_clsact).is_ok() {
         *record = noted;
     }
 }
@@ -60,10 +60,10 @@ pub fn gone_from(place: &NetnsInterface, far_end: Option<&NetnsInterface>) -> Op
     seen.or_else(|| memory(SPOT, place)).and_then(|memory| memory.record())
 }
 
-/// Leaves a note of the limit with this memory.
-fn leave(place: &NetnsInterface, memory: &Memory) -> Result<()> {
+/// Leaves a note of the limit with this memory; clsact there `is_made` by us, or not.
+fn leave(place: &NetnsInterface, memory: &Memory, is_made: bool) -> Result<()> {
     let program = load(memory.map()).doing(|| "loading the program that holds what a limit is".into())?;
-    clsact::attach(SPOT, place, &program)
+    clsact::attach(SPOT, place, &program, is_made)
 }
 
 fn load(memory: &Map) -> io::Result<Program> {

@@ -37,7 +37,7 @@ pub struct Record {
     /// True if a note of the limit is left at its own interface.
     #[serde(default)]
     pub keeps_note: bool,
-    /// True if clsact was made for one of these.
+    /// True if clsact is made for one of these; written before it is.
     #[serde(default)]
     pub made_clsact: bool,
     /// The packets that were lost while the kernel replaced the queue before by this one.
