@@ -12,13 +12,17 @@
 //!
 //! Owner: one worker. Limits: the cost of a wake-up is measured once, at start ([`wake_cost_ns`]).
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
+
+use weir_port::sys;
 
 use crate::clock::now_ns;
 
 /// The weight of a new gap in the average is one in this many.
 const GAP_WEIGHT: u64 = 8;
+/// The number of wake-ups that are measured.
+const ROUNDS: usize = 31;
 
 /// The next step of a worker that has no work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,26 +67,41 @@ impl Idle {
     }
 }
 
-/// The cost of waking a sleeping thread, one way, in nanoseconds: the median of some rounds.
-pub fn wake_cost_ns() -> std::io::Result<u64> {
-    const ROUNDS: usize = 31;
-    let (mut here, mut there) = UnixStream::pair()?;
+/// The cost of waking a sleeping thread, one way, in nanoseconds: the median of some rounds. The threads are on two cores, if this thread may
+/// use two: left to the scheduler they would be on one in some runs and not in others, where a wake-up costs a fifth.
+pub fn wake_cost_ns() -> io::Result<u64> {
+    let cores = sys::allowed_cores();
+    let sit = |core: Option<&usize>| core.map_or(Ok(()), |&core| sys::pin_thread(core));
+    let seats = if cores.len() < 2 { [None; 2] } else { [cores.first(), cores.get(1)] };
+    let (asks, answers) = UnixStream::pair()?;
     std::thread::scope(|scope| {
-        scope.spawn(move || {
-            let mut byte = [0];
-            while there.read_exact(&mut byte).is_ok() && there.write_all(&byte).is_ok() {}
-        });
-        let mut rounds_ns = [0; ROUNDS];
-        for round_ns in &mut rounds_ns {
-            let start_ns = now_ns();
-            here.write_all(&[0])?;
-            here.read_exact(&mut [0])?;
-            *round_ns = (now_ns() - start_ns) / 2;
-        }
-        drop(here);
-        rounds_ns.sort_unstable();
-        Ok(rounds_ns[ROUNDS / 2])
+        scope.spawn(move || sit(seats[1]).and_then(|()| answer(answers)));
+        let asker = scope.spawn(move || sit(seats[0]).and_then(|()| round_trips_ns(asks)));
+        let mut round_trips_ns = asker.join().expect("it does not panic")?;
+        round_trips_ns.sort_unstable();
+        Ok(round_trips_ns[ROUNDS / 2] / 2)
     })
+}
+
+/// The time of each question and its answer, in nanoseconds.
+fn round_trips_ns(mut asks: UnixStream) -> io::Result<[u64; ROUNDS]> {
+    let mut rounds_ns = [0; ROUNDS];
+    for round_ns in &mut rounds_ns {
+        let start_ns = now_ns();
+        asks.write_all(&[0])?;
+        asks.read_exact(&mut [0])?;
+        *round_ns = now_ns() - start_ns;
+    }
+    Ok(rounds_ns)
+}
+
+/// Answers until nobody asks any more.
+fn answer(mut answers: UnixStream) -> io::Result<()> {
+    let mut byte = [0];
+    loop {
+        answers.read_exact(&mut byte)?;
+        answers.write_all(&byte)?;
+    }
 }
 
 #[cfg(test)]
