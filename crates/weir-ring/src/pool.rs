@@ -7,9 +7,10 @@
 //!
 //! Ordering and ownership: a `Pool` belongs to one worker; its counts have one writer and may be read by all. A frame
 //! may be given to another worker's `Pool` than the one it was taken from.
-//! Source: Bonwick and Adams, "Magazines and Vmem", USENIX 2001: room for two magazines in the cache, so that a worker at
-//! the edge between full and empty does not visit the depot for every frame. Handles are copied between cache and magazine: 256
-//! bytes in 64 frames, where a magazine that changes hands would cost a look-up with every frame.
+//! Source: Bonwick and Adams, "Magazines and Vmem", USENIX 2001: room for several magazines in the cache, so that a worker at
+//! the edge between full and empty does not visit the depot for every frame. A pass of a host takes two bursts of frames, for packets that
+//! come in and for sockets that sent, and gives two back: with four magazines it need not visit the depot for that. Handles are copied between
+//! cache and magazine: 256 bytes in 64 frames, where a magazine that changes hands would cost a look-up with every frame.
 //! Limits: up to [`CACHE_FRAMES`] frames may sit with each worker while another finds none, so give every worker at least that many frames
 //! to spare. A census is exact while no worker is inside a call; otherwise it may be off by the frames that are being moved.
 
@@ -31,7 +32,7 @@ pub struct Pool {
 }
 
 /// The most frames in a worker's cache.
-pub const CACHE_FRAMES: usize = 2 * MAGAZINE_FRAMES;
+pub const CACHE_FRAMES: usize = 4 * MAGAZINE_FRAMES;
 
 struct Shared {
     memory: Arc<FrameMemory>,
@@ -183,7 +184,7 @@ impl Pool {
     /// Draws a magazine's frames from the depot, if it has one, into the empty cache.
     #[cold]
     fn draw(&mut self) {
-        let room = self.cache.first_chunk_mut().expect("room for two magazines");
+        let room = self.cache.first_chunk_mut().expect("room for a magazine");
         self.cached = self.shared.depot.take(room);
         self.counts().drawn.add(self.cached as u64);
     }
