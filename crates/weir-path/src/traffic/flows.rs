@@ -272,7 +272,10 @@ impl Flows {
         let (head, rest) =
             frame[..len_bytes].as_chunks_mut::<LINE_BYTES>().0.split_first_mut().expect("a line");
         *head = self.heads[self.turn].0;
-        rest.fill([0; LINE_BYTES]);
+        if !rest.is_empty() {
+            // As bytes, so that it is one call which writes by whole cache lines.
+            rest.as_flattened_mut().fill(0);
+        }
         let flow = &mut self.flows[self.turn];
         head[MARK_AT + 8..SEQUENCE_END].copy_from_slice(&flow.next.to_be_bytes());
         flow.next += 1;
