@@ -181,6 +181,10 @@ fn measure(
     halfway().context("while the floods ran")?;
     let_pass(remaining(&floods).saturating_sub(margin), |part| steps.within(0.5 + part * 0.4))?;
     let (after, ended_s) = tree.arrivals(to)?;
+    ensure!(
+        !remaining(&floods).is_zero(),
+        "the floods ended before their packets were counted: too busy a machine"
+    );
     let (seconds, busy_s) = (ended_s - started_s, busy_seconds()? - busy_before_s);
     let trips = ping.finish()?;
     let mut flows = Vec::new();
