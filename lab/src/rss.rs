@@ -15,6 +15,8 @@
 //!   them are apart, of the median; `kpps_per_core` those for each of the cores. The published machine had its clients elsewhere, so their
 //!   cost is in our figures and not in its.
 //! - `cpu_ns`: processor time of the process for each echo, clients and servers together (softirqs that run outside it are not in it).
+//! - `client_cpu_ns`: the part of `cpu_ns` that the clients' threads take: the kernel's stack at the client, and in their `sendmmsg` also what
+//!   the kernel does at once at the server's end, up to its sockets or to the packet memory of a stack.
 //! - `ratio_to_one`: `kpps_per_core` by that with one bucket.
 //! - `ratio_to_copies`: of `weir`, the median of its runs by those of `weir-copies` in the same turns, and `copies_spread_pct` as above.
 //! - `dropped_full_socket`: datagrams for which a server's socket had no room, and `dropped_pct` of those sent; `lost` and
@@ -59,6 +61,7 @@ const FIELDS: &[Field] = &[
     Field { name: "ratio_to_copies", heading: "to copies", unit: "", decimals: 2 },
     Field { name: "copies_spread_pct", heading: "spread", unit: "%", decimals: 0 },
     Field { name: "cpu_ns", heading: "CPU", unit: "ns/echo", decimals: 0 },
+    Field { name: "client_cpu_ns", heading: "clients", unit: "ns/echo", decimals: 0 },
     Field { name: "dropped_full_socket", heading: "socket full", unit: "datagrams", decimals: 0 },
     Field { name: "dropped_pct", heading: "of sent", unit: "%", decimals: 1 },
     Field { name: "seed_dropped_pct", heading: "published", unit: "%", decimals: 1 },
@@ -170,6 +173,8 @@ struct Outcome {
     in_time: u64,
     seconds: f64,
     cpu_seconds: f64,
+    /// The part of the clients, if they are threads.
+    client_cpu_seconds: Option<f64>,
     dropped_full_socket: u64,
     reordered: u64,
 }
@@ -279,6 +284,8 @@ fn row(
     let (dropped, reordered) = (sum(|run| run.dropped_full_socket), sum(|run| run.reordered));
     let lost = sent.saturating_sub(echoed);
     let cpu_seconds: f64 = runs.iter().map(|run| run.cpu_seconds).sum();
+    let client_cpu_seconds: Option<f64> = runs.iter().map(|run| run.client_cpu_seconds).sum();
+    let for_each = |seconds: f64| seconds * 1e9 / echoed as f64;
     let each = kpps(runs) / buckets as f64;
     let seed = |figure: f64| Value::from((system == System::KernelFlood).then_some(figure));
     let values: Vec<(&'static str, Value)> = vec![
@@ -289,7 +296,8 @@ fn row(
         ("ratio_to_one", of_one.map(|one| each / one).into()),
         ("ratio_to_copies", to_copies.map(|ratios| ratios.median).into()),
         ("copies_spread_pct", to_copies.map(spread_pct).into()),
-        ("cpu_ns", (cpu_seconds * 1e9 / echoed as f64).into()),
+        ("cpu_ns", for_each(cpu_seconds).into()),
+        ("client_cpu_ns", client_cpu_seconds.map(for_each).into()),
         ("dropped_full_socket", dropped.into()),
         ("dropped_pct", (100.0 * dropped as f64 / sent.max(1) as f64).into()),
         ("seed_dropped_pct", seed(SEED_DROPPED_PCT)),

@@ -8,6 +8,7 @@ use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use weir_run::clock::thread_cpu_ns;
 
 use super::{Outcome, PAYLOAD_BYTES};
 use crate::clock;
@@ -36,14 +37,26 @@ pub(super) struct Asked {
     pub(super) echoed: u64,
     pub(super) echoed_in_time: u64,
     pub(super) seconds: f64,
+    /// Processor time of the clients' threads.
+    pub(super) cpu_seconds: f64,
     pub(super) reordered: u64,
 }
 
 impl Asked {
     /// The outcome of a run in which sockets of servers had no room for so many.
     pub(super) fn outcome(self, dropped_full_socket: u64) -> Outcome {
-        let Asked { sent, echoed, echoed_in_time: in_time, seconds, reordered } = self;
-        Outcome { sent, echoed, in_time, seconds, cpu_seconds: 0.0, dropped_full_socket, reordered }
+        let Asked { sent, echoed, echoed_in_time: in_time, seconds, cpu_seconds, reordered } = self;
+        let client_cpu_seconds = Some(cpu_seconds);
+        Outcome {
+            sent,
+            echoed,
+            in_time,
+            seconds,
+            cpu_seconds: 0.0,
+            client_cpu_seconds,
+            dropped_full_socket,
+            reordered,
+        }
     }
 
     pub(super) fn add(self, other: Asked) -> Asked {
@@ -52,6 +65,7 @@ impl Asked {
             echoed: self.echoed + other.echoed,
             echoed_in_time: self.echoed_in_time + other.echoed_in_time,
             seconds: self.seconds.max(other.seconds),
+            cpu_seconds: self.cpu_seconds + other.cpu_seconds,
             reordered: self.reordered + other.reordered,
         }
     }
@@ -171,7 +185,7 @@ pub(super) fn ask(
         clients.push(Client { socket, sent: 0, echoed: 0, next: 0, reordered: 0 });
     }
     let mut messages = Messages::new(false);
-    let start = clock::now();
+    let (start, start_cpu_ns) = (clock::now(), thread_cpu_ns());
     let mut elapsed = Duration::ZERO;
     while elapsed < duration {
         let mut moved = 0;
@@ -193,7 +207,8 @@ pub(super) fn ask(
             wait(&clients, Duration::from_millis(5))?;
         }
     }
-    let asked = Asked { echoed_in_time, seconds, ..Asked::default() };
+    let cpu_seconds = (thread_cpu_ns() - start_cpu_ns) as f64 / 1e9;
+    let asked = Asked { echoed_in_time, seconds, cpu_seconds, ..Asked::default() };
     Ok(clients.iter().fold(asked, |asked, client| {
         let Client { sent, echoed, reordered, .. } = *client;
         asked.add(Asked { sent, echoed, reordered, ..Asked::default() })

@@ -124,6 +124,7 @@ fn echo_in_memory(plan: &RssPlan, stacks: &[&Stack], servers: &[Server<'_>]) -> 
             in_time,
             seconds,
             cpu_seconds: 0.0,
+            client_cpu_seconds: None,
             dropped_full_socket: dropped.sum(),
             reordered,
         })
