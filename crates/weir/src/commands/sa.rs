@@ -46,8 +46,8 @@ kernel has sent is refused, and from the import on it is Weir's. A key's file
 is called by its fingerprint. Of what goes out KEY.sequence is written beside
 KEY, once; `weir up` keeps it. `weir sa follow` does it live.
 
-Left out are policies of sockets and of direction fwd, marks and interface
-numbers (if_id). Refused with their line are AH, compression, other algorithms
+Left out are associations that IKE still negotiates, policies of sockets and
+of direction fwd, marks and interface numbers (if_id). Refused with their line are AH, compression, other algorithms
 and several templates in a policy.")]
 struct ImportArguments {
     /// What they printed; - is the standard input

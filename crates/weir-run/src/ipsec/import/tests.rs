@@ -120,6 +120,20 @@ fn a_tunnel_is_read_as_it_was_written() {
     assert_eq!(esp, Some(import.plan));
 }
 
+/// The kernel has such an entry from the first question for an association on, as `ip` of iproute2 6.1 prints it.
+#[test]
+fn an_association_that_is_negotiated_is_left_out() {
+    let negotiated = "src 192.0.2.2 dst 192.0.2.1
+\tproto esp spi 0x00000313 reqid 0 mode tunnel
+\treplay-window 0
+\tanti-replay context: seq 0x0, oseq 0x0, bitmap 0x00000000
+\tsel src 192.0.2.2/32 dst 192.0.2.1/32
+";
+    let import = import(&format!("{negotiated}{}", printed()), &[]).unwrap();
+    assert_eq!(import.notes, ["line 1: an association that is still negotiated has no key and is left out"]);
+    assert_eq!(import.plan.associations.len(), 2);
+}
+
 /// The kernel keeps a window of more than 32 packets in the context of extended numbers, with such numbers or without.
 #[test]
 fn the_flag_alone_tells_extended_numbers() {
