@@ -136,12 +136,13 @@ impl NetNs {
         }
     }
 
-    /// A process that is in the namespace, if there is one.
+    /// A process that is in the namespace, if there is one besides this, which is about to end or only looks in.
     pub fn process(&self) -> Option<u32> {
         let text = format!("net:[{}]", self.inode);
+        let own = std::process::id();
         let mut processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
         processes.find_map(|entry| {
-            let pid = entry.file_name().to_str()?.parse().ok()?;
+            let pid = entry.file_name().to_str()?.parse().ok().filter(|pid| *pid != own)?;
             let link = std::fs::read_link(entry.path().join("ns/net")).ok()?;
             (link.to_str() == Some(text.as_str())).then_some(pid)
         })
