@@ -1,16 +1,18 @@
 //! Key files: hexadecimal digits, the salt behind the key, in a regular file that nobody but its owner may read.
 //!
 //! Rule: a key that is read lies in memory that is wiped, and nothing of it is in an error. The file that is checked is the one that is
-//! read.
+//! read. It and its directory belong to root or to the user of this process, as its mark does: anybody else could put back a mark, and have
+//! numbers used twice.
 //!
 //! Limits: a file on a disk stays there when it is removed; in `/run` it does not.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use weir_ipsec::algorithm::{Algorithm, KeyMaterial};
+use weir_port::sys;
 use zeroize::Zeroizing;
 
 /// The permission bits of users other than the owner.
@@ -40,6 +42,7 @@ pub(super) fn read(path: &Path, algorithm: Algorithm) -> Result<KeyMaterial, Str
     // If the path is a link, the link's directory is checked, and that of the file that is meant, where its mark is.
     check_directory(path)?;
     check_directory(&std::fs::canonicalize(path).map_err(|error| format!("{shown}: {error}"))?)?;
+    check_owner(path, &about)?;
     let mut file = File::open(path).map_err(|error| format!("{shown}: {error}"))?;
     let about = file.metadata().map_err(|error| format!("{shown}: {error}"))?;
     if !about.is_file() || about.mode() & OTHERS != 0 {
@@ -72,14 +75,36 @@ pub(super) fn of_digits(digits: &[u8], algorithm: Algorithm) -> Result<KeyMateri
     KeyMaterial::new(algorithm, &key[..bytes]).map_err(|why| why.to_string())
 }
 
+/// Checks that a key, its directory or its mark belongs to root or to the user of this process.
+///
+/// # Errors
+/// If it is somebody else's, with the command that gives it to root.
+pub(super) fn check_owner(path: &Path, about: &Metadata) -> Result<(), String> {
+    match about.uid() {
+        0 => Ok(()),
+        owner if owner == sys::user() => Ok(()),
+        owner => Err(format!(
+            "{0}: it belongs to user {owner}, who may have changed it at any time, so no key is taken from there: if you know that nobody did, \
+             `chown root {0}`; otherwise give a new key",
+            path.display()
+        )),
+    }
+}
+
+/// Returns whether users other than the owner may write.
+pub(super) fn is_writable_by_others(about: &Metadata) -> bool {
+    about.mode() & OTHERS_WRITE != 0
+}
+
 /// Checks the directory of a key: a user who may write there may put another file in the place of the key, or of its mark.
 fn check_directory(path: &Path) -> Result<(), String> {
     const STICKY: u32 = 0o1000;
     let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
     let directory = directory.unwrap_or(Path::new("."));
     let shown = directory.display();
-    let mode = std::fs::metadata(directory).map_err(|error| format!("{shown}: {error}"))?.mode();
-    if mode & OTHERS_WRITE != 0 && mode & STICKY == 0 {
+    let about = std::fs::metadata(directory).map_err(|error| format!("{shown}: {error}"))?;
+    check_owner(directory, &about)?;
+    if is_writable_by_others(&about) && about.mode() & STICKY == 0 {
         return Err(format!(
             "{shown}: others may write in this directory, and so exchange {} or the mark beside it: chmod go-w {shown}",
             path.display()

@@ -12,7 +12,7 @@
 //! it is never passed over: its association is refused, with what to do.
 //!
 //! Rule: a mark is told as safe when it is on disk ([`File::sync_all`]). Where there is no mark, nobody knows which numbers were used, and
-//! the association is refused; so is one whose mark is damaged, another key's, or locked by another process. A mark is another key's only if
+//! the association is refused; so is one whose mark is damaged, another key's, locked by another process, or anybody's to write. A mark is another key's only if
 //! its key line is whole and says so: of a damaged one nobody knows the numbers, and no mark may be made anew for its key.
 //!
 //! A clean end gives back the numbers that were reserved and not used: the mark is then the first of them. A kill leaves them out.
@@ -33,6 +33,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use weir_path::esp::marks::SequenceMark;
+
+use super::key_file;
 
 /// The number of numbers that are reserved at once: at a million a second two seconds before the disk is waited for.
 pub const AHEAD: u64 = weir_ipsec::sequence::AHEAD_DEFAULT;
@@ -140,6 +142,15 @@ fn missing(path: &Path, error: &io::Error) -> String {
 }
 
 fn read(file: &File, path: &Path, fingerprint: &[u8; 16]) -> Result<u64, String> {
+    let about = file.metadata().map_err(|error| format!("{}: {error}", path.display()))?;
+    key_file::check_owner(path, &about)?;
+    if key_file::is_writable_by_others(&about) {
+        return Err(format!(
+            "{0}: others may write this mark, and so have numbers used twice: if you know that nobody did, `chmod go-w {0}`; otherwise give \
+             the association a new key",
+            path.display()
+        ));
+    }
     let mut bytes = [0; BYTES_MAX];
     let len = file.read_at(&mut bytes, 0).map_err(|error| format!("{}: {error}", path.display()))?;
     let text = std::str::from_utf8(&bytes[..len]).unwrap_or_default();

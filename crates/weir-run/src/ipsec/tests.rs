@@ -149,6 +149,36 @@ fn a_key_has_one_mark_under_all_links() {
     assert!(why.contains("others may write in this directory"), "{why}");
 }
 
+/// Whoever may write a mark can have the numbers of its key used twice.
+#[test]
+fn marks_and_keys_that_others_may_change_are_refused() {
+    let folder = Folder::new("owners");
+    let key = folder.key("out.key", 1);
+    let mark = marks::path(Path::new(&key));
+    fs::write(&mark, "1").unwrap();
+    let wanted = esp(vec![association("out", false, key.clone())]);
+    for mode in [0o666, 0o620, 0o602] {
+        fs::set_permissions(&mark, fs::Permissions::from_mode(mode)).unwrap();
+        for why in
+            [EspKeys::default().check(&wanted).unwrap_err(), EspKeys::default().prepare(&wanted).unwrap_err()]
+        {
+            assert!(why.contains("others may write this mark") && why.contains("out.key.sequence"), "{why}");
+        }
+    }
+    fs::set_permissions(&mark, fs::Permissions::from_mode(0o644)).unwrap();
+    if !weir_port::sys::is_root() {
+        return;
+    }
+    const NOBODY: u32 = 65534;
+    for path in [&mark, Path::new(&key), &folder.0] {
+        std::os::unix::fs::chown(path, Some(NOBODY), None).unwrap();
+        let why = EspKeys::default().prepare(&wanted).unwrap_err();
+        assert!(why.contains("belongs to user 65534") && why.contains("`chown root"), "{why}");
+        std::os::unix::fs::chown(path, Some(0), None).unwrap();
+    }
+    EspKeys::default().prepare(&wanted).unwrap();
+}
+
 #[test]
 fn a_key_is_one_associations() {
     let folder = Folder::new("keys");
