@@ -221,7 +221,9 @@ fn note_holders(direction: &mut DirectionStats, holders: Vec<Option<Holder>>) {
 fn with_devices(worker: usize, report: PortReport, [device, sender]: &[Device; 2]) -> PortStats {
     let PortReport { departed, port, .. } = report;
     let mut device = DeviceStats::of(device);
-    let state = if port.is_gone { "gone".into() } else { device.state.clone() };
+    if port.is_gone {
+        device.state = "gone".into();
+    }
     // Packets in the books have their reason there.
     let refused = departed.dropped.get(DropReason::DeviceRefused).packets;
     device.explain(port.kernel_dropped + port.lost_while_down, refused);
@@ -229,7 +231,7 @@ fn with_devices(worker: usize, report: PortReport, [device, sender]: &[Device; 2
         sender_queue_packets: sender.backlog,
         sender_queue_dropped: sender.counts.dropped.queue,
         worker,
-        state,
+        state: device.state.clone(),
         device,
         sender_device: DeviceStats::of(sender),
         ..port

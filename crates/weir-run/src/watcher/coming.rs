@@ -153,7 +153,7 @@ impl Watcher {
                 let is_now = LinkEvent::now(pair.port.ifindex);
                 self.pairs[port] = Some(pair);
                 self.missing.remove(&port);
-                self.ledger.note(InterfaceEvent::Gone, 0, now_ns());
+                self.ledger.go_on(InterfaceEvent::Gone, now_ns());
                 self.say(format!("interface {name} is there, and a port"));
                 // The interface may have gone down meanwhile, or away.
                 self.hear(Some(is_now.into_iter().collect()), records);

@@ -37,7 +37,7 @@ pub enum InterfaceEvent {
     Renamed,
     /// The interface moved to another namespace.
     Moved,
-    /// The interface vanished, or came back.
+    /// The interface vanished.
     Gone,
 }
 
@@ -133,6 +133,11 @@ impl Ledger {
         let stats = self.events.entry(event).or_default();
         stats.times += 1;
         stats.waiting += waiting;
+        self.go_on(event, now_ns);
+    }
+
+    /// An event goes on, or is only just over: what is dropped now is its, and it is not counted once more.
+    pub fn go_on(&mut self, event: InterfaceEvent, now_ns: u64) {
         self.open = Some((event, now_ns + SETTLE_NS));
     }
 
@@ -156,7 +161,10 @@ impl Ledger {
             counts.last = Some(seen);
             counts.dropped = counts.dropped.each(&new, |a, b| a + b);
             match &self.open {
-                Some((event, _)) => self.events.entry(*event).or_default().dropped += new.sum(),
+                Some((event, _)) if new.sum() > 0 => {
+                    self.events.entry(*event).or_default().dropped += new.sum();
+                }
+                Some(_) => {}
                 None => counts.unexplained = counts.unexplained.each(&new, |a, b| a + b),
             }
         }
@@ -213,6 +221,18 @@ mod tests {
         assert_eq!(ledger.events()[&InterfaceEvent::Down], EventStats { times: 1, dropped: 28, waiting: 0 });
         assert_eq!(ledger.counts(0).unexplained.tx, 1, "the last one alone");
         assert_eq!(ledger.counts(0).dropped.tx, 29);
+    }
+
+    #[test]
+    fn an_event_that_goes_on_explains_drops_and_is_counted_once() {
+        let mut ledger = Ledger::new(1);
+        ledger.look(&tx(0), true, 0);
+        ledger.note(InterfaceEvent::Gone, 3, S);
+        ledger.look(&tx(0), true, 2 * S);
+        ledger.go_on(InterfaceEvent::Gone, 3 * S);
+        ledger.look(&tx(2), true, 3 * S);
+        assert_eq!(ledger.events()[&InterfaceEvent::Gone], EventStats { times: 1, dropped: 2, waiting: 3 });
+        assert_eq!(ledger.counts(0).unexplained, Drops::default());
     }
 
     #[test]
