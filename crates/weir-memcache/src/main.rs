@@ -37,7 +37,8 @@ struct Arguments {
     /// receive queues of its own, if the interface has as many; otherwise as many threads as it has serve the others
     #[arg(short = 't', long, value_name = "N", value_parser = power_of_two)]
     threads: Option<u32>,
-    /// The most TCP connections at once. Whoever comes then is told so and closed, and counted: `rejected_connections` of `stats`
+    /// The most TCP connections at once. Whoever comes then is told so and closed, and counted: `rejected_connections` of `stats`. Those who come
+    /// faster than they are told are refused by TCP, and counted by `weir stat`
     #[arg(short = 'c', long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u16).range(1..))]
     connections: u16,
     /// The program weir, whose guardian puts the interface back if this process is killed; the one in PATH if not given
