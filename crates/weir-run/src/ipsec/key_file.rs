@@ -7,7 +7,7 @@
 //! Limits: a file on a disk stays there when it is removed; in `/run` it does not.
 
 use std::fs::{File, Metadata};
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -42,9 +42,9 @@ pub(super) fn read(path: &Path, algorithm: Algorithm) -> Result<KeyMaterial, Str
     // If the path is a link, the link's directory is checked, and that of the file that is meant, where its mark is.
     check_directory(path)?;
     check_directory(&std::fs::canonicalize(path).map_err(|error| format!("{shown}: {error}"))?)?;
-    check_owner(path, &about)?;
-    let mut file = File::open(path).map_err(|error| format!("{shown}: {error}"))?;
+    let mut file = File::open(path).map_err(|error| closed(path, &error))?;
     let about = file.metadata().map_err(|error| format!("{shown}: {error}"))?;
+    check_owner(path, &about)?;
     if !about.is_file() || about.mode() & OTHERS != 0 {
         return Err(format!(
             "{shown}: others may read or write this key, so it is none any more: make a new one, with chmod 600"
@@ -89,6 +89,13 @@ pub(super) fn check_owner(path: &Path, about: &Metadata) -> Result<(), String> {
             path.display()
         )),
     }
+}
+
+/// The reason why a key or its mark cannot be opened: its owner, if that is somebody else.
+pub(super) fn closed(path: &Path, error: &io::Error) -> String {
+    let about = std::fs::metadata(path).ok();
+    let owner = about.and_then(|about| check_owner(path, &about).err());
+    owner.unwrap_or_else(|| format!("{}: {error}", path.display()))
 }
 
 /// Returns whether users other than the owner may write.

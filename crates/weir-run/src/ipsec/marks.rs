@@ -12,8 +12,9 @@
 //! it is never passed over: its association is refused, with what to do.
 //!
 //! Rule: a mark is told as safe when it is on disk ([`File::sync_all`]). Where there is no mark, nobody knows which numbers were used, and
-//! the association is refused; so is one whose mark is damaged, another key's, locked by another process, or anybody's to write. A mark is another key's only if
-//! its key line is whole and says so: of a damaged one nobody knows the numbers, and no mark may be made anew for its key.
+//! the association is refused; so is one whose mark is damaged, another key's, locked by another process, or another user's to write. A mark is
+//! another key's only if its key line is whole and says so: of a damaged one nobody knows the numbers, and no mark may be made anew for its
+//! key.
 //!
 //! A clean end gives back the numbers that were reserved and not used: the mark is then the first of them. A kill leaves them out.
 //!
@@ -137,7 +138,10 @@ fn missing(path: &Path, error: &io::Error) -> String {
             "{shown} is missing, so nobody knows which sequence numbers this key was used with, and none may be used twice: give it a new key, \
              and for a key that was never used write: echo 1 > {shown}"
         ),
-        _ => format!("{shown}: {error}; whoever sends with the key reads and writes this file"),
+        _ => format!(
+            "{}; whoever sends with the key reads and writes this file",
+            key_file::closed(path, error)
+        ),
     }
 }
 
