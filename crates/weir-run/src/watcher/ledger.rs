@@ -151,7 +151,7 @@ impl Ledger {
         if !is_well {
             let event = self.open.map_or(InterfaceEvent::Down, |(event, _)| event);
             self.events.entry(event).or_default();
-            self.open = Some((event, now_ns + SETTLE_NS));
+            self.go_on(event, now_ns);
         }
         for (counts, seen) in self.counts.iter_mut().zip(seen) {
             let &Some(seen) = seen else { continue };
@@ -160,11 +160,10 @@ impl Ledger {
             let new = counts.last.map_or(Drops::default(), |last| seen.each(&last, since));
             counts.last = Some(seen);
             counts.dropped = counts.dropped.each(&new, |a, b| a + b);
-            match &self.open {
-                Some((event, _)) if new.sum() > 0 => {
-                    self.events.entry(*event).or_default().dropped += new.sum();
-                }
-                Some(_) => {}
+            match self.open {
+                // An event that was not noted, such as the first coming of a port, has no row for nothing.
+                Some(_) if new.sum() == 0 => {}
+                Some((event, _)) => self.events.entry(event).or_default().dropped += new.sum(),
                 None => counts.unexplained = counts.unexplained.each(&new, |a, b| a + b),
             }
         }
