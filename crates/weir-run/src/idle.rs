@@ -71,8 +71,8 @@ impl Idle {
 /// use two: left to the scheduler they would be on one in some runs and not in others, where a wake-up costs a fifth.
 pub fn wake_cost_ns() -> io::Result<u64> {
     let cores = sys::allowed_cores();
-    let sit = |core: Option<&usize>| core.map_or(Ok(()), |&core| sys::pin_thread(core));
-    let seats = if cores.len() < 2 { [None; 2] } else { [cores.first(), cores.get(1)] };
+    let sit = |core: Option<usize>| core.map_or(Ok(()), sys::pin_thread);
+    let seats = if let [one, two, ..] = cores[..] { [Some(one), Some(two)] } else { [None; 2] };
     let (asks, answers) = UnixStream::pair()?;
     std::thread::scope(|scope| {
         scope.spawn(move || sit(seats[1]).and_then(|()| answer(answers)));

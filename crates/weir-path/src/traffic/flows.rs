@@ -273,7 +273,7 @@ impl Flows {
             frame[..len_bytes].as_chunks_mut::<LINE_BYTES>().0.split_first_mut().expect("a line");
         *head = self.heads[self.turn].0;
         if !rest.is_empty() {
-            // As bytes, so that it is one call which writes by whole cache lines.
+            // As bytes, so that it is one call which writes by whole cache lines; a packet of one line is spared the call.
             rest.as_flattened_mut().fill(0);
         }
         let flow = &mut self.flows[self.turn];

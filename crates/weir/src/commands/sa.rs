@@ -47,8 +47,8 @@ is called by its fingerprint. Of what goes out KEY.sequence is written beside
 KEY, once; `weir up` keeps it. `weir sa follow` does it live.
 
 Left out are associations that IKE still negotiates, policies of sockets and
-of direction fwd, marks and interface numbers (if_id). Refused with their line are AH, compression, other algorithms
-and several templates in a policy.")]
+of direction fwd, marks and interface numbers (if_id). Refused with their line
+are AH, compression, other algorithms and several templates in a policy.")]
 struct ImportArguments {
     /// What they printed; - is the standard input
     #[arg(default_value = "-")]
