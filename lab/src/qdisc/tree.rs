@@ -29,7 +29,7 @@ use super::{
     lost_pct, summarise,
 };
 use crate::bed::{self, End, Namespace};
-use crate::clock::let_pass;
+use crate::clock::{epoch_seconds, let_pass};
 use crate::iperf::{Flood, Flow, Load};
 use crate::machine::busy_seconds;
 use crate::ping::{Ping, RoundTrips};
@@ -180,10 +180,12 @@ fn measure(
     let_pass(half, |part| steps.within(0.1 + part * 0.4))?;
     halfway().context("while the floods ran")?;
     let_pass(remaining(&floods).saturating_sub(margin), |part| steps.within(0.5 + part * 0.4))?;
+    let floods_end_s = epoch_seconds() + remaining(&floods).as_secs_f64();
     let (after, ended_s) = tree.arrivals(to)?;
     ensure!(
-        !remaining(&floods).is_zero(),
-        "the floods ended before their packets were counted: too busy a machine"
+        ended_s < floods_end_s,
+        "the floods ended {:.3} s before their packets were counted: too busy a machine",
+        ended_s - floods_end_s
     );
     let (seconds, busy_s) = (ended_s - started_s, busy_seconds()? - busy_before_s);
     let trips = ping.finish()?;
@@ -199,9 +201,10 @@ fn measure(
     tree.values(&flows, &bits, &trips, seconds, busy_s)
 }
 
-/// The time at either end of floods at which rates are not the tree's to decide, while clients start and stop.
+/// The time at either end of floods at which rates are not the tree's to decide, while clients start and stop, and a busy machine counts.
 fn margin_of(options: &Options) -> Duration {
-    Duration::from_secs_f64(options.seconds * 0.1)
+    const MARGIN_S_MIN: f64 = 0.5;
+    Duration::from_secs_f64((options.seconds * 0.1).max(MARGIN_S_MIN.min(options.seconds * 0.25)))
 }
 
 fn remaining(floods: &[Flood]) -> Duration {
