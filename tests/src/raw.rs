@@ -69,6 +69,11 @@ impl RawSocket {
 
     /// The next frame of type [`ETHERTYPE`], or nothing if none comes within `limit`.
     pub fn receive(&self, limit: Duration) -> Result<Option<Vec<u8>>> {
+        self.receive_such(limit, |frame| ethertype(frame) == Some(ETHERTYPE))
+    }
+
+    /// The next of the frames that are asked for, or nothing if none comes within `limit` of another.
+    pub fn receive_such(&self, limit: Duration, is_such: impl Fn(&[u8]) -> bool) -> Result<Option<Vec<u8>>> {
         loop {
             let mut poll = libc::pollfd { fd: self.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
             // SAFETY: one pollfd, alive for the call.
@@ -79,7 +84,7 @@ impl RawSocket {
                 _ => return Err(io::Error::last_os_error()).context("poll"),
             }
             let frame = self.receive_any()?;
-            if ethertype(&frame) == Some(ETHERTYPE) {
+            if is_such(&frame) {
                 return Ok(Some(frame));
             }
         }

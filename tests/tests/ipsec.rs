@@ -16,6 +16,7 @@ use weir_lab::ping::Ping;
 use weir_lab::process::{Process, run};
 use weir_lab::up::Up;
 use weir_tests::classes::File;
+use weir_tests::raw::RawSocket;
 use weir_tests::rig::{measure_rate, require_lossless};
 use weir_tests::topology::flood;
 use weir_tests::{harness, privileged, require_timing, weir_binary};
@@ -41,6 +42,7 @@ fn main() -> ExitCode {
         privileged!(sealers_share_one_association_and_keep_its_order),
         privileged!(hybrid_shares_with_sealers_and_keeps_the_order),
         privileged!(a_start_uses_no_number_twice),
+        privileged!(a_start_takes_nothing_twice),
     ])
 }
 
@@ -422,4 +424,54 @@ fn a_start_uses_no_number_twice() -> Result<()> {
     refused("is missing, so nobody knows which sequence numbers")?;
     two.down()?;
     Ok(())
+}
+
+/// What was recorded between two gateways is sent once more to one that was ended, and to one that was killed, and started again.
+fn a_start_takes_nothing_twice() -> Result<()> {
+    const PINGS: usize = 20;
+    let internet = Namespace::new("net")?;
+    let sites = sites(Some(&internet))?;
+    let (one, mut two) = (sites[0].up()?, sites[1].up()?);
+    let near = &sites[0].host;
+    wait_for(near, FAR[0])?;
+    let [recorder, sender] = ["w0", "w1"].map(|name| RawSocket::open(End { namespace: &internet, name }));
+    let (recorder, sender) = (recorder?, sender?);
+    let key = sites[1].folder.0.join("one-to-two.key");
+    let received = key.with_extension("key.received");
+    for is_killed in [false, true] {
+        let times = Ping::start_series(near, FAR[0], PINGS as u64, 0.02)?.finish()?;
+        ensure!(times.sorted_ms.len() == PINGS, "{} of {PINGS} pings answered", times.sorted_ms.len());
+        let mut recorded = Vec::new();
+        // IPv4 whose protocol is ESP.
+        let is_esp = |frame: &[u8]| frame.len() > 34 && frame[12..14] == [8, 0] && frame[23] == 50;
+        while let Some(frame) = recorder.receive_such(Duration::from_millis(100), is_esp)? {
+            recorded.push(frame);
+        }
+        ensure!(recorded.len() >= PINGS, "{} recorded", recorded.len());
+        let highest = count(&association(&two, KEYS[0])?, "sequence")?;
+        if is_killed {
+            wait_until("the mark of what was received is written", PATIENCE, || {
+                Ok(fs::read_to_string(&received)?.contains(&format!("next {:020}", highest + 1)))
+            })?;
+            two.kill()?;
+        } else {
+            two.down()?;
+        }
+        two = sites[1].up()?;
+        recorded.iter().try_for_each(|frame| sender.send(frame))?;
+        let copies = recorded.len() as u64;
+        wait_until("each copy is dropped", PATIENCE, || {
+            let row = association(&two, KEYS[0])?;
+            let dropped = |reason: &str| row["dropped"][reason].as_u64().unwrap_or(0);
+            ensure!(count(&row, "packets")? == 0, "a copy was taken: {row}");
+            ensure!(count(&row, "sequence")? == highest, "it goes on at {highest}: {row}");
+            Ok(dropped("esp-replayed") + dropped("esp-too-old") == copies)
+        })?;
+        wait_for(near, FAR[0])?;
+    }
+    two.down()?;
+    fs::write(&received, "weir received\nnext 1")?;
+    let why = format!("{:#}", sites[1].up().err().context("it is refused")?);
+    ensure!(why.contains("nobody knows what was received") && why.contains("`rm "), "{why}");
+    one.down().map(drop)
 }

@@ -17,7 +17,7 @@
 //! the association numbers and counts it, and [`esp`] seals it. On the way in [`esp`] finds where ESP begins, the association asks its replay
 //! window, [`esp`] verifies and opens, and the policy says whether the packet may have come so.
 //!
-//! Limits: nothing negotiates keys. An association uses only numbers that its caller has reserved; `weir-run/ipsec/marks.rs` keeps them on disk.
+//! Limits: nothing negotiates keys. An association uses only numbers that its caller has reserved; `weir-run/ipsec/mark_file.rs` keeps them on disk.
 //!
 //! The crate stands apart from `weir-core` because it brings a library of ciphers with it.
 

@@ -50,6 +50,19 @@ impl ReplayWindow {
         ReplayWindow { size, highest: 0, words: [0; WORDS] }
     }
 
+    /// A window behind which and in which everything up to `highest` was received, as far as anybody knows: that of an association of which
+    /// only the highest number is known, of an earlier start.
+    ///
+    /// # Panics
+    /// Those of [`ReplayWindow::new`].
+    pub fn after(size: u32, highest: u64) -> ReplayWindow {
+        let mut window = ReplayWindow { highest, words: [u64::MAX; WORDS], ..ReplayWindow::new(size) };
+        // The numbers above the highest in its own word are not received; the words after it are cleared before they are used.
+        let (word, bit) = place(highest);
+        window.words[word] = bit | (bit - 1);
+        window
+    }
+
     /// The highest number received.
     pub fn highest(&self) -> u64 {
         self.highest

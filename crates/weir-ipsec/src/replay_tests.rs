@@ -53,6 +53,25 @@ fn the_upper_half_follows_the_window() {
 }
 
 proptest! {
+    /// After an earlier start nothing up to its highest number is taken, and from there on all as by a window that went on.
+    #[test]
+    fn goes_on_after_the_highest(
+        size in 1..=SIZE_MAX,
+        highest in prop_oneof![0u64..5000, 0xffff_f000..0x1_0000_1000u64],
+        ahead in prop::collection::vec(1u64..3000, 1..60),
+    ) {
+        let mut window = ReplayWindow::after(size, highest);
+        for behind in 0..u64::from(2 * SIZE_MAX).min(highest) {
+            prop_assert!(window.check(highest - behind).is_err(), "{} behind {}", behind, highest);
+        }
+        let mut model = ReplayWindow::new(size);
+        (highest.saturating_sub(2 * u64::from(SIZE_MAX)).max(1)..=highest).for_each(|all| model.note(all).unwrap());
+        for ahead in ahead {
+            prop_assert_eq!(window.extend((highest + ahead) as u32), model.extend((highest + ahead) as u32));
+            prop_assert_eq!(window.note(highest + ahead), model.note(highest + ahead));
+        }
+    }
+
     #[test]
     fn accepts_as_a_set_does(
         size in 1..=SIZE_MAX,

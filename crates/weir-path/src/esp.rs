@@ -26,8 +26,8 @@
 //! leads to its other end.
 //!
 //! Owner: one worker. Source: RFC 4301 section 5, RFC 4303. Limits: the ports and stages that links join to an ESP without queues are one
-//! worker's; an ESP packet that comes in fragments is dropped; after a start a window is empty, so a packet that was received before could
-//! be received once more.
+//! worker's; an ESP packet that comes in fragments is dropped; after a start the window is full up to the highest number that its mark says, so a
+//! packet that was received before is dropped, and one that was late too.
 
 pub(crate) mod deferral;
 mod frame;

@@ -2,7 +2,7 @@
 //! disk.
 //!
 //! ```text
-//! plan --keys (`ipsec/key_file.rs`), marks (`ipsec/marks.rs`)--> change --> the worker that has the stage
+//! plan --keys (`ipsec/key_file.rs`), marks (`ipsec/mark_file.rs`, `ipsec/marks.rs`)--> change --> the worker that has the stage
 //! ```
 //!
 //! Rule: a key is one association's, from its first packet to its last. So one that is changed in any way needs another key, two have never
@@ -15,6 +15,7 @@
 pub mod follow;
 pub mod import;
 mod key_file;
+mod mark_file;
 pub mod marks;
 mod new_key;
 #[cfg(test)]
@@ -27,10 +28,11 @@ use std::path::Path;
 use weir_ipsec::algorithm::{Algorithm, Transform};
 use weir_ipsec::sequence::SequenceNumbers;
 use weir_path::esp::marks::Unmarked;
-use weir_path::esp::plan::{AssociationKey, AssociationPlan, EspChange, EspPlan};
+use weir_path::esp::plan::{AssociationKey, AssociationNumbers, AssociationPlan, EspChange, EspPlan};
 use weir_path::plan::{Plan, StageKind};
 
-use self::marks::{AHEAD, AHEAD_SHORT, MarkFile, MarkWriter};
+use self::mark_file::{MarkFile, MarkKind};
+use self::marks::{AHEAD, AHEAD_SHORT, MarkWriter};
 
 type Fingerprint = [u8; 16];
 
@@ -87,10 +89,11 @@ impl EspKeys {
             for association in &plan.associations {
                 if self.running(*stage, association).is_none() {
                     let (_, fingerprint) = keyed(association, &mut seen)?;
-                    if let (false, Some(key)) = (association.is_inbound, &association.key_file) {
-                        marks::of_key(Path::new(key))
-                            .and_then(|mark| marks::check(&mark, fingerprint))
-                            .and_then(|first| numbers_from(first, association).map(drop))
+                    if let Some(key) = &association.key_file {
+                        let kind = mark_kind(association);
+                        kind.of_key(Path::new(key))
+                            .and_then(|mark| kind.check(&mark, fingerprint))
+                            .and_then(|next| numbers_from(next, association).map(drop))
                             .map_err(|why| of(association, why))?;
                     }
                 }
@@ -133,12 +136,7 @@ impl EspKeys {
                     continue;
                 }
                 let (transform, fingerprint) = keyed(association, &mut seen)?;
-                let numbers = match association.is_inbound {
-                    true => None,
-                    false => {
-                        Some(self.numbers(association, fingerprint).map_err(|why| of(association, why))?)
-                    }
-                };
+                let numbers = self.numbers(association, fingerprint).map_err(|why| of(association, why))?;
                 fingerprints.push(fingerprint);
                 keys.push(Some(AssociationKey { transform, numbers }));
             }
@@ -180,21 +178,41 @@ impl EspKeys {
         &mut self,
         association: &AssociationPlan,
         fingerprint: Option<Fingerprint>,
-    ) -> Result<(SequenceNumbers, Box<dyn weir_path::esp::marks::SequenceMark>), String> {
+    ) -> Result<AssociationNumbers, String> {
+        let is_inbound = association.is_inbound;
         let (Some(key), Some(fingerprint)) = (&association.key_file, fingerprint) else {
-            return Ok((numbers_from(1, association)?, Box::new(Unmarked::default())));
+            return Ok(match is_inbound {
+                true => AssociationNumbers::unmarked(),
+                false => {
+                    AssociationNumbers::Sent(numbers_from(1, association)?, Box::new(Unmarked::default()))
+                }
+            });
         };
-        let (file, first) = MarkFile::open(&marks::of_key(Path::new(key))?, fingerprint)?;
-        let mut numbers = numbers_from(first, association)?;
-        if let Some(mark) = numbers.wanted_mark() {
-            file.write(mark).map_err(|error| format!("{}: {error}", file.path().display()))?;
+        let kind = mark_kind(association);
+        let (file, next) = MarkFile::open(kind, &kind.of_key(Path::new(key))?, fingerprint)?;
+        let mut numbers = numbers_from(next, association)?;
+        if is_inbound {
+            file.write_first(next)?;
+            return Ok(AssociationNumbers::Received(
+                next - 1,
+                Box::new(self.writer.received(file, next - 1)),
+            ));
+        }
+        let wanted = numbers.wanted_mark();
+        if let Some(mark) = wanted {
+            file.write_first(mark)?;
             numbers.reserve(mark);
         }
-        Ok((numbers, Box::new(self.writer.mark(file))))
+        let writer = self.writer.sent(file, wanted.unwrap_or(next));
+        Ok(AssociationNumbers::Sent(numbers, Box::new(writer)))
     }
 }
 
-/// The numbers of an association from the first that nobody can have used.
+fn mark_kind(association: &AssociationPlan) -> MarkKind {
+    if association.is_inbound { MarkKind::Received } else { MarkKind::Sent }
+}
+
+/// The numbers of an association from the first that nobody can have used, or received.
 ///
 /// # Errors
 /// If there is none left.

@@ -12,7 +12,7 @@ use weir_ipsec::tunnel::Tunnel;
 use weir_path::assembly::Shares;
 use weir_path::deal;
 use weir_path::esp::marks::SequenceMark;
-use weir_path::esp::plan::{AssociationKey, AssociationPlan, EspChange};
+use weir_path::esp::plan::{AssociationKey, AssociationNumbers, AssociationPlan, EspChange};
 use weir_path::frames::Frames;
 use weir_path::owners::Owners;
 use weir_path::plan::{Plan, StageKind};
@@ -80,10 +80,12 @@ fn key(association: &AssociationPlan, depths: &StackDepths) -> AssociationKey {
     let material = KeyMaterial::new(algorithm, &vec![(spi ^ spi >> 8) as u8; algorithm.key_len()]).unwrap();
     let numbers = SequenceNumbers::from_mark(1, is_extended, AHEAD);
     let probe = StackProbe { safe: 1 + AHEAD, depths: Arc::clone(depths), spi };
-    let is_outbound = !association.is_inbound;
     AssociationKey {
         transform: Transform::new(algorithm, &material).unwrap(),
-        numbers: is_outbound.then(|| (numbers, Box::new(probe) as Box<dyn SequenceMark>)),
+        numbers: match association.is_inbound {
+            true => AssociationNumbers::unmarked(),
+            false => AssociationNumbers::Sent(numbers, Box::new(probe)),
+        },
     }
 }
 

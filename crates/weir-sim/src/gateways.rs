@@ -12,7 +12,8 @@ use weir_ipsec::sequence::SequenceNumbers;
 use weir_ipsec::tunnel::OuterDontFragment;
 use weir_path::esp::marks::{SequenceMark, Unmarked};
 use weir_path::esp::plan::{
-    AssociationKey, AssociationPlan, EspChange, EspDispatch, EspPlan, PolicyPlan, PolicyVerb,
+    AssociationKey, AssociationNumbers, AssociationPlan, EspChange, EspDispatch, EspPlan, PolicyPlan,
+    PolicyVerb,
 };
 use weir_path::plan::{StageKind, StagePlan};
 
@@ -83,10 +84,13 @@ pub fn keys(stage: &StagePlan, mut mark: Option<Box<dyn SequenceMark>>) -> EspCh
         let AssociationPlan { algorithm, spi, is_extended, .. } = *association;
         let material = KeyMaterial::new(algorithm, &vec![spi as u8; algorithm.key_len()]);
         let ahead = if mark.is_some() { AHEAD_ASKED } else { AHEAD };
-        let numbers = (!association.is_inbound).then(|| {
-            let mark = mark.take().unwrap_or_else(|| Box::new(Unmarked::default()));
-            (SequenceNumbers::from_mark(1, is_extended, ahead), mark)
-        });
+        let numbers = match association.is_inbound {
+            true => AssociationNumbers::unmarked(),
+            false => {
+                let mark = mark.take().unwrap_or_else(|| Box::new(Unmarked::default()));
+                AssociationNumbers::Sent(SequenceNumbers::from_mark(1, is_extended, ahead), mark)
+            }
+        };
         let material = material.expect("as long as the algorithm's keys are");
         let transform = Transform::new(algorithm, &material).expect("a key of this algorithm");
         Some(AssociationKey { transform, numbers })

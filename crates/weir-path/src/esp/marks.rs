@@ -1,7 +1,8 @@
-//! The marks of sequence numbers, as an ESP stage asks for them.
+//! The marks of sequence numbers, as an ESP stage asks for them: of what it sends, and of what it has received.
 //!
 //! Rule: a number below a mark is used only when [`SequenceMark::safe`] has told that mark. Nothing waits here: another thread writes
-//! marks, and the stage keeps the packets that come before it has.
+//! marks, and the stage keeps the packets that come before it has. The mark of what was received is written behind, and no packet waits for
+//! it.
 
 use std::fmt;
 
@@ -15,9 +16,19 @@ pub trait SequenceMark: fmt::Debug + Send {
     fn end(&mut self, next: u64);
 }
 
+/// The writer of the highest number that one association has received. The association has ended when it is dropped.
+pub trait ReceivedMark: fmt::Debug + Send {
+    /// Tells the highest number that was proven.
+    fn received(&mut self, highest: u64);
+}
+
 /// The mark of associations whose numbers need none because they have no key: every mark is safe at once.
 #[derive(Debug, Default)]
 pub struct Unmarked(u64);
+
+impl ReceivedMark for Unmarked {
+    fn received(&mut self, _: u64) {}
+}
 
 impl SequenceMark for Unmarked {
     fn want(&mut self, mark: u64) {

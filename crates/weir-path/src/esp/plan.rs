@@ -14,7 +14,7 @@ use weir_ipsec::policy::Selector;
 use weir_ipsec::sequence::SequenceNumbers;
 use weir_ipsec::tunnel::{OuterDontFragment, Tunnel};
 
-use super::marks::SequenceMark;
+use super::marks::{ReceivedMark, SequenceMark, Unmarked};
 
 /// The plan of an ESP stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -145,8 +145,24 @@ pub struct EspChange {
 pub struct AssociationKey {
     /// The algorithm with its key.
     pub transform: Transform,
-    /// The numbers of an outbound association, and the writer of their mark.
-    pub numbers: Option<(SequenceNumbers, Box<dyn SequenceMark>)>,
+    /// The numbers to begin with.
+    pub numbers: AssociationNumbers,
+}
+
+/// The numbers that an association begins with, and the writer of their mark.
+#[derive(Debug)]
+pub enum AssociationNumbers {
+    /// Those that an outbound association may send.
+    Sent(SequenceNumbers, Box<dyn SequenceMark>),
+    /// The highest that an inbound association received at an earlier start, or 0.
+    Received(u64, Box<dyn ReceivedMark>),
+}
+
+impl AssociationNumbers {
+    /// The numbers of an inbound association that nobody keeps a mark of.
+    pub fn unmarked() -> AssociationNumbers {
+        AssociationNumbers::Received(0, Box::new(Unmarked::default()))
+    }
 }
 
 impl AssociationPlan {

@@ -15,8 +15,8 @@ use weir_ipsec::replay::ReplayWindow;
 use weir_ipsec::room::Room;
 
 use super::keepalive::Keepalive;
-use super::marks::SequenceMark;
-use super::plan::{AssociationKey, AssociationPlan};
+use super::marks::{ReceivedMark, SequenceMark};
+use super::plan::{AssociationKey, AssociationNumbers, AssociationPlan};
 
 /// An association as it runs.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ pub struct RunningAssociation {
 
 #[derive(Debug)]
 enum State {
-    In(Box<Inbound>),
+    In(Box<Inbound>, Box<dyn ReceivedMark>),
     Out(Box<Outbound>, Marking),
 }
 
@@ -49,7 +49,7 @@ impl RunningAssociation {
     /// An association that begins.
     ///
     /// # Panics
-    /// If an outbound association has no numbers.
+    /// If the numbers are those of the other direction.
     pub(super) fn new(
         plan: AssociationPlan,
         key: AssociationKey,
@@ -57,12 +57,16 @@ impl RunningAssociation {
         now_ns: u64,
     ) -> RunningAssociation {
         let settings = plan.settings(key.transform);
-        let state = if plan.is_inbound {
-            State::In(Box::new(Inbound::new(settings, ReplayWindow::new(plan.window), now_ns)))
-        } else {
-            let (numbers, mark) = key.numbers.expect("an outbound association has numbers");
-            let outbound = Outbound::new(settings, numbers, now_ns);
-            State::Out(Box::new(outbound), Marking { mark, wanted: 0 })
+        let state = match key.numbers {
+            AssociationNumbers::Received(highest, mark) if plan.is_inbound => {
+                let window = ReplayWindow::after(plan.window, highest);
+                State::In(Box::new(Inbound::new(settings, window, now_ns)), mark)
+            }
+            AssociationNumbers::Sent(numbers, mark) if !plan.is_inbound => {
+                let outbound = Outbound::new(settings, numbers, now_ns);
+                State::Out(Box::new(outbound), Marking { mark, wanted: 0 })
+            }
+            _ => panic!("the numbers of {} are those of the other direction", plan.name),
         };
         let keepalive = Keepalive::new(&plan);
         RunningAssociation {
@@ -93,7 +97,7 @@ impl RunningAssociation {
     /// The packets and bytes that passed.
     pub fn usage(&self) -> Usage {
         match &self.state {
-            State::In(inbound) => inbound.usage(),
+            State::In(inbound, _) => inbound.usage(),
             State::Out(outbound, _) => outbound.usage(),
         }
     }
@@ -101,7 +105,7 @@ impl RunningAssociation {
     /// The age of the association, by its limits.
     pub fn age(&self, now_ns: u64) -> Age {
         match &self.state {
-            State::In(inbound) => inbound.age(now_ns),
+            State::In(inbound, _) => inbound.age(now_ns),
             State::Out(outbound, _) => outbound.age(now_ns),
         }
     }
@@ -110,7 +114,7 @@ impl RunningAssociation {
     #[inline]
     pub(super) fn is_over(&self, now_ns: u64) -> bool {
         match &self.state {
-            State::In(inbound) => inbound.is_over(now_ns),
+            State::In(inbound, _) => inbound.is_over(now_ns),
             State::Out(outbound, _) => outbound.is_over(now_ns),
         }
     }
@@ -124,7 +128,7 @@ impl RunningAssociation {
         headers: &IpHeaders,
     ) -> Result<usize, DropReason> {
         let encapsulation = match &self.state {
-            State::In(inbound) => inbound.encapsulation(),
+            State::In(inbound, _) => inbound.encapsulation(),
             State::Out(outbound, _) => outbound.encapsulation(),
         };
         let header_len = if self.plan.is_tunnel { 0 } else { headers.staying(packet)?.end() };
@@ -134,7 +138,7 @@ impl RunningAssociation {
     /// Returns whether all numbers of its key are used, so that no more packets can be sealed by it.
     pub fn is_exhausted(&self) -> bool {
         match &self.state {
-            State::In(_) => false,
+            State::In(..) => false,
             State::Out(outbound, _) => outbound.numbers().left() == 0,
         }
     }
@@ -142,7 +146,7 @@ impl RunningAssociation {
     /// The highest number that was sent, or proven.
     pub fn highest(&self) -> u64 {
         match &self.state {
-            State::In(inbound) => inbound.highest(),
+            State::In(inbound, _) => inbound.highest(),
             State::Out(outbound, _) => outbound.numbers().next() - 1,
         }
     }
@@ -186,7 +190,11 @@ impl RunningAssociation {
         now_ns: u64,
     ) -> Result<IpHeaders, DropReason> {
         match &mut self.state {
-            State::In(inbound) => inbound.open(room, located, now_ns),
+            State::In(inbound, mark) => {
+                let opened = inbound.open(room, located, now_ns);
+                mark.received(inbound.highest());
+                opened
+            }
             State::Out(..) => Err(DropReason::EspNoAssociation),
         }
     }
@@ -194,7 +202,7 @@ impl RunningAssociation {
     /// The associated data that a packet is to prove, if its number may be received now.
     pub(super) fn admit(&self, located: &Located, now_ns: u64) -> Result<Associated, DropReason> {
         match &self.state {
-            State::In(inbound) => inbound.admit(located, now_ns),
+            State::In(inbound, _) => inbound.admit(located, now_ns),
             State::Out(..) => Err(DropReason::EspNoAssociation),
         }
     }
@@ -209,10 +217,12 @@ impl RunningAssociation {
     ) -> Result<IpHeaders, DropReason> {
         match &mut self.state {
             // The association may have expired since the packet was given, by time or by the packets that passed.
-            State::In(inbound) if inbound.is_over(now_ns) => Err(DropReason::EspExpired),
-            State::In(inbound) => {
+            State::In(inbound, _) if inbound.is_over(now_ns) => Err(DropReason::EspExpired),
+            State::In(inbound, mark) => {
                 let verified = located.verified(inbound.algorithm())?;
-                inbound.accept(room, verified, sequence)
+                let accepted = inbound.accept(room, verified, sequence);
+                mark.received(inbound.highest());
+                accepted
             }
             State::Out(..) => Err(DropReason::EspNoAssociation),
         }
@@ -221,7 +231,7 @@ impl RunningAssociation {
     /// The algorithm with its key, for sealers that seal or open elsewhere.
     pub(super) fn transform(&self) -> &Arc<Transform> {
         match &self.state {
-            State::In(inbound) => inbound.transform(),
+            State::In(inbound, _) => inbound.transform(),
             State::Out(outbound, _) => outbound.transform(),
         }
     }

@@ -12,8 +12,8 @@ use weir_ipsec::sequence::SequenceNumbers;
 use weir_ipsec::tunnel::OuterDontFragment;
 use weir_ring::pool::Pool;
 
-use super::marks::SequenceMark;
-use super::plan::{AssociationKey, AssociationPlan, EspDispatch, EspPlan, PolicyPlan};
+use super::marks::{ReceivedMark, SequenceMark};
+use super::plan::{AssociationKey, AssociationNumbers, AssociationPlan, EspDispatch, EspPlan, PolicyPlan};
 use super::*;
 
 const AHEAD: u64 = 8;
@@ -26,6 +26,13 @@ const HOSTS: [[u8; 4]; 2] = [[10, 1, 0, 2], [10, 2, 0, 2]];
 struct Disk {
     wanted: Arc<AtomicU64>,
     safe: Arc<AtomicU64>,
+    received: Arc<AtomicU64>,
+}
+
+impl ReceivedMark for Disk {
+    fn received(&mut self, highest: u64) {
+        self.received.store(highest, Ordering::Relaxed);
+    }
 }
 
 impl Disk {
@@ -99,20 +106,23 @@ fn plan(own: usize, lifetime: Lifetime) -> EspPlan {
     }
 }
 
-fn key(from: usize, numbers: Option<(SequenceNumbers, Box<dyn SequenceMark>)>) -> Option<AssociationKey> {
+fn key(from: usize, numbers: AssociationNumbers) -> Option<AssociationKey> {
     let algorithm = Algorithm::Aes128Gcm;
     let material = KeyMaterial::new(algorithm, &vec![from as u8; algorithm.key_len()]).unwrap();
     Some(AssociationKey { transform: Transform::new(algorithm, &material).unwrap(), numbers })
+}
+
+fn sent(disk: &Disk) -> AssociationNumbers {
+    AssociationNumbers::Sent(SequenceNumbers::from_mark(1, true, AHEAD), Box::new(disk.clone()))
 }
 
 impl Gateway {
     fn new(own: usize, lifetime: Lifetime) -> Gateway {
         let disk = Disk::default();
         let mut esp = Esp::new(&plan(own, lifetime));
-        let numbers = |from: usize| -> Option<(SequenceNumbers, Box<dyn SequenceMark>)> {
-            (from == own).then(|| {
-                (SequenceNumbers::from_mark(1, true, AHEAD), Box::new(disk.clone()) as Box<dyn SequenceMark>)
-            })
+        let numbers = |from: usize| match from == own {
+            true => sent(&disk),
+            false => AssociationNumbers::Received(0, Box::new(disk.clone())),
         };
         let keys = (0..2).map(|from| key(from, numbers(from))).collect();
         esp.change(EspChange { plan: plan(own, lifetime), keys }, 0);
@@ -290,8 +300,7 @@ fn an_association_ends_and_its_successor_goes_on() {
     plan.policies[0].associations.push("next".into());
     let disk = Disk::default();
     disk.safe.store(1 + AHEAD, Ordering::Relaxed);
-    let numbers = (SequenceNumbers::from_mark(1, true, AHEAD), Box::new(disk) as Box<dyn SequenceMark>);
-    one.esp.change(EspChange { plan, keys: vec![None, None, key(2, Some(numbers))] }, 1);
+    one.esp.change(EspChange { plan, keys: vec![None, None, key(2, sent(&disk))] }, 1);
     let (verdict, sealed) = one.process(INSIDE, &clear, 2);
     assert_eq!((verdict, &sealed[LINK_LEN + 20..LINK_LEN + 24]), (INSIDE_OUT, &[0, 0, 0x20, 0][..]));
     assert_eq!(one.esp.associations()[0].usage().packets, 2);

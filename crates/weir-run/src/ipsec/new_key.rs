@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! DIRECTORY/FINGERPRINT.key            the digits, which only their owner may read
-//! DIRECTORY/FINGERPRINT.key.sequence   of one that seals, its mark (`ipsec/marks.rs`)
+//! DIRECTORY/FINGERPRINT.key.sequence   of one that seals, its mark (`ipsec/mark_file.rs`)
 //! ```
 //!
 //! Rule: a file is called by its key, so the same key finds its mark again, for any association and however often it comes, and no number
@@ -19,7 +19,8 @@ use std::path::{Path, PathBuf};
 use weir_ipsec::algorithm::Algorithm;
 use zeroize::Zeroizing;
 
-use super::{key_file, marks};
+use super::key_file;
+use super::mark_file::MarkKind;
 
 /// The mark of a key that was never used.
 const UNUSED: &str = "1\n";
@@ -76,13 +77,14 @@ impl NewKey {
         if !self.is_inbound {
             // First: a key without a mark is refused by the datapath that runs it; a mark of no number, left by one who was cut off, is as
             // good.
-            let mark = marks::path(&self.path);
+            let mark = MarkKind::Sent.path(&self.path);
             match mark.try_exists() {
                 Ok(false) => {
                     create(&mark, UNUSED).map_err(|error| format!("beside it {}: {error}", mark.display()))?
                 }
                 // A mark that is there is not ours to replace.
-                _ => marks::check(&mark, Some(self.fingerprint))
+                _ => MarkKind::Sent
+                    .check(&mark, Some(self.fingerprint))
                     .map(drop)
                     .map_err(|why| format!("beside it {why}"))?,
             }

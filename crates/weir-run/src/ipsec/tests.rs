@@ -63,8 +63,53 @@ fn esp(associations: Vec<AssociationPlan>) -> [(usize, EspPlan); 1] {
 fn first_number(keys: &mut EspKeys, wanted: &[(usize, EspPlan)]) -> Result<u64, String> {
     let mut prepared = keys.prepare(wanted)?;
     keys.note(&prepared[0]);
-    let (numbers, _) = prepared.remove(0).change.keys.remove(0).unwrap().numbers.unwrap();
-    Ok(numbers.next())
+    Ok(match prepared.remove(0).change.keys.remove(0).unwrap().numbers {
+        AssociationNumbers::Sent(numbers, _) => numbers.next(),
+        AssociationNumbers::Received(highest, _) => highest + 1,
+    })
+}
+
+/// The mark of what was received says after an end what was told last, and after a kill what was told a second ago.
+#[test]
+fn a_start_knows_what_one_before_received() {
+    let folder = Folder::new("received");
+    let key = folder.key("in.key", 1);
+    let mark = MarkKind::Received.path(Path::new(&key));
+    let wanted = esp(vec![association("in", true, key.clone())]);
+    let mut keys = EspKeys::default();
+    keys.check(&wanted).unwrap();
+    assert!(!mark.exists(), "a check makes nothing");
+    let prepared = keys.prepare(&wanted).unwrap().remove(0).change.keys.remove(0).unwrap();
+    let AssociationNumbers::Received(0, mut received) = prepared.numbers else { panic!("nothing received") };
+    assert!(EspKeys::default().prepare(&wanted).unwrap_err().contains("another process uses this key"));
+    received.received(77);
+    let says = |next: u64| fs::read_to_string(&mark).unwrap().contains(&format!("next {next:020}\n"));
+    let end_ns = crate::clock::now_ns() + 20_000_000_000;
+    while !says(78) {
+        assert!(crate::clock::now_ns() < end_ns, "the mark is not written");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    received.received(99);
+    drop(received);
+    drop(keys);
+    assert!(says(100));
+    assert_eq!(first_number(&mut EspKeys::default(), &wanted), Ok(100));
+
+    let whole = fs::read_to_string(&mark).unwrap();
+    for text in [&whole[..30], &whole.replace("next", "nxet"), "1\n"] {
+        fs::write(&mark, text).unwrap();
+        let why = EspKeys::default().prepare(&wanted).unwrap_err();
+        assert!(why.contains("damaged") && why.contains("`rm "), "{text:?}: {why}");
+        assert!(EspKeys::default().check(&wanted).is_err());
+    }
+    fs::write(&mark, whole.replace("0100\n", "4294967296\n")).unwrap();
+    assert!(EspKeys::default().check(&wanted).unwrap_err().contains("all sequence numbers"));
+    // Another key in the file has received nothing.
+    folder.key("in.key", 2);
+    assert_eq!(first_number(&mut EspKeys::default(), &wanted), Ok(1));
+    fs::set_permissions(&mark, fs::Permissions::from_mode(0o666)).unwrap();
+    let why = EspKeys::default().check(&wanted).unwrap_err();
+    assert!(why.contains("have packets taken twice"), "{why}");
 }
 
 #[test]
@@ -74,7 +119,7 @@ fn a_start_never_uses_what_one_before_could_have() {
     let wanted = esp(vec![association("out", false, key.clone())]);
     let why = EspKeys::default().prepare(&wanted).unwrap_err();
     assert!(why.contains("is missing") && why.contains("echo 1 >"), "{why}");
-    fs::write(marks::path(Path::new(&key)), "1\n").unwrap();
+    fs::write(MarkKind::Sent.path(Path::new(&key)), "1\n").unwrap();
     let mut firsts = Vec::new();
     for _ in 0..3 {
         firsts.push(first_number(&mut EspKeys::default(), &wanted).unwrap());
@@ -84,7 +129,7 @@ fn a_start_never_uses_what_one_before_could_have() {
     folder.key("out.key", 2);
     let why = EspKeys::default().prepare(&wanted).unwrap_err();
     assert!(why.contains("of another key"), "{why}");
-    fs::write(marks::path(Path::new(&key)), "nonsense").unwrap();
+    fs::write(MarkKind::Sent.path(Path::new(&key)), "nonsense").unwrap();
     assert!(EspKeys::default().prepare(&wanted).unwrap_err().contains("says no sequence number"));
 }
 
@@ -93,7 +138,7 @@ fn a_start_never_uses_what_one_before_could_have() {
 fn a_damaged_mark_uses_its_key_up() {
     let folder = Folder::new("damaged");
     let key = folder.key("out.key", 1);
-    let mark = marks::path(Path::new(&key));
+    let mark = MarkKind::Sent.path(Path::new(&key));
     let wanted = esp(vec![association("out", false, key)]);
     fs::write(&mark, "1\n").unwrap();
     first_number(&mut EspKeys::default(), &wanted).unwrap();
@@ -120,7 +165,7 @@ fn a_key_has_one_mark_under_all_links() {
     use std::os::unix::fs::symlink;
     let (folder, links) = (Folder::new("meant"), Folder::new("links"));
     let key = folder.key("out.key", 1);
-    let mark = marks::path(Path::new(&key));
+    let mark = MarkKind::Sent.path(Path::new(&key));
     fs::write(&mark, "1\n").unwrap();
     let (one, two, around) = (links.0.join("one.key"), links.0.join("two.key"), links.0.join("around"));
     symlink(&key, &one).unwrap();
@@ -132,15 +177,15 @@ fn a_key_has_one_mark_under_all_links() {
         firsts.push(first_number(&mut EspKeys::default(), &wanted).unwrap());
     }
     assert_eq!(firsts, [0, 1, 2, 3].map(|starts| 1 + starts * AHEAD_SHORT));
-    assert!(!marks::path(&one).exists());
+    assert!(!MarkKind::Sent.path(&one).exists());
 
     // A mark that is left beside a link says numbers that may have been used.
-    fs::write(marks::path(&one), "70000000\n").unwrap();
+    fs::write(MarkKind::Sent.path(&one), "70000000\n").unwrap();
     let wanted = esp(vec![association("out", false, one.display().to_string())]);
     let why = EspKeys::default().prepare(&wanted).unwrap_err();
     assert!(why.contains("beside a link counts for nobody") && why.contains("otherwise `rm"), "{why}");
     assert!(EspKeys::default().check(&wanted).is_err());
-    fs::rename(marks::path(&one), &mark).unwrap();
+    fs::rename(MarkKind::Sent.path(&one), &mark).unwrap();
     assert_eq!(first_number(&mut EspKeys::default(), &wanted), Ok(70_000_000));
 
     // A user who may write in the directory of the key file may exchange its mark.
@@ -154,7 +199,7 @@ fn a_key_has_one_mark_under_all_links() {
 fn marks_and_keys_that_others_may_change_are_refused() {
     let folder = Folder::new("owners");
     let key = folder.key("out.key", 1);
-    let mark = marks::path(Path::new(&key));
+    let mark = MarkKind::Sent.path(Path::new(&key));
     fs::write(&mark, "1").unwrap();
     let wanted = esp(vec![association("out", false, key.clone())]);
     for mode in [0o666, 0o620, 0o602] {
@@ -186,7 +231,7 @@ fn marks_and_keys_that_others_may_change_are_refused() {
 fn a_key_is_one_associations() {
     let folder = Folder::new("keys");
     let (one, two) = (folder.key("one.key", 1), folder.key("two.key", 2));
-    fs::write(marks::path(Path::new(&one)), "1").unwrap();
+    fs::write(MarkKind::Sent.path(Path::new(&one)), "1").unwrap();
     let both = |second: &str| {
         esp(vec![association("out", false, one.clone()), association("in", true, second.into())])
     };

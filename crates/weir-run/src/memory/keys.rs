@@ -5,7 +5,7 @@
 use weir_ipsec::algorithm::{KeyMaterial, Transform};
 use weir_ipsec::sequence::SequenceNumbers;
 use weir_path::esp::marks::Unmarked;
-use weir_path::esp::plan::{AssociationKey, AssociationPlan, EspChange};
+use weir_path::esp::plan::{AssociationKey, AssociationNumbers, AssociationPlan, EspChange};
 use weir_path::plan::{Plan, StageKind};
 
 use crate::ipsec::marks::AHEAD;
@@ -27,7 +27,12 @@ fn key(association: &AssociationPlan) -> AssociationKey {
     let material = KeyMaterial::new(algorithm, &bytes).expect("as long as the algorithm's keys are");
     AssociationKey {
         transform: Transform::new(algorithm, &material).expect("a key of this algorithm"),
-        numbers: (!is_inbound)
-            .then(|| (SequenceNumbers::from_mark(1, is_extended, AHEAD), Box::new(Unmarked::default()) as _)),
+        numbers: match is_inbound {
+            true => AssociationNumbers::unmarked(),
+            false => {
+                let numbers = SequenceNumbers::from_mark(1, is_extended, AHEAD);
+                AssociationNumbers::Sent(numbers, Box::new(Unmarked::default()))
+            }
+        },
     }
 }

@@ -44,7 +44,8 @@ enum SaCommand {
 A key is of one user from its first packet to its last: one with which the
 kernel has sent is refused, and from the import on it is Weir's. A key's file
 is called by its fingerprint. Of what goes out KEY.sequence is written beside
-KEY, once; `weir up` keeps it. `weir sa follow` does it live.
+KEY, once; `weir up` keeps it, and KEY.received of what comes in.
+`weir sa follow` does it live.
 
 Left out are associations that IKE still negotiates, policies of sockets and
 of direction fwd, marks and interface numbers (if_id). Refused with their line

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use weir_ipsec::algorithm::Algorithm;
-use weir_path::esp::plan::EspDispatch;
+use weir_path::esp::plan::{AssociationNumbers, EspDispatch};
 
 use super::*;
 use crate::ipsec::EspKeys;
+use crate::ipsec::mark_file::MarkKind;
 use crate::ipsec::tests::Folder;
 
 /// A name and a message a line.
@@ -296,7 +297,7 @@ fn an_association_that_moves_ends_before_it_begins() {
     assert_eq!(before.steps(&empty()).len(), 1);
     let running = before.plan;
     let file = PathBuf::from(running.associations[0].key_file.clone().unwrap());
-    let mark = crate::ipsec::marks::path(&file);
+    let mark = MarkKind::Sent.path(&file);
     assert_eq!((fs::read_to_string(&mark).unwrap(), file.exists()), ("1\n".into(), true));
 
     hear(&mut follower, &messages["flushsa"]);
@@ -318,7 +319,10 @@ fn an_association_that_moves_ends_before_it_begins() {
         let prepared = keys.prepare(&[(0, plan.clone())])?;
         prepared.iter().for_each(|prepared| keys.note(prepared));
         let key = prepared[0].change.keys.first().and_then(Option::as_ref);
-        Ok(key.and_then(|key| key.numbers.as_ref()).map(|(numbers, _)| numbers.next()))
+        Ok(key.map(|key| match &key.numbers {
+            AssociationNumbers::Sent(numbers, _) => numbers.next(),
+            AssociationNumbers::Received(highest, _) => highest + 1,
+        }))
     };
     assert_eq!(change(&running), Ok(Some(1)));
     assert!(change(after).unwrap_err().contains("has the key that \"out-00001001\" has or had"));

@@ -8,7 +8,7 @@ use weir_path::esp::plan::PolicyVerb;
 use weir_path::plan::StageKind;
 
 use super::*;
-use crate::ipsec::marks;
+use crate::ipsec::mark_file::MarkKind;
 use crate::ipsec::tests::Folder;
 use crate::topology;
 use crate::topology::write::plan::write_esp;
@@ -318,33 +318,33 @@ fn key_files_are_made_once() {
     let [out, back] = [0, 1].map(|of| PathBuf::from(import.plan.associations[of].key_file.clone().unwrap()));
     assert_eq!(fs::read_to_string(&out).unwrap(), KEY);
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-    assert_eq!([mode(&out), mode(&back), mode(&marks::path(&out))], [0o600; 3]);
-    assert!(!marks::path(&back).exists());
+    assert_eq!([mode(&out), mode(&back), mode(&MarkKind::Sent.path(&out))], [0o600; 3]);
+    assert!(!MarkKind::Sent.path(&back).exists());
     // A mark that `weir up` has written since stays, also where the key was removed meanwhile.
     let fingerprint = out.file_stem().unwrap().to_str().unwrap();
     let mark = format!("weir sequence\nnext 00000000000000005001\nkey {fingerprint}\n");
-    fs::write(marks::path(&out), &mark).unwrap();
+    fs::write(MarkKind::Sent.path(&out), &mark).unwrap();
     read(&printed()).write_keys().unwrap();
     fs::remove_file(&out).unwrap();
     read(&printed()).write_keys().unwrap();
     assert_eq!(
-        (fs::read_to_string(marks::path(&out)).unwrap(), fs::read_to_string(&out).unwrap()),
+        (fs::read_to_string(MarkKind::Sent.path(&out)).unwrap(), fs::read_to_string(&out).unwrap()),
         (mark, KEY.into())
     );
     // Another key under the same SPI has a file and a mark of its own.
     let other = read(&printed().replace(KEY, &OTHER.replace('1', "2")));
     other.write_keys().unwrap();
     let other = PathBuf::from(other.plan.associations[0].key_file.clone().unwrap());
-    assert!(other != out && fs::read_to_string(marks::path(&other)).unwrap() == "1\n");
+    assert!(other != out && fs::read_to_string(MarkKind::Sent.path(&other)).unwrap() == "1\n");
     // Neither a key nor a mark is replaced that is something else.
     fs::write(&out, OTHER).unwrap();
     let why = read(&printed()).write_keys().unwrap_err();
     assert!(why.contains("this is another key") && fs::read_to_string(&out).unwrap() == OTHER, "{why}");
     fs::remove_file(&out).unwrap();
-    fs::write(marks::path(&out), [0xff]).unwrap();
+    fs::write(MarkKind::Sent.path(&out), [0xff]).unwrap();
     let why = read(&printed()).write_keys().unwrap_err();
     assert!(why.contains("beside it") && why.contains("says no sequence number"), "{why}");
-    assert_eq!(fs::read(marks::path(&out)).unwrap(), [0xff]);
+    assert_eq!(fs::read(MarkKind::Sent.path(&out)).unwrap(), [0xff]);
     assert!(!out.exists());
     // Nothing is left of a file that cannot be made: here its name is a directory's.
     let taken = folder.0.join("taken.key");
