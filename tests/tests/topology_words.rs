@@ -54,7 +54,7 @@ fn invalid_files_are_refused_with_their_place() -> Result<()> {
         let mut command = Command::new(weir_binary()?);
         let done = run(command.current_dir(invalid()).args(["check", &format!("{name}.toml")]), PATIENCE)?;
         let expected = std::fs::read_to_string(invalid().join(format!("{name}.told"))).unwrap_or_default();
-        if done.status.code() != Some(1) || done.stderr != expected || !done.stdout.is_empty() {
+        if done.status.code() != Some(2) || done.stderr != expected || !done.stdout.is_empty() {
             wrong.push(format!("{name}: {}\n{}expected\n{expected}", done.status, done.stderr));
         }
     }

@@ -89,12 +89,15 @@ fn fail(failure: Failure) -> ExitCode {
 fn explain(error: &clap::Error) -> ExitCode {
     let printed = error.print();
     if error.use_stderr() {
-        return ExitCode::from(2);
+        return ExitCode::from(BAD_INPUT);
     }
     output::written(printed).map_or_else(fail, |()| ExitCode::SUCCESS)
 }
 
-/// A command that did not succeed: 1 for a failure, 2 for a wrong command line, 126 and 127 for a program that cannot be run.
+/// The status of a wrong command line or file.
+const BAD_INPUT: u8 = 2;
+
+/// A command that did not succeed: 1 for a failure, 2 for a wrong command line or file, 126 and 127 for a program that cannot be run.
 struct Failure {
     message: String,
     code: u8,
@@ -102,7 +105,7 @@ struct Failure {
 
 impl Failure {
     fn usage(message: impl ToString) -> Failure {
-        Failure { message: message.to_string(), code: 2 }
+        Failure { message: message.to_string(), code: BAD_INPUT }
     }
 }
 

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use weir_run::topology::{self, Topology};
 
-use crate::{Outcome, human, output, text};
+use crate::{BAD_INPUT, Outcome, human, output, text};
 
 /// Check a file of limits, or of ports and what joins them, without touching anything; everything wrong is said with its line.
 #[derive(clap::Args)]
@@ -16,8 +16,8 @@ use crate::{Outcome, human, output, text};
 ", include_str!("file-help.txt"), "
 ", include_str!("path-help.txt"), "
 Whether the interfaces are there, `weir apply --dry-run` says of limits,
-and `weir up` of ports; it also reads the key files. The status is 1
-where something is wrong."))]
+and `weir up` of ports; it also reads the key files. The status is 2
+where something is wrong, as that of those commands."))]
 pub struct CheckArguments {
     /// The file
     #[arg(required_unless_present = "schema")]
@@ -41,7 +41,7 @@ pub fn run(arguments: &CheckArguments) -> Outcome {
         }
         Err(told) => {
             told.iter().for_each(|what| output::say(format_args!("weir: {what}")));
-            Ok(ExitCode::FAILURE)
+            Ok(ExitCode::from(BAD_INPUT))
         }
     }
 }
