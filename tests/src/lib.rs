@@ -8,6 +8,7 @@ pub mod chaos;
 pub mod classes;
 pub mod crowd;
 pub mod exchange;
+pub mod gateways;
 pub mod harness;
 pub mod host;
 pub mod kernel;

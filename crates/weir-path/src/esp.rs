@@ -470,7 +470,8 @@ impl Esp {
     }
 
     /// Writes the ICMP message to the sender of a packet that is too long into the front of `room`; returns its length, or none if the
-    /// sender is not told.
+    /// sender is not told. It comes from the packet's destination: a router inside may have the gateway's address, and drop what another
+    /// sends from it.
     pub(crate) fn tell_too_long(
         &mut self,
         frame: &[u8],
@@ -481,12 +482,11 @@ impl Esp {
         let (link, ip) = frame.split_at_checked(LINK_LEN)?;
         let family = IpFamily::of(ip).ok()?;
         let destination = address(destination_of(ip, family))?;
-        let own = self.addresses.iter().copied().find(|own| own.is_ipv4() == destination.is_ipv4());
         if !self.errors.admit(now_ns) {
             return None;
         }
         let (own_link, error) = room.split_at_mut_checked(LINK_LEN)?;
-        let len = icmp::tell_sender(error, Fault::TooLong(mtu_bytes), own.unwrap_or(destination), ip)?;
+        let len = icmp::tell_sender(error, Fault::TooLong(mtu_bytes), destination, ip)?;
         own_link[..6].copy_from_slice(&link[6..12]);
         own_link[6..12].copy_from_slice(&link[..6]);
         own_link[12..].copy_from_slice(&link[12..]);

@@ -62,6 +62,11 @@ pub struct PreparedEsp {
 }
 
 impl EspKeys {
+    /// No associations yet; `tell` is told what happens to the marks of those that come.
+    pub fn telling(tell: fn(String)) -> EspKeys {
+        EspKeys { writer: MarkWriter::telling(tell), ..EspKeys::default() }
+    }
+
     /// The changes with which the ESP stages of a plan begin.
     ///
     /// # Errors
@@ -125,6 +130,7 @@ impl EspKeys {
     /// If a key or a mark is wrong, with the reason; nothing has changed then.
     pub fn prepare(&mut self, wanted: &[(usize, EspPlan)]) -> Result<Vec<PreparedEsp>, String> {
         self.check(wanted)?;
+        self.writer.settle();
         let mut seen = self.running_keys();
         let mut all = Vec::new();
         for (stage, plan) in wanted {

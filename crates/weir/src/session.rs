@@ -118,7 +118,7 @@ impl Running {
             .map(|_| Bell::new().map(Arc::new))
             .collect::<io::Result<_>>()
             .doing(|| "making the doorbell (BPF ring buffer, Linux 5.8 or newer)".into())?;
-        let mut keys = EspKeys::default();
+        let mut keys = EspKeys::telling(output::warn);
         let prepared = keys.prepare_all(&config.plan)?;
         let opened = Datapath::open(config, &bells, &mut *guardian, eye.clone(), now_ns());
         let Datapath { mut parts, constants, pairs, opener, warnings } = opened?;

@@ -21,19 +21,23 @@
 //! | is of another key, which the file had before | is refused | is made anew |
 //! | is damaged, locked by another process, or another user's to write | is refused | is refused |
 //! | is written | is safe when it is on disk ([`File::sync_all`]) | may be 30 s late when the machine fails, not when the process does |
+//! | is removed or replaced while its key is used | is put back with the number that is safe | is put back |
 //!
 //! Rule: a mark is another key's only if its key line is whole and says so: of a damaged one nobody knows the numbers, and no mark may be
-//! made anew for its key.
+//! made anew for its key. A mark is made whole, under another name, so that an empty one is a damaged one.
 //!
-//! Owner: the process that has the key, by a lock. Limits: a file that is copied with its key to another machine tells both the same; a key
-//! that comes back into its file after another has received nothing.
+//! Owner: the process that has the key, by a lock. Limits: a file that is copied with its key, to another machine or beside it, tells both
+//! the same; a key that comes back into its file after another has received nothing; a mark that is replaced in the second before a kill
+//! stays.
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::key_file;
+use super::new_key::create;
 
 const BYTES_MAX: usize = 256;
 
@@ -82,13 +86,22 @@ impl MarkKind {
     /// # Errors
     /// If there is no mark of this key that could be used, with the reason.
     pub fn check(self, path: &Path, fingerprint: Option<[u8; 16]>) -> Result<u64, String> {
-        let file = match File::open(path) {
-            Err(error) if self == MarkKind::Received && error.kind() == io::ErrorKind::NotFound => {
-                return Ok(1);
-            }
-            opened => opened.map_err(|error| self.missing(path, &error))?,
-        };
+        if self.is_begun(path) {
+            return Ok(1);
+        }
+        check_regular(path)?;
+        let file = File::open(path).map_err(|error| self.missing(path, &error))?;
         self.read(&file, path, &fingerprint.unwrap_or_default())
+    }
+
+    /// Returns whether there is no mark yet, and none is needed.
+    fn is_begun(self, path: &Path) -> bool {
+        self == MarkKind::Received
+            && path.symlink_metadata().is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+    }
+
+    fn text(self, next: u64, fingerprint: [u8; 16]) -> String {
+        format!("{}next {next:020}\nkey {:032x}\n", self.first_line(), u128::from_be_bytes(fingerprint))
     }
 
     fn first_line(self) -> &'static str {
@@ -140,8 +153,6 @@ impl MarkKind {
         };
         let Some(lines) = text.strip_prefix(self.first_line()) else {
             return match self {
-                // As it is made.
-                MarkKind::Received if len == 0 => Ok(1),
                 MarkKind::Received => Err(damaged()),
                 MarkKind::Sent => text.trim().parse().ok().filter(|next| *next >= 1).ok_or_else(damaged),
             };
@@ -164,11 +175,21 @@ impl MarkKind {
     }
 }
 
+/// Checks that a mark that is there is a file: a pipe may have no end, or nobody who writes to it.
+fn check_regular(path: &Path) -> Result<(), String> {
+    match std::fs::metadata(path) {
+        Ok(about) if !about.is_file() => {
+            Err(format!("{}: it is not a regular file, and no mark", path.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// The mark of a key, which no other process can use while this one does.
 #[derive(Debug)]
 pub struct MarkFile {
     kind: MarkKind,
-    file: File,
+    file: Mutex<File>,
     path: PathBuf,
     fingerprint: [u8; 16],
 }
@@ -180,30 +201,37 @@ impl MarkFile {
     /// If that number is not known, with the reason.
     pub fn open(kind: MarkKind, path: &Path, fingerprint: [u8; 16]) -> Result<(MarkFile, u64), String> {
         let told = |error: io::Error| format!("{}: {error}", path.display());
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(kind == MarkKind::Received).truncate(false).mode(0o600);
-        let file = options.open(path).map_err(|error| kind.missing(path, &error))?;
+        if kind.is_begun(path) {
+            let made = make(path, &kind.text(1, fingerprint)).map_err(|error| kind.missing(path, &error))?;
+            return Ok((MarkFile { kind, file: made.into(), path: path.into(), fingerprint }, 1));
+        }
+        check_regular(path)?;
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(path)
+            .map_err(|error| kind.missing(path, &error))?;
         if file.try_lock().is_err() {
             return Err(format!("{}: another process uses this key", path.display()));
         }
         let next = kind.read(&file, path, &fingerprint)?;
         // Its user may have made it just now.
-        if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
-            File::open(directory).and_then(|directory| directory.sync_all()).map_err(told)?;
-        }
-        Ok((MarkFile { kind, file, path: path.into(), fingerprint }, next))
+        sync_directory(path).map_err(told)?;
+        Ok((MarkFile { kind, file: file.into(), path: path.into(), fingerprint }, next))
     }
 
-    /// Writes a number. That of what is sent is safe then.
+    /// Writes a number. That of what is sent is safe then. A mark that is not where it was is put back.
     ///
     /// # Errors
     /// Of the disk; the number before is there still, or this one.
     pub fn write(&self, next: u64) -> io::Result<()> {
-        let fingerprint = u128::from_be_bytes(self.fingerprint);
-        let text = format!("{}next {next:020}\nkey {fingerprint:032x}\n", self.kind.first_line());
-        self.file.write_all_at(text.as_bytes(), 0)?;
+        if self.put_back(next)? {
+            return Ok(());
+        }
+        let file = self.file();
+        file.write_all_at(self.kind.text(next, self.fingerprint).as_bytes(), 0)?;
         match self.kind {
-            MarkKind::Sent => self.file.sync_all(),
+            MarkKind::Sent => file.sync_all(),
             MarkKind::Received => Ok(()),
         }
     }
@@ -215,4 +243,50 @@ impl MarkFile {
     pub fn write_first(&self, next: u64) -> Result<(), String> {
         self.write(next).map_err(|error| format!("{}: {error}", self.path.display()))
     }
+
+    /// Puts the mark back if it was removed, or another file is in its place; returns whether it was.
+    ///
+    /// # Errors
+    /// Of the disk, and if another process has the file that is there.
+    pub fn put_back(&self, next: u64) -> io::Result<bool> {
+        let mut file = self.file();
+        let own = file.metadata()?;
+        if std::fs::metadata(&self.path)
+            .is_ok_and(|there| (there.dev(), there.ino()) == (own.dev(), own.ino()))
+        {
+            return Ok(false);
+        }
+        if let Ok(there) = File::open(&self.path) {
+            there.try_lock().map_err(io::Error::other)?;
+        }
+        *file = make(&self.path, &self.kind.text(next, self.fingerprint))?;
+        Ok(true)
+    }
+
+    /// The numbers that it is of.
+    pub fn kind(&self) -> MarkKind {
+        self.kind
+    }
+
+    /// The path of the file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn file(&self) -> MutexGuard<'_, File> {
+        self.file.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Makes a mark, and locks it.
+fn make(path: &Path, text: &str) -> io::Result<File> {
+    let file = create(path, text)?;
+    file.try_lock().map_err(io::Error::other)?;
+    sync_directory(path)?;
+    Ok(file)
+}
+
+fn sync_directory(path: &Path) -> io::Result<()> {
+    let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
+    File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
 }

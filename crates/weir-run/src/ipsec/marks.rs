@@ -6,7 +6,7 @@
 //! | received | each second, if it has changed | says all that was received | what came in the last second may be taken once more |
 //!
 //! Rule: a mark that cannot be written is tried again. Numbers to be sent end meanwhile, and packets wait; what was received waits for no
-//! mark.
+//! mark. A mark that somebody removed or replaced is put back within a second, and that is said.
 //!
 //! Owner: the writer's thread; the numbers that it shares with workers are atomics.
 
@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use weir_path::esp::marks::{ReceivedMark, SequenceMark};
 
-use super::mark_file::MarkFile;
+use super::mark_file::{MarkFile, MarkKind};
 use crate::clock::now_ns;
 
 /// The number of numbers that are reserved at once: at a million a second two seconds before the disk is waited for.
@@ -27,7 +27,7 @@ pub const AHEAD_SHORT: u64 = AHEAD / 8;
 
 /// The time after which a mark that could not be written is tried again.
 const AGAIN: Duration = Duration::from_millis(100);
-/// The time between two looks at what was received, in nanoseconds.
+/// The time between two looks at marks, in nanoseconds.
 const LOOK_NS: u64 = 1_000_000_000;
 /// The longest time that the end of a process waits for its last marks; a disk that takes longer leaves numbers out.
 const END: Duration = Duration::from_secs(1);
@@ -36,6 +36,7 @@ const END: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub struct MarkWriter {
     thread: Option<WriterThread>,
+    tell: Option<fn(String)>,
 }
 
 #[derive(Debug)]
@@ -54,39 +55,61 @@ struct SharedMark {
 
 #[derive(Debug)]
 enum Order {
+    /// Looks after this mark from now on; its file has this number.
+    Keep(Arc<SharedMark>, u64),
     /// Writes this mark of what is sent, and tells that it is safe.
     Write(Arc<SharedMark>, u64),
-    /// Writes the mark of what was received from now on; this number is in its file.
-    Keep(Arc<SharedMark>, u64),
-    /// Writes the last.
-    End(Arc<SharedMark>),
+    /// Writes the last number.
+    End(Arc<SharedMark>, u64),
+    /// Looks after this mark no more; its file is let go.
+    Forget(Arc<SharedMark>),
+    /// Answers, when all that was ordered before is done.
+    Answer(Sender<()>),
 }
 
 impl MarkWriter {
-    /// The mark of what an association sends, from its first number that nobody can have used.
+    /// A writer that tells by `tell` what happens to marks.
+    pub fn telling(tell: fn(String)) -> MarkWriter {
+        MarkWriter { thread: None, tell: Some(tell) }
+    }
+
+    /// The mark of what an association sends, whose file has the number `safe`.
     pub fn sent(&mut self, file: MarkFile, safe: u64) -> SentMarkWriter {
-        SentMarkWriter(Writing::new(file, safe, self.orders()))
+        SentMarkWriter(self.writing(file, safe, safe))
     }
 
-    /// The mark of what an association receives, which has received `highest`.
+    /// The mark of what an association receives, whose file has the number after `highest`.
     pub fn received(&mut self, file: MarkFile, highest: u64) -> ReceivedMarkWriter {
-        let writing = Writing::new(file, highest, self.orders());
-        // The thread ends after all that ask.
-        let _ = writing.orders.send(Order::Keep(Arc::clone(&writing.mark), highest));
-        ReceivedMarkWriter(writing)
+        ReceivedMarkWriter(self.writing(file, highest, highest + 1))
     }
 
-    fn orders(&mut self) -> Sender<Order> {
+    /// Waits until the files of associations that have ended are let go, so that their keys can be used again.
+    pub fn settle(&self) {
+        let Some(thread) = &self.thread else { return };
+        let (answer, answered) = channel();
+        // The thread ends after all that ask.
+        let _ = thread.orders.send(Order::Answer(answer));
+        // A disk that takes longer keeps its file.
+        let _ = answered.recv_timeout(END);
+    }
+
+    fn writing(&mut self, file: MarkFile, number: u64, written: u64) -> Writing {
+        let tell = self.tell;
         let thread = self.thread.get_or_insert_with(|| {
             let (orders, inbox) = channel();
             let (ends, ended) = channel();
             std::thread::spawn(move || {
-                write_all(&inbox);
+                write_all(&inbox, tell.unwrap_or(drop));
                 drop::<Sender<()>>(ends);
             });
             WriterThread { orders, ended }
         });
-        thread.orders.clone()
+        let writing = Writing {
+            mark: Arc::new(SharedMark { file, number: number.into() }),
+            orders: thread.orders.clone(),
+        };
+        writing.order(|mark| Order::Keep(mark, written));
+        writing
     }
 }
 
@@ -109,8 +132,9 @@ struct Writing {
 }
 
 impl Writing {
-    fn new(file: MarkFile, number: u64, orders: Sender<Order>) -> Writing {
-        Writing { mark: Arc::new(SharedMark { file, number: number.into() }), orders }
+    fn order(&self, order: impl FnOnce(Arc<SharedMark>) -> Order) {
+        // The thread ends after all that ask.
+        let _ = self.orders.send(order(Arc::clone(&self.mark)));
     }
 }
 
@@ -120,8 +144,7 @@ pub struct SentMarkWriter(Writing);
 
 impl SequenceMark for SentMarkWriter {
     fn want(&mut self, mark: u64) {
-        // The thread ends after all that ask.
-        let _ = self.0.orders.send(Order::Write(Arc::clone(&self.0.mark), mark));
+        self.0.order(|shared| Order::Write(shared, mark));
     }
 
     fn safe(&self) -> u64 {
@@ -130,7 +153,14 @@ impl SequenceMark for SentMarkWriter {
 
     fn end(&mut self, next: u64) {
         // The last mark is behind all that were asked for before.
-        self.want(next);
+        self.0.order(|shared| Order::End(shared, next));
+    }
+}
+
+impl Drop for SentMarkWriter {
+    /// The association has ended, or never began.
+    fn drop(&mut self) {
+        self.0.order(Order::Forget);
     }
 }
 
@@ -148,58 +178,84 @@ impl ReceivedMark for ReceivedMarkWriter {
 
 impl Drop for ReceivedMarkWriter {
     fn drop(&mut self) {
-        // The channel brings the last number with it.
-        let _ = self.0.orders.send(Order::End(Arc::clone(&self.0.mark)));
+        let highest = self.0.mark.number.load(Ordering::Relaxed);
+        self.0.order(|shared| Order::End(shared, highest.saturating_add(1)));
     }
 }
 
-/// A mark of what was received, and the number that is in its file.
+/// A mark that is looked after, and the number that is in its file.
 struct Kept {
     mark: Arc<SharedMark>,
     written: u64,
 }
 
 impl Kept {
-    fn write(&mut self) {
-        let highest = self.mark.number.load(Ordering::Relaxed);
-        if highest != self.written && self.mark.file.write(highest.saturating_add(1)).is_ok() {
-            self.written = highest;
+    /// Writes what was received since, and puts the mark back where it is not any more.
+    fn look(&mut self, tell: fn(String)) {
+        let SharedMark { file, number } = &*self.mark;
+        let wanted = match file.kind() {
+            // The worker asks for it.
+            MarkKind::Sent => self.written,
+            MarkKind::Received => number.load(Ordering::Relaxed).saturating_add(1),
+        };
+        if file.put_back(wanted).is_ok_and(|is_back| is_back) {
+            let path = file.path().display();
+            tell(format!(
+                "{path}: this mark was removed or replaced while its key is used; it is there again"
+            ));
+        } else if wanted != self.written && file.write(wanted).is_err() {
+            return;
         }
+        self.written = wanted;
     }
 }
 
 /// Writes marks until nobody can ask any more.
-fn write_all(inbox: &Receiver<Order>) {
+fn write_all(inbox: &Receiver<Order>, tell: fn(String)) {
     let mut failed: Vec<(Arc<SharedMark>, u64)> = Vec::new();
     let mut kept: Vec<Kept> = Vec::new();
     let mut next_look_ns = now_ns() + LOOK_NS;
     loop {
+        let until_look = Duration::from_nanos(next_look_ns.saturating_sub(now_ns()));
         let next = match (failed.is_empty(), kept.is_empty()) {
             (true, true) => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
-            (true, false) => inbox.recv_timeout(Duration::from_nanos(next_look_ns.saturating_sub(now_ns()))),
+            (true, false) => inbox.recv_timeout(until_look),
             (false, _) => inbox.recv_timeout(AGAIN),
         };
-        match next {
-            Ok(Order::Write(mark, number)) => failed.push((mark, number)),
-            Ok(Order::Keep(mark, written)) => kept.push(Kept { mark, written }),
-            Ok(Order::End(mark)) => {
-                let place = kept.iter().position(|kept| Arc::ptr_eq(&kept.mark, &mark));
-                if let Some(place) = place {
-                    kept.swap_remove(place).write();
-                }
+        let place = |kept: &[Kept], mark: &Arc<SharedMark>| {
+            kept.iter().position(|kept| Arc::ptr_eq(&kept.mark, mark))
+        };
+        let forget = |kept: &mut Vec<Kept>, mark: &Arc<SharedMark>| {
+            if let Some(place) = place(kept, mark) {
+                kept.swap_remove(place).look(tell);
             }
+        };
+        match next {
+            Ok(Order::Keep(mark, written)) => kept.push(Kept { mark, written }),
+            Ok(Order::Write(mark, number)) => failed.push((mark, number)),
+            Ok(Order::End(mark, number)) => {
+                forget(&mut kept, &mark);
+                failed.push((mark, number));
+            }
+            Ok(Order::Forget(mark)) => forget(&mut kept, &mark),
+            // Nobody may wait any more.
+            Ok(Order::Answer(answer)) => drop(answer.send(())),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
-        failed.retain(|(mark, number)| match mark.file.write(*number) {
-            Ok(()) => {
-                mark.number.store(*number, Ordering::Release);
-                false
+        failed.retain(|(mark, number)| {
+            if mark.file.write(*number).is_err() {
+                return true;
             }
-            Err(_) => true,
+            if let Some(place) = place(&kept, mark) {
+                kept[place].written = *number;
+            }
+            // Of what was received no order is written before the end.
+            mark.number.store(*number, Ordering::Release);
+            false
         });
         if now_ns() >= next_look_ns {
-            kept.iter_mut().for_each(Kept::write);
+            kept.iter_mut().for_each(|kept| kept.look(tell));
             next_look_ns = now_ns() + LOOK_NS;
         }
     }

@@ -79,9 +79,9 @@ impl NewKey {
             // good.
             let mark = MarkKind::Sent.path(&self.path);
             match mark.try_exists() {
-                Ok(false) => {
-                    create(&mark, UNUSED).map_err(|error| format!("beside it {}: {error}", mark.display()))?
-                }
+                Ok(false) => create(&mark, UNUSED)
+                    .map(drop)
+                    .map_err(|error| format!("beside it {}: {error}", mark.display()))?,
                 // A mark that is there is not ours to replace.
                 _ => MarkKind::Sent
                     .check(&mark, Some(self.fingerprint))
@@ -89,7 +89,7 @@ impl NewKey {
                     .map_err(|why| format!("beside it {why}"))?,
             }
         }
-        create(&self.path, &self.digits).map_err(told)
+        create(&self.path, &self.digits).map(drop).map_err(told)
     }
 }
 
@@ -107,7 +107,7 @@ pub(super) fn sync_directories<'a>(keys: impl Iterator<Item = &'a NewKey>) -> Re
 }
 
 /// Makes a file that only its owner can read. It is there as a whole or not at all.
-pub(super) fn create(path: &Path, text: &str) -> io::Result<()> {
+pub(super) fn create(path: &Path, text: &str) -> io::Result<File> {
     let mut new = path.as_os_str().to_owned();
     new.push(".new");
     // A file that is there was left by a process that was cut off.
@@ -115,10 +115,11 @@ pub(super) fn create(path: &Path, text: &str) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
+    let mut file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&new)?;
     let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
     written.and_then(|()| std::fs::rename(&new, path)).inspect_err(|_| {
         // The error before is the one to tell.
         let _ = std::fs::remove_file(&new);
-    })
+    })?;
+    Ok(file)
 }

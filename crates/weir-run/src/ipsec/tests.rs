@@ -96,7 +96,7 @@ fn a_start_knows_what_one_before_received() {
     assert_eq!(first_number(&mut EspKeys::default(), &wanted), Ok(100));
 
     let whole = fs::read_to_string(&mark).unwrap();
-    for text in [&whole[..30], &whole.replace("next", "nxet"), "1\n"] {
+    for text in ["", &whole[..30], &whole.replace("next", "nxet"), "1\n"] {
         fs::write(&mark, text).unwrap();
         let why = EspKeys::default().prepare(&wanted).unwrap_err();
         assert!(why.contains("damaged") && why.contains("`rm "), "{text:?}: {why}");
@@ -192,6 +192,52 @@ fn a_key_has_one_mark_under_all_links() {
     fs::set_permissions(&folder.0, fs::Permissions::from_mode(0o777)).unwrap();
     let why = EspKeys::default().prepare(&wanted).unwrap_err();
     assert!(why.contains("others may write in this directory"), "{why}");
+}
+
+/// A backup that is put in the place of a mark that is used, a removed one, and what is no file at all.
+#[test]
+fn a_mark_that_is_removed_or_replaced_is_put_back() {
+    let folder = Folder::new("replaced");
+    let keys_of = [("out.key", false, MarkKind::Sent), ("in.key", true, MarkKind::Received)];
+    let wanted = esp(keys_of
+        .map(|(name, is_in, _)| association(name, is_in, folder.key(name, is_in.into())))
+        .to_vec());
+    let marks = keys_of.map(|(name, _, kind)| kind.path(&folder.0.join(name)));
+    fs::write(&marks[0], "1\n").unwrap();
+    let mut keys = EspKeys::default();
+    let prepared = keys.prepare(&wanted).unwrap();
+    let says = || marks.each_ref().map(|mark| fs::read_to_string(mark).unwrap_or_default());
+    let before = says();
+    let backup = folder.0.join("backup");
+    for is_replaced in [true, false] {
+        for mark in &marks {
+            fs::write(&backup, "1\n").unwrap();
+            if is_replaced { fs::rename(&backup, mark) } else { fs::remove_file(mark) }.unwrap();
+        }
+        let end_ns = crate::clock::now_ns() + 20_000_000_000;
+        while says() != before {
+            assert!(crate::clock::now_ns() < end_ns, "{:?} are not {before:?}", says());
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    }
+    // The lock came back with them.
+    assert!(EspKeys::default().prepare(&wanted).unwrap_err().contains("another process uses this key"));
+    fs::rename(&marks[0], &backup).unwrap();
+    drop((prepared, keys));
+    assert!(fs::read_to_string(&marks[0]).unwrap().contains("weir sequence"), "put back at the end");
+    for (at, mark) in marks.iter().enumerate() {
+        let text = fs::read_to_string(mark).unwrap();
+        fs::remove_file(mark).unwrap();
+        let made = std::process::Command::new("mkfifo").arg(mark).status().unwrap();
+        assert!(made.success());
+        for why in
+            [EspKeys::default().check(&wanted).unwrap_err(), EspKeys::default().prepare(&wanted).unwrap_err()]
+        {
+            assert!(why.contains("it is not a regular file"), "{at}: {why}");
+        }
+        fs::remove_file(mark).unwrap();
+        fs::write(mark, text).unwrap();
+    }
 }
 
 /// A user who may write a mark can have the numbers of its key used twice.
