@@ -68,6 +68,7 @@ impl TopologyReader<'_> {
             self.check_key_file(file, table);
             let esp = self.esp_of(file, table.esp.as_ref(), table.name.span());
             let (Some(plan), Some(association)) = (esp, self.association(table)) else { continue };
+            self.check_own_end(table, &association, &plans[plan].addresses);
             let is_taken = |other: &&AssociationPlan| {
                 other.is_inbound == association.is_inbound
                     && other.spi == association.spi
@@ -83,6 +84,20 @@ impl TopologyReader<'_> {
         self.policies(file, &mut plans);
         self.warn_of_unnamed(file);
         plans
+    }
+
+    /// Checks that the gateway's own end of an association is one of its addresses: nothing else that comes to it is opened.
+    fn check_own_end(&mut self, table: &AssociationTable, association: &AssociationPlan, own: &[IpAddr]) {
+        let (text, end) = match association.is_inbound {
+            true => (&table.destination, association.destination),
+            false => (&table.source, association.source),
+        };
+        if !own.is_empty() && !own.contains(&end) {
+            let addresses = own.iter().map(IpAddr::to_string).collect::<Vec<_>>();
+            let addresses = or(&addresses.iter().map(String::as_str).collect::<Vec<_>>());
+            let why = format!("this end is the esp's own, which has {addresses}, and not {end}");
+            self.tell(text.span(), why);
+        }
     }
 
     /// Warns of an association that no policy names: it seals nothing, and packets that it opens do not pass.

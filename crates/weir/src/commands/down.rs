@@ -37,6 +37,14 @@ pub struct DownArguments {
 /// Runs the command.
 pub fn run(arguments: &DownArguments) -> Outcome {
     let file = &arguments.file;
+    if let Some(name) = name_alone(file).filter(|name| control::is_up(&Control::path_of(name))) {
+        require_root()?;
+        // Whatever a file in this directory that is called so may be, it is not what is meant.
+        if text::topology(file).map_or(true, |read| read.is_err()) {
+            end(name)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+    }
     let failure = match text::topology(file) {
         Ok(Ok(topology)) => return down(&topology),
         Ok(Err(told)) => Failure::usage(told.join("\nweir: ")),
@@ -66,6 +74,11 @@ pub fn run(arguments: &DownArguments) -> Outcome {
         message: format!("{}\nweir: so limits in place stay as they are", failure.message),
         ..failure
     })
+}
+
+/// The name that an argument is, if it is no path of a file by its looks.
+fn name_alone(file: &Path) -> Option<&str> {
+    file.to_str().filter(|text| !text.contains(['/', '.']))
 }
 
 fn require_root() -> Result<(), Failure> {
