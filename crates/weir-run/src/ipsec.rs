@@ -198,20 +198,22 @@ impl EspKeys {
         let (file, next) = MarkFile::open(kind, &kind.of_key(Path::new(key))?, fingerprint)?;
         let mut numbers = numbers_from(next, association)?;
         if is_inbound {
-            file.write_first(next)?;
-            return Ok(AssociationNumbers::Received(
-                next - 1,
-                Box::new(self.writer.received(file, next - 1)),
-            ));
+            write_first(&file, next)?;
+            return Ok(AssociationNumbers::Received(next - 1, Box::new(self.writer.received(file, next))));
         }
         let wanted = numbers.wanted_mark();
         if let Some(mark) = wanted {
-            file.write_first(mark)?;
+            write_first(&file, mark)?;
             numbers.reserve(mark);
         }
         let writer = self.writer.sent(file, wanted.unwrap_or(next));
         Ok(AssociationNumbers::Sent(numbers, Box::new(writer)))
     }
+}
+
+/// Writes a mark before any packet needs it.
+fn write_first(file: &MarkFile, next: u64) -> Result<(), String> {
+    file.write(next).map(drop).map_err(|error| format!("{}: {error}", file.path().display()))
 }
 
 fn mark_kind(association: &AssociationPlan) -> MarkKind {

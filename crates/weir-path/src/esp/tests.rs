@@ -198,6 +198,12 @@ fn what_one_seals_the_other_opens_once() {
     let mut changed = one.process(INSIDE, &clear, 8).1;
     changed[LINK_LEN + 40] ^= 1;
     assert_eq!(two.process(OUTSIDE, &changed, 9).0, EspVerdict::Drop(DropReason::EspBadIcv));
+    let received = two.disk.received.load(Ordering::Relaxed);
+    assert_eq!(
+        (received, two.esp.associations()[0].highest()),
+        (1, 1),
+        "what is not proven was not received"
+    );
     let [_, inbound] = [&two.esp.associations()[1], &two.esp.associations()[0]];
     assert_eq!((inbound.usage().packets, inbound.dropped().total().packets), (1, 2));
 }

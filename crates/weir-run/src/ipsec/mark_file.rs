@@ -30,11 +30,11 @@
 //! the same; a key that comes back into its file after another has received nothing; a mark that is replaced in the second before a kill
 //! stays.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use super::key_file;
 use super::new_key::create;
@@ -86,7 +86,7 @@ impl MarkKind {
     /// # Errors
     /// If there is no mark of this key that could be used, with the reason.
     pub fn check(self, path: &Path, fingerprint: Option<[u8; 16]>) -> Result<u64, String> {
-        if self.is_begun(path) {
+        if self.may_begin(path) {
             return Ok(1);
         }
         check_regular(path)?;
@@ -94,8 +94,8 @@ impl MarkKind {
         self.read(&file, path, &fingerprint.unwrap_or_default())
     }
 
-    /// Returns whether there is no mark yet, and none is needed.
-    fn is_begun(self, path: &Path) -> bool {
+    /// Returns whether a mark may be made: there is none, and none is needed.
+    fn may_begin(self, path: &Path) -> bool {
         self == MarkKind::Received
             && path.symlink_metadata().is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
     }
@@ -189,9 +189,16 @@ fn check_regular(path: &Path) -> Result<(), String> {
 #[derive(Debug)]
 pub struct MarkFile {
     kind: MarkKind,
-    file: Mutex<File>,
     path: PathBuf,
     fingerprint: [u8; 16],
+    there: Mutex<There>,
+}
+
+/// The file that is locked, and the number that was written into it; none before the first.
+#[derive(Debug)]
+struct There {
+    file: File,
+    written: Option<u64>,
 }
 
 impl MarkFile {
@@ -201,9 +208,13 @@ impl MarkFile {
     /// If that number is not known, with the reason.
     pub fn open(kind: MarkKind, path: &Path, fingerprint: [u8; 16]) -> Result<(MarkFile, u64), String> {
         let told = |error: io::Error| format!("{}: {error}", path.display());
-        if kind.is_begun(path) {
+        let with = |file: File| {
+            let there = There { file, written: None }.into();
+            MarkFile { kind, path: path.into(), fingerprint, there }
+        };
+        if kind.may_begin(path) {
             let made = make(path, &kind.text(1, fingerprint)).map_err(|error| kind.missing(path, &error))?;
-            return Ok((MarkFile { kind, file: made.into(), path: path.into(), fingerprint }, 1));
+            return Ok((with(made), 1));
         }
         check_regular(path)?;
         let file = OpenOptions::new()
@@ -217,55 +228,31 @@ impl MarkFile {
         let next = kind.read(&file, path, &fingerprint)?;
         // Its user may have made it just now.
         sync_directory(path).map_err(told)?;
-        Ok((MarkFile { kind, file: file.into(), path: path.into(), fingerprint }, next))
+        Ok((with(file), next))
     }
 
-    /// Writes a number. That of what is sent is safe then. A mark that is not where it was is put back.
+    /// Writes a number, unless it is the last that was written. That of what is sent is safe then. A mark that was removed, or has another
+    /// file in its place, is put back; returns whether it was.
     ///
     /// # Errors
-    /// Of the disk; the number before is there still, or this one.
-    pub fn write(&self, next: u64) -> io::Result<()> {
-        if self.put_back(next)? {
-            return Ok(());
+    /// Of the disk, and if another process has the file that is there; the number before is there still, or this one.
+    pub fn write(&self, next: u64) -> io::Result<bool> {
+        let mut there = self.there.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_away = !self.is_in_place(&there.file)?;
+        let text = self.kind.text(next, self.fingerprint);
+        if is_away {
+            if let Ok(other) = File::open(&self.path) {
+                other.try_lock().map_err(io::Error::other)?;
+            }
+            there.file = make(&self.path, &text)?;
+        } else if there.written != Some(next) {
+            there.file.write_all_at(text.as_bytes(), 0)?;
+            if self.kind == MarkKind::Sent {
+                there.file.sync_all()?;
+            }
         }
-        let file = self.file();
-        file.write_all_at(self.kind.text(next, self.fingerprint).as_bytes(), 0)?;
-        match self.kind {
-            MarkKind::Sent => file.sync_all(),
-            MarkKind::Received => Ok(()),
-        }
-    }
-
-    /// Writes a number before packets are moved.
-    ///
-    /// # Errors
-    /// Those of [`MarkFile::write`], with the file's name.
-    pub fn write_first(&self, next: u64) -> Result<(), String> {
-        self.write(next).map_err(|error| format!("{}: {error}", self.path.display()))
-    }
-
-    /// Puts the mark back if it was removed, or another file is in its place; returns whether it was.
-    ///
-    /// # Errors
-    /// Of the disk, and if another process has the file that is there.
-    pub fn put_back(&self, next: u64) -> io::Result<bool> {
-        let mut file = self.file();
-        let own = file.metadata()?;
-        if std::fs::metadata(&self.path)
-            .is_ok_and(|there| (there.dev(), there.ino()) == (own.dev(), own.ino()))
-        {
-            return Ok(false);
-        }
-        if let Ok(there) = File::open(&self.path) {
-            there.try_lock().map_err(io::Error::other)?;
-        }
-        *file = make(&self.path, &self.kind.text(next, self.fingerprint))?;
-        Ok(true)
-    }
-
-    /// The numbers that it is of.
-    pub fn kind(&self) -> MarkKind {
-        self.kind
+        there.written = Some(next);
+        Ok(is_away)
     }
 
     /// The path of the file.
@@ -273,8 +260,10 @@ impl MarkFile {
         &self.path
     }
 
-    fn file(&self) -> MutexGuard<'_, File> {
-        self.file.lock().unwrap_or_else(PoisonError::into_inner)
+    fn is_in_place(&self, file: &File) -> io::Result<bool> {
+        let identity = |about: &Metadata| (about.dev(), about.ino());
+        let own = identity(&file.metadata()?);
+        Ok(std::fs::metadata(&self.path).is_ok_and(|there| identity(&there) == own))
     }
 }
 

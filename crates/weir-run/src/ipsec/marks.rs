@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use weir_path::esp::marks::{ReceivedMark, SequenceMark};
 
-use super::mark_file::{MarkFile, MarkKind};
+use super::mark_file::MarkFile;
 use crate::clock::now_ns;
 
 /// The number of numbers that are reserved at once: at a million a second two seconds before the disk is waited for.
@@ -46,7 +46,8 @@ struct WriterThread {
     ended: Receiver<()>,
 }
 
-/// A mark, and the number that it shares with the worker of its association: the one that is safe, or the highest received.
+/// A mark, and the number that the worker of its association shares with the writer: the one that is safe, or the first above all that were
+/// received.
 #[derive(Debug)]
 struct SharedMark {
     file: MarkFile,
@@ -55,14 +56,12 @@ struct SharedMark {
 
 #[derive(Debug)]
 enum Order {
-    /// Looks after this mark from now on; its file has this number.
-    Keep(Arc<SharedMark>, u64),
+    /// Looks after this mark from now on.
+    Keep(Arc<SharedMark>),
     /// Writes this mark of what is sent, and tells that it is safe.
     Write(Arc<SharedMark>, u64),
-    /// Writes the last number.
-    End(Arc<SharedMark>, u64),
-    /// Looks after this mark no more; its file is let go.
-    Forget(Arc<SharedMark>),
+    /// Writes the last number, or the one that is shared, and looks after the mark no more; without effect where that was ordered before.
+    End(Arc<SharedMark>, Option<u64>),
     /// Answers, when all that was ordered before is done.
     Answer(Sender<()>),
 }
@@ -73,14 +72,14 @@ impl MarkWriter {
         MarkWriter { thread: None, tell: Some(tell) }
     }
 
-    /// The mark of what an association sends, whose file has the number `safe`.
+    /// The mark of what an association sends, of which `safe` is written.
     pub fn sent(&mut self, file: MarkFile, safe: u64) -> SentMarkWriter {
-        SentMarkWriter(self.writing(file, safe, safe))
+        SentMarkWriter(self.writing(file, safe))
     }
 
-    /// The mark of what an association receives, whose file has the number after `highest`.
-    pub fn received(&mut self, file: MarkFile, highest: u64) -> ReceivedMarkWriter {
-        ReceivedMarkWriter(self.writing(file, highest, highest + 1))
+    /// The mark of what an association receives, of which `next` is written: the first above all that were received.
+    pub fn received(&mut self, file: MarkFile, next: u64) -> ReceivedMarkWriter {
+        ReceivedMarkWriter(self.writing(file, next))
     }
 
     /// Waits until the files of associations that have ended are let go, so that their keys can be used again.
@@ -93,7 +92,7 @@ impl MarkWriter {
         let _ = answered.recv_timeout(END);
     }
 
-    fn writing(&mut self, file: MarkFile, number: u64, written: u64) -> Writing {
+    fn writing(&mut self, file: MarkFile, number: u64) -> Writing {
         let tell = self.tell;
         let thread = self.thread.get_or_insert_with(|| {
             let (orders, inbox) = channel();
@@ -108,7 +107,7 @@ impl MarkWriter {
             mark: Arc::new(SharedMark { file, number: number.into() }),
             orders: thread.orders.clone(),
         };
-        writing.order(|mark| Order::Keep(mark, written));
+        writing.order(Order::Keep);
         writing
     }
 }
@@ -138,6 +137,13 @@ impl Writing {
     }
 }
 
+impl Drop for Writing {
+    /// The association has ended, or never began.
+    fn drop(&mut self) {
+        self.order(|shared| Order::End(shared, None));
+    }
+}
+
 /// The mark of an outbound association, as its worker asks for it.
 #[derive(Debug)]
 pub struct SentMarkWriter(Writing);
@@ -153,14 +159,7 @@ impl SequenceMark for SentMarkWriter {
 
     fn end(&mut self, next: u64) {
         // The last mark is behind all that were asked for before.
-        self.0.order(|shared| Order::End(shared, next));
-    }
-}
-
-impl Drop for SentMarkWriter {
-    /// The association has ended, or never began.
-    fn drop(&mut self) {
-        self.0.order(Order::Forget);
+        self.0.order(|shared| Order::End(shared, Some(next)));
     }
 }
 
@@ -172,91 +171,65 @@ impl ReceivedMark for ReceivedMarkWriter {
     #[inline]
     fn received(&mut self, highest: u64) {
         // A number alone: nothing else is read by it.
-        self.0.mark.number.store(highest, Ordering::Relaxed);
-    }
-}
-
-impl Drop for ReceivedMarkWriter {
-    fn drop(&mut self) {
-        let highest = self.0.mark.number.load(Ordering::Relaxed);
-        self.0.order(|shared| Order::End(shared, highest.saturating_add(1)));
-    }
-}
-
-/// A mark that is looked after, and the number that is in its file.
-struct Kept {
-    mark: Arc<SharedMark>,
-    written: u64,
-}
-
-impl Kept {
-    /// Writes what was received since, and puts the mark back where it is not any more.
-    fn look(&mut self, tell: fn(String)) {
-        let SharedMark { file, number } = &*self.mark;
-        let wanted = match file.kind() {
-            // The worker asks for it.
-            MarkKind::Sent => self.written,
-            MarkKind::Received => number.load(Ordering::Relaxed).saturating_add(1),
-        };
-        if file.put_back(wanted).is_ok_and(|is_back| is_back) {
-            let path = file.path().display();
-            tell(format!(
-                "{path}: this mark was removed or replaced while its key is used; it is there again"
-            ));
-        } else if wanted != self.written && file.write(wanted).is_err() {
-            return;
-        }
-        self.written = wanted;
+        self.0.mark.number.store(highest.saturating_add(1), Ordering::Relaxed);
     }
 }
 
 /// Writes marks until nobody can ask any more.
 fn write_all(inbox: &Receiver<Order>, tell: fn(String)) {
-    let mut failed: Vec<(Arc<SharedMark>, u64)> = Vec::new();
-    let mut kept: Vec<Kept> = Vec::new();
+    let mut unwritten: Vec<(Arc<SharedMark>, u64)> = Vec::new();
+    let mut kept: Vec<Arc<SharedMark>> = Vec::new();
     let mut next_look_ns = now_ns() + LOOK_NS;
     loop {
         let until_look = Duration::from_nanos(next_look_ns.saturating_sub(now_ns()));
-        let next = match (failed.is_empty(), kept.is_empty()) {
+        let next = match (unwritten.is_empty(), kept.is_empty()) {
             (true, true) => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
             (true, false) => inbox.recv_timeout(until_look),
             (false, _) => inbox.recv_timeout(AGAIN),
         };
-        let place = |kept: &[Kept], mark: &Arc<SharedMark>| {
-            kept.iter().position(|kept| Arc::ptr_eq(&kept.mark, mark))
-        };
-        let forget = |kept: &mut Vec<Kept>, mark: &Arc<SharedMark>| {
-            if let Some(place) = place(kept, mark) {
-                kept.swap_remove(place).look(tell);
-            }
-        };
         match next {
-            Ok(Order::Keep(mark, written)) => kept.push(Kept { mark, written }),
-            Ok(Order::Write(mark, number)) => failed.push((mark, number)),
-            Ok(Order::End(mark, number)) => {
-                forget(&mut kept, &mark);
-                failed.push((mark, number));
+            Ok(Order::Keep(mark)) => kept.push(mark),
+            Ok(Order::Write(mark, number)) => unwritten.push((mark, number)),
+            Ok(Order::End(mark, last)) => {
+                if let Some(place) = kept.iter().position(|kept| Arc::ptr_eq(kept, &mark)) {
+                    kept.swap_remove(place);
+                    let last = last.unwrap_or_else(|| mark.number.load(Ordering::Relaxed));
+                    unwritten.push((mark, last));
+                }
             }
-            Ok(Order::Forget(mark)) => forget(&mut kept, &mark),
             // Nobody may wait any more.
             Ok(Order::Answer(answer)) => drop(answer.send(())),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
-        failed.retain(|(mark, number)| {
-            if mark.file.write(*number).is_err() {
-                return true;
+        unwritten.retain(|(mark, number)| {
+            let is_written = mark.write(*number, tell);
+            if is_written {
+                // What was received is written so only when its worker has ended.
+                mark.number.store(*number, Ordering::Release);
             }
-            if let Some(place) = place(&kept, mark) {
-                kept[place].written = *number;
-            }
-            // Of what was received no order is written before the end.
-            mark.number.store(*number, Ordering::Release);
-            false
+            !is_written
         });
         if now_ns() >= next_look_ns {
-            kept.iter_mut().for_each(|kept| kept.look(tell));
+            for mark in &kept {
+                // What cannot be written now is written by a later look.
+                mark.write(mark.number.load(Ordering::Relaxed), tell);
+            }
             next_look_ns = now_ns() + LOOK_NS;
         }
+    }
+}
+
+impl SharedMark {
+    /// Writes a number; returns whether it is written.
+    fn write(&self, number: u64, tell: fn(String)) -> bool {
+        let written = self.file.write(number);
+        if let Ok(true) = written {
+            let path = self.file.path().display();
+            tell(format!(
+                "{path}: this mark was removed or replaced while its key is used; it is there again"
+            ));
+        }
+        written.is_ok()
     }
 }

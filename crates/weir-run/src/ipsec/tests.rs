@@ -59,7 +59,16 @@ fn esp(associations: Vec<AssociationPlan>) -> [(usize, EspPlan); 1] {
     [(0, EspPlan { addresses, mtu_bytes: 1500, associations, policies: Vec::new(), dispatch })]
 }
 
-/// The first number that an outbound association may use.
+/// Waits for what the writer of marks does by itself.
+fn wait_until(condition: impl Fn() -> bool) {
+    let end_ns = crate::clock::now_ns() + 20_000_000_000;
+    while !condition() {
+        assert!(crate::clock::now_ns() < end_ns, "the marks are not written");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}
+
+/// The first number that an outbound association may use, or that an inbound one has not received.
 fn first_number(keys: &mut EspKeys, wanted: &[(usize, EspPlan)]) -> Result<u64, String> {
     let mut prepared = keys.prepare(wanted)?;
     keys.note(&prepared[0]);
@@ -84,11 +93,7 @@ fn a_start_knows_what_one_before_received() {
     assert!(EspKeys::default().prepare(&wanted).unwrap_err().contains("another process uses this key"));
     received.received(77);
     let says = |next: u64| fs::read_to_string(&mark).unwrap().contains(&format!("next {next:020}\n"));
-    let end_ns = crate::clock::now_ns() + 20_000_000_000;
-    while !says(78) {
-        assert!(crate::clock::now_ns() < end_ns, "the mark is not written");
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
+    wait_until(|| says(78));
     received.received(99);
     drop(received);
     drop(keys);
@@ -214,11 +219,7 @@ fn a_mark_that_is_removed_or_replaced_is_put_back() {
             fs::write(&backup, "1\n").unwrap();
             if is_replaced { fs::rename(&backup, mark) } else { fs::remove_file(mark) }.unwrap();
         }
-        let end_ns = crate::clock::now_ns() + 20_000_000_000;
-        while says() != before {
-            assert!(crate::clock::now_ns() < end_ns, "{:?} are not {before:?}", says());
-            std::thread::sleep(std::time::Duration::from_millis(5));
-        }
+        wait_until(|| says() == before);
     }
     // The lock came back with them.
     assert!(EspKeys::default().prepare(&wanted).unwrap_err().contains("another process uses this key"));
