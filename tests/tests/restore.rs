@@ -32,7 +32,13 @@ fn a_wire_that_is_taken_down_is_called_a_wire() -> Result<()> {
     let before = Before::look(&rig)?;
     let wire = rig.wire(&["--rate", "100mbit"])?;
     let name = rig.middle.name();
-    let done = run(&mut rig.weir(&["down", name]), Duration::from_secs(20))?;
+    // In a directory with a file that is called so, and is no topology.
+    let folder = std::env::temp_dir().join(format!("weir-down-{name}"));
+    std::fs::create_dir(&folder)?;
+    std::fs::write(folder.join(name), "no topology")?;
+    let done = run(rig.weir(&["down", name]).current_dir(&folder), Duration::from_secs(20));
+    std::fs::remove_dir_all(&folder)?;
+    let done = done?.success()?;
     ensure!(done.stdout == format!("ended: wire {name}\n"), "{}{}", done.stdout, done.stderr);
     wire.wait()?;
     before.require_restored(&rig, Duration::from_secs(5))

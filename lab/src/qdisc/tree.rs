@@ -203,8 +203,8 @@ fn measure(
 
 /// The time at either end of floods at which rates are not the tree's to decide, while clients start and stop, and a busy machine counts.
 fn margin_of(options: &Options) -> Duration {
-    const MARGIN_S_MIN: f64 = 0.5;
-    Duration::from_secs_f64((options.seconds * 0.1).max(MARGIN_S_MIN.min(options.seconds * 0.25)))
+    const MARGIN_S: f64 = 0.5;
+    Duration::from_secs_f64(MARGIN_S.clamp(options.seconds * 0.1, options.seconds * 0.25))
 }
 
 fn remaining(floods: &[Flood]) -> Duration {

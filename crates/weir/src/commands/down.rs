@@ -37,20 +37,13 @@ pub struct DownArguments {
 /// Runs the command.
 pub fn run(arguments: &DownArguments) -> Outcome {
     let file = &arguments.file;
-    if let Some(name) = name_alone(file).filter(|name| control::is_up(&Control::path_of(name))) {
-        require_root()?;
-        // Whatever a file in this directory that is called so may be, it is not what is meant.
-        if text::topology(file).map_or(true, |read| read.is_err()) {
-            end(name)?;
-            return Ok(ExitCode::SUCCESS);
-        }
-    }
     let failure = match text::topology(file) {
         Ok(Ok(topology)) => return down(&topology),
         Ok(Err(told)) => Failure::usage(told.join("\nweir: ")),
         Err(failure) => failure,
     };
-    let name = called(file);
+    let named = name_alone(file).filter(|name| control::is_up(&Control::path_of(name)));
+    let name = named.map_or_else(|| called(file), str::to_owned);
     if !control::is_up(&Control::path_of(&name)) {
         return Err(match file.exists() {
             true => failure,
@@ -67,7 +60,8 @@ pub fn run(arguments: &DownArguments) -> Outcome {
     }
     require_root()?;
     end(&name)?;
-    if !file.exists() {
+    // A file that happens to be called as what is up is not what was meant.
+    if named.is_some() || !file.exists() {
         return Ok(ExitCode::SUCCESS);
     }
     Err(Failure {
