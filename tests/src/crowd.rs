@@ -14,6 +14,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow};
 use weir_lab::bed::Namespace;
 
+use crate::mixed::widen;
+
 const PORT: u16 = 7001;
 /// Two words: the sender's number, and how many it sent before.
 pub const HEAD_BYTES: usize = 16;
@@ -33,6 +35,8 @@ pub struct Arrived {
 #[derive(Debug)]
 pub struct Crowd {
     is_over: Arc<AtomicBool>,
+    /// True once a silence says that nothing more comes.
+    is_last: Arc<AtomicBool>,
     sent: Arc<AtomicU64>,
     received: Arc<AtomicU64>,
     senders: Vec<JoinHandle<()>>,
@@ -64,6 +68,7 @@ impl Crowd {
             socket.set_read_timeout(Some(PATIENCE))?;
             Ok(socket)
         })??;
+        widen(&receiver)?;
         Crowd::start_towards(from, address, senders, sizes_bytes, move |head| receiver.recv(head))
     }
 
@@ -85,14 +90,15 @@ impl Crowd {
             (0..senders).map(open).collect()
         })??;
         let (is_over, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-        let received = Arc::new(AtomicU64::new(0));
-        let counted = Arc::clone(&received);
+        let (is_last, received) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (until, counted) = (Arc::clone(&is_last), Arc::clone(&received));
         let mut crowd = Crowd {
-            is_over: Arc::clone(&is_over),
+            is_over,
+            is_last,
             sent: Arc::clone(&sent),
             received,
             senders: Vec::new(),
-            receiver: Some(thread::spawn(move || receive(receive_one, senders, &is_over, &counted))),
+            receiver: Some(thread::spawn(move || receive(receive_one, senders, &until, &counted))),
         };
         for (number, socket) in sockets.into_iter().enumerate() {
             let (is_over, sent) = (Arc::clone(&crowd.is_over), Arc::clone(&sent));
@@ -122,13 +128,14 @@ impl Crowd {
     /// Ends the senders and waits. Returns also how many datagrams were sent in all.
     pub fn finish_counted(mut self) -> Result<(u64, Arrived)> {
         self.end_senders();
+        self.is_last.store(true, Ordering::Relaxed);
         let sent = self.sent();
         let receiver = self.receiver.take().context("a receiver")?;
         let arrived = receiver.join().map_err(|_| anyhow!("the receiver panicked"))?;
         Ok((sent, arrived))
     }
 
-    /// Ends the senders. The receiver goes on until nothing more comes.
+    /// Ends the senders. The receiver goes on until this value has ended and nothing more comes.
     pub fn end_senders(&mut self) {
         self.is_over.store(true, Ordering::Relaxed);
         // A sender that panicked has ended too.
@@ -139,6 +146,7 @@ impl Crowd {
 impl Drop for Crowd {
     fn drop(&mut self) {
         self.end_senders();
+        self.is_last.store(true, Ordering::Relaxed);
         self.receiver.take().map(JoinHandle::join);
     }
 }
@@ -163,14 +171,14 @@ fn send(socket: &UdpSocket, number: usize, sizes_bytes: &[usize], is_over: &Atom
 fn receive(
     mut receive_one: impl FnMut(&mut [u8]) -> std::io::Result<usize>,
     senders: usize,
-    is_over: &AtomicBool,
+    is_last: &AtomicBool,
     received: &AtomicU64,
 ) -> Arrived {
     let (mut arrived, mut next) = (Arrived::default(), vec![0u64; senders]);
     let mut datagram = [0; HEAD_BYTES];
     loop {
         match receive_one(&mut datagram) {
-            Err(error) if error.kind() == ErrorKind::WouldBlock && is_over.load(Ordering::Relaxed) => {
+            Err(error) if error.kind() == ErrorKind::WouldBlock && is_last.load(Ordering::Relaxed) => {
                 return arrived;
             }
             Ok(length) if length == datagram.len() => {}
