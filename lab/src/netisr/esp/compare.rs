@@ -11,6 +11,7 @@ use super::Pair;
 use super::case::{EspCase, EspSystem, Published};
 use super::run::{EspOutcome, dispatch};
 use crate::epair::histogram::Histogram;
+use crate::machine::NEAR_NS_MAX;
 use crate::ministat::{Difference, Series};
 use crate::report::{Row, Value};
 
@@ -25,6 +26,19 @@ pub(super) struct Results<'a> {
     pub outcomes: &'a [Vec<EspOutcome>],
     /// The depth of a pass of each pair, in bytes.
     pub stacks: &'a [usize],
+}
+
+/// The runs that a figure is of.
+type Which = fn(&EspOutcome) -> bool;
+
+fn any(_: &EspOutcome) -> bool {
+    true
+}
+
+/// Returns whether the cores were near each other: a virtual machine's host may move them apart meanwhile, and packets that change cores then
+/// cost twice as much.
+fn is_near(run: &EspOutcome) -> bool {
+    run.line_rtt_ns <= NEAR_NS_MAX
 }
 
 fn packets_per_s(run: &EspOutcome) -> f64 {
@@ -45,15 +59,17 @@ impl Results<'_> {
             let shares: Vec<_> = runs.iter().map(|run| 100.0 * of(run) / run.seconds).collect();
             Series::of(&shares).map(|series| series.median)
         };
-        let difference = self.difference(index);
+        let [difference, near] = [any, is_near].map(|which| self.difference(index, which));
         let published = Published::of(*system, case);
         let values: Vec<(&'static str, Value)> = vec![
-            ("kpps", self.series(index).map(|series| series.median / 1000.0).into()),
+            ("kpps", self.series(index, any).map(|series| series.median / 1000.0).into()),
             ("seed_kpps", published.kpps.into()),
             ("diff_pct", difference.map(|difference| difference.diff_pct).into()),
             ("diff_ci_pct", difference.map(|difference| difference.ci_pct).into()),
             ("seed_diff_pct", published.diff_pct.map(|(diff, _)| diff).into()),
             ("seed_diff_ci_pct", published.diff_pct.map(|(_, ci)| ci).into()),
+            ("near_diff_pct", near.map(|difference| difference.diff_pct).into()),
+            ("near_diff_ci_pct", near.map(|difference| difference.ci_pct).into()),
             ("dropped", dropped.into()),
             ("dropped_pct", (100.0 * dropped as f64 / offered.max(1) as f64).into()),
             ("seed_dropped_pct", published.dropped_pct.into()),
@@ -108,12 +124,21 @@ impl Results<'_> {
             ""
         );
         for index in indices {
-            let Some(series) = self.series(index) else { continue };
+            let Some(series) = self.series(index, any) else { continue };
             let name = self.name(index);
             writeln!(text, "{name:width$} {series}").expect("writing to a string");
-            if let (Some(reference), Some(difference)) = (self.reference(index), self.difference(index)) {
-                let (_, case) = &self.pairs[reference];
-                writeln!(text, "Beside {}, {}: {difference}", self.name(reference), case.name)
+            let Some(reference) = self.reference(index) else { continue };
+            let beside = format!("Beside {}, {}", self.name(reference), self.pairs[reference].1.name);
+            if let Some(difference) = self.difference(index, any) {
+                writeln!(text, "{beside}: {difference}").expect("writing to a string");
+            }
+            let near =
+                [index, reference].map(|index| self.series(index, is_near).map_or(0, |series| series.n));
+            if let Some(difference) = self.difference(index, is_near)
+                && near != [index, reference].map(|index| self.outcomes[index].len())
+            {
+                let [mine, others] = near;
+                writeln!(text, "{beside}, {mine} and {others} runs on near cores: {difference}")
                     .expect("writing to a string");
             }
         }
@@ -158,13 +183,14 @@ impl Results<'_> {
         self.pairs[index].0.name()
     }
 
-    /// Packets a second of its runs.
-    fn series(&self, index: usize) -> Option<Series> {
-        Series::of(&self.outcomes[index].iter().map(packets_per_s).collect::<Vec<_>>())
+    /// Packets a second of some of its runs.
+    fn series(&self, index: usize, which: Which) -> Option<Series> {
+        let runs = self.outcomes[index].iter().filter(|run| which(run));
+        Series::of(&runs.map(packets_per_s).collect::<Vec<_>>())
     }
 
-    fn difference(&self, index: usize) -> Option<Difference> {
-        self.series(index)?.difference(&self.series(self.reference(index)?)?)
+    fn difference(&self, index: usize, which: Which) -> Option<Difference> {
+        self.series(index, which)?.difference(&self.series(self.reference(index)?, which)?)
     }
 
     /// The pair that a pair is compared with.
@@ -245,6 +271,22 @@ mod tests {
             text.lines().any(|line| line.contains("esp-deferred") && line.contains("390100   390100")),
             "{text}"
         );
+    }
+
+    #[test]
+    fn runs_on_cores_that_were_moved_apart_are_told_from_the_others() {
+        let pairs = [pair(DIRECT, "gcm-1420"), pair(DEFERRED, "gcm-1420")];
+        let run = |line_rtt_ns, sealed| EspOutcome { line_rtt_ns, ..outcome(sealed) };
+        let deferred = vec![run(120.0, 101_000), run(300.0, 50_000), run(130.0, 101_010)];
+        let outcomes = [(0..3).map(|number| run(120.0, 100_000 + number)).collect(), deferred];
+        let results = Results { pairs: &pairs, outcomes: &outcomes, stacks: &[1, 1] };
+        let figure = |name| results.row(1).value(name).as_f64().unwrap();
+        assert!(figure("diff_pct") < -10.0 && (figure("near_diff_pct") - 1.0).abs() < 0.1);
+        let text = results.appendix();
+        assert!(text.contains("gcm-1420, 2 and 3 runs on near cores: Difference at 95.0%"), "{text}");
+        let near = [outcomes[0].clone(), vec![outcomes[1][0].clone(), outcomes[1][2].clone()]];
+        let text = Results { outcomes: &near, ..results }.appendix();
+        assert!(!text.contains("near"), "all of them were: {text}");
     }
 
     #[test]

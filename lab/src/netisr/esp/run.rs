@@ -28,6 +28,7 @@ use weir_run::testbed::{self, FLOWS, JAIL_0, jail, port};
 
 use super::case::{EspCase, EspSystem, Seating};
 use crate::epair::histogram::Histogram;
+use crate::machine::line_rtt_ns;
 use crate::netisr::dispatch::LONG;
 use crate::netisr::drive::RING_PACKETS;
 use crate::netisr::work::{Tally, Work, Worked};
@@ -69,6 +70,8 @@ pub struct EspOutcome {
     pub held_seconds: f64,
     /// The counts of the first ESP stage.
     pub workstream: WorkstreamRow,
+    /// The round trip of a cache line between the two cores, the longer of before and after the run, in nanoseconds.
+    pub line_rtt_ns: f64,
 }
 
 /// The dispatch of ESP.
@@ -156,6 +159,7 @@ pub fn run(
     duration_ns: u64,
     cores: [usize; 2],
 ) -> Result<EspOutcome> {
+    let line_before_ns = line_rtt_ns(cores)?;
     let path = path(system, case, packets_per_s, Until::Elapsed(duration_ns));
     let total: Arc<Mutex<Tally>> = Arc::default();
     let mut workers = path.workers(now_ns())?;
@@ -184,6 +188,7 @@ pub fn run(
         cpu_seconds: summary.workers.iter().map(|worker| worker.told.cpu_ns as f64 / 1e9).sum(),
         held_seconds: if system.drops { 0.0 } else { held_seconds.max(0.0) },
         workstream,
+        line_rtt_ns: line_rtt_ns(cores)?.max(line_before_ns),
     })
 }
 
