@@ -29,6 +29,7 @@ fn main() -> ExitCode {
         privileged!(sealers_share_one_association_and_keep_its_order),
         privileged!(hybrid_shares_with_sealers_and_keeps_the_order),
         privileged!(a_sender_is_told_what_fits),
+        privileged!(a_way_that_takes_less_is_learned),
     ])
 }
 
@@ -251,4 +252,57 @@ fn a_sender_is_told_what_fits() -> Result<()> {
     }
     one.down()?;
     two.down().map(drop)
+}
+
+/// A router between the gateways, whose next link takes less than theirs. It tells the gateway, and the gateway tells who sends.
+fn a_way_that_takes_less_is_learned() -> Result<()> {
+    const TAKES_BYTES: u64 = 1400;
+    let internet = Namespace::new("net")?;
+    let sites = sites(Some(&internet))?;
+    internet.sh("nft delete table netdev wire")?;
+    internet.ip("link del br0")?;
+    internet.ip("addr add 203.0.113.1/32 dev lo")?;
+    internet.ip("link set lo up")?;
+    internet.sh("sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1")?;
+    for number in 0..2 {
+        // The gateways look for each other on their link.
+        let (to, other) = (number + 1, 2 - number);
+        internet.sh(&format!(
+            "sysctl -qw net.ipv4.conf.w{number}.proxy_arp=1 net.ipv6.conf.w{number}.proxy_ndp=1"
+        ))?;
+        internet.ip(&format!("neigh add proxy 2001:db8::{other} dev w{number}"))?;
+        internet
+            .ip(&format!("route add 192.0.2.{to}/32 dev w{number} src 203.0.113.1 mtu lock {TAKES_BYTES}"))?;
+    }
+    let ups = [sites[0].up()?, sites[1].up()?];
+    let [near, far] = sites.each_ref().map(|site| &site.host);
+    for (address, bytes) in [(FAR[0], "1400"), (FAR[1], "1380")] {
+        wait_for(near, address)?;
+        let ping = |count: &str, may: &str| {
+            let mut ping = near.command("ping");
+            let args = ["-n", "-c", count, "-i", "0.2", "-W", "1", "-M", may, "-s", bytes, address];
+            run(ping.args(args), COMMAND_LIMIT)
+        };
+        let done = ping("4", "do")?;
+        let told = done.stdout.clone() + &done.stderr;
+        ensure!(told.contains("mtu = 1346") || told.contains("mtu=1346"), "{address}: {told}");
+        // Without DF the sender itself cuts its packets to what it was told. The first answer is lost, and teaches the gateway it came by.
+        ping("1", "want")?;
+        let done = ping("2", "want")?.success()?;
+        ensure!(done.stdout.contains("2 received"), "{}", done.stdout);
+    }
+    let mut server = Process::spawn(far.command("iperf3").args(["-s", "-1", "--forceflush"]))?;
+    server.wait_for_output("listening", COMMAND_LIMIT)?;
+    let done = run(near.command("iperf3").args(["-c", FAR[0], "-t", "2", "-J"]), PATIENCE)?.success()?;
+    let report: Value = serde_json::from_str(&done.stdout)?;
+    let rate = report["end"]["sum_received"]["bits_per_second"].as_f64().context("iperf3 reports")?;
+    require_timing!(rate > 60e6, "{:.1} Mbit/s of TCP", rate / 1e6);
+    ensure!(count(&association(&ups[0], "one-to-two")?, "path_mtu_bytes")? == TAKES_BYTES);
+    let said = ups[0].weir(&["stat", &ups[0].name])?.success()?.stdout;
+    ensure!(said.contains(&format!("path-mtu {TAKES_BYTES}")), "{said}");
+    for up in ups {
+        up.check()?;
+        up.down()?;
+    }
+    Ok(())
 }

@@ -22,6 +22,8 @@ pub const IPV6_LEN: usize = 40;
 pub mod number {
     /// IPv6 hop-by-hop options.
     pub const HOP_BY_HOP: u8 = 0;
+    /// ICMP.
+    pub const ICMP: u8 = 1;
     /// An IPv4 packet.
     pub const IPV4: u8 = 4;
     /// TCP.
@@ -36,6 +38,8 @@ pub mod number {
     pub const FRAGMENT: u8 = 44;
     /// ESP.
     pub const ESP: u8 = 50;
+    /// ICMPv6.
+    pub const ICMPV6: u8 = 58;
     /// No header follows.
     pub const NONE: u8 = 59;
     /// IPv6 destination options.

@@ -12,6 +12,7 @@
 //! | [`algorithm`] | ciphers and their keys |
 //! | [`esp`], [`room`], [`ip`], `trailer`, [`tunnel`] | the bytes of a packet |
 //! | [`keepalive`] | what keeps a NAT open |
+//! | [`path_mtu`] | the longest packet that the way to the other end takes |
 //!
 //! A caller begins with [`association::Outbound`] and [`association::Inbound`]. On the way out a policy finds the associations of a packet,
 //! the association numbers and counts it, and [`esp`] seals it. On the way in [`esp`] finds where ESP begins, the association asks its replay
@@ -27,6 +28,7 @@ pub mod esp;
 pub mod ip;
 pub mod keepalive;
 pub mod lifetime;
+pub mod path_mtu;
 pub mod policy;
 pub mod replay;
 pub mod room;

@@ -5,6 +5,7 @@
 //! inside  --> own IKE, neighbours? --> policy --protect--> association: number, seal --> outside
 //!                                           --bypass-->                                  outside
 //! outside --> ESP to an address of this gateway --> association: window, proof, open --> policy --> inside
+//!         --> a packet of ours was too long     --> the associations that go that way: a shorter path MTU
 //!         --> own IKE, keepalive, neighbours?   --> policy: in the clear?                       --> inside
 //! ```
 //!
@@ -29,11 +30,13 @@
 //! worker's; an ESP packet that comes in fragments is dropped; after a start the window is full up to the highest number that its mark says, so a
 //! packet that was received before is dropped, and one that was late too.
 
+mod change;
 pub(crate) mod deferral;
 mod frame;
 mod hybrid;
 mod keepalive;
 pub mod marks;
+mod path_mtu;
 pub mod plan;
 pub(crate) mod sealer;
 mod sealing;
@@ -50,15 +53,15 @@ use weir_core::net::limit::Limiter;
 use weir_ipsec::association::Unsealed;
 use weir_ipsec::esp::{Arrival, Located, UDP_PORT, locate};
 use weir_ipsec::ip::{IpFamily, IpHeaders, number};
-use weir_ipsec::policy::{BundleId, Policies, PolicyAction, SecurityPolicy, Selector};
+use weir_ipsec::policy::{Policies, PolicyAction};
 use weir_ring::memory::FrameMemory;
 
 pub use self::deferral::QUEUES;
 use self::deferral::{Deferral, side_of};
 use self::frame::{
-    LINK_LEN, Link, address, destination_of, in_place, ip_of, is_neighbourly, prefix, source_of, too_long,
+    LINK_LEN, Link, address, destination_of, in_place, ip_of, is_neighbourly, source_of, too_long,
 };
-use self::plan::{EspChange, EspDispatch, EspPlan, PolicyVerb};
+use self::plan::{EspDispatch, EspPlan};
 use self::sealer::SealerWork;
 use self::sealing::Sealing;
 pub use self::sealing::SealingShares;
@@ -154,71 +157,6 @@ impl Esp {
             held: Count::default(),
             errors: Limiter::new(ERRORS_PER_SECOND, ERRORS_BURST),
         }
-    }
-
-    /// Carries out a change, in one step. Associations without a new key go on; the others end, or begin.
-    ///
-    /// # Panics
-    /// If an association is to go on that does not run, or runs by another plan.
-    pub(crate) fn change(&mut self, change: EspChange, now_ns: u64) {
-        let EspChange { plan, keys } = change;
-        let mut before = std::mem::take(&mut self.associations);
-        for (plan, key) in plan.associations.into_iter().zip(keys) {
-            let association = match key {
-                Some(key) => {
-                    self.begun += 1;
-                    RunningAssociation::new(plan, key, self.begun, now_ns)
-                }
-                None => {
-                    let place = before.iter().position(|running| running.plan == plan);
-                    before.swap_remove(place.expect("an association goes on that runs"))
-                }
-            };
-            self.associations.push(association);
-        }
-        let inbound = self.associations.iter().enumerate().filter(|(_, running)| running.plan.is_inbound);
-        self.by_spi = inbound.clone().map(|(place, running)| (running.plan.spi, place)).collect();
-        self.by_spi.sort_unstable();
-        let udp_port = inbound.filter_map(|(_, running)| running.plan.udp_ports).next();
-        self.udp_port = udp_port.map_or(UDP_PORT, |[_, to]| to);
-        (self.addresses, self.mtu_bytes) = (plan.addresses, plan.mtu_bytes);
-        self.bundles.clear();
-        self.associations.iter_mut().for_each(|running| running.bundles.clear());
-        let mut lists = [Vec::new(), Vec::new()];
-        for policy in plan.policies {
-            let bundle = BundleId(self.bundles.len() as u32);
-            let action = match policy.verb {
-                PolicyVerb::Bypass => PolicyAction::Bypass,
-                PolicyVerb::Discard => PolicyAction::Discard,
-                PolicyVerb::Protect => {
-                    let place = |name: &String| {
-                        self.associations.iter().position(|running| running.plan.name == *name)
-                    };
-                    let places: Vec<_> = policy.associations.iter().filter_map(place).collect();
-                    places.iter().for_each(|&place| self.associations[place].bundles.push(bundle));
-                    self.bundles.push(places);
-                    PolicyAction::Protect(bundle)
-                }
-            };
-            let list = &mut lists[usize::from(policy.is_inbound)];
-            list.push(SecurityPolicy { selector: policy.selector, action });
-        }
-        // The policies of the gateway's own packets come last.
-        for &address in &self.addresses {
-            let (any, own) = (prefix(address, 0), prefix(address, if address.is_ipv4() { 32 } else { 128 }));
-            for (list, [source, destination]) in lists.iter_mut().zip([[own, any], [any, own]]) {
-                let selector = Selector {
-                    source,
-                    destination,
-                    protocol: None,
-                    source_ports: None,
-                    destination_ports: None,
-                };
-                list.push(SecurityPolicy { selector, action: PolicyAction::Bypass });
-            }
-        }
-        let [outbound, inbound] = lists;
-        (self.outbound, self.inbound) = (Policies::new(outbound), Policies::new(inbound));
     }
 
     /// The associations.
@@ -354,7 +292,8 @@ impl Esp {
         let place = places.iter().find(lives).or(places.last()).copied();
         let place = place.ok_or(DropReason::EspNoAssociation)?;
         let association = &mut self.associations[place];
-        let longest = association.packet_len_max(self.mtu_bytes, ip, &headers)?;
+        let mtu_bytes = association.path_mtu.limit(self.mtu_bytes, now_ns);
+        let longest = association.packet_len_max(mtu_bytes, ip, &headers)?;
         if headers.packet_len() > longest {
             return Ok(too_long(ip, &headers, longest as u16, association.plan.is_tunnel));
         }
@@ -404,6 +343,9 @@ impl Esp {
         }
         if is_neighbourly(ip, &headers) || self.is_own_ike(ip, &headers, false) {
             return Ok(EspVerdict::Pass(INSIDE));
+        }
+        if self.learn_path_mtu(ip, &headers, now_ns) {
+            return Ok(EspVerdict::Consume);
         }
         self.inbound.inbound(ip, &headers, None).map(|()| EspVerdict::Pass(INSIDE))
     }

@@ -61,7 +61,7 @@
 //! inside = "e1b"              # where packets are in the clear
 //! outside = "wan"
 //! address = ["192.0.2.1"]     # the gateway's addresses outside
-//! mtu = 1500                  # [1500] the longest IP packet that leaves outside
+//! mtu = 1500                  # [1500] the longest IP packet that leaves outside; routers on the way may tell of less
 //!
 //! [[sa]]                      # a security association; of the only [[esp]], or esp = "tunnel"
 //! name = "there"
@@ -75,7 +75,7 @@
 //! extended = true             # [false] sequence numbers of 64 bits
 //! window = 1024               # [64] replay window of an inbound one, up to 1024
 //! udp_ports = [4500, 4500]    # [none] in UDP
-//! dont_fragment = "copy"      # [copy], "set" or "clear" of the outer header
+//! dont_fragment = "set"       # [set], "copy" or "clear" of the outer header; set, routers tell of a way that takes less
 //! soft = { time = "50m" }     # limits, each in time, bytes and packets: a successor is due,
 //! hard = { time = "1h" }      # and none passes any more
 //!
@@ -103,13 +103,13 @@ pub mod check;
 mod class_tables;
 pub mod diff;
 mod dispatched;
+mod esp_mtu;
 pub mod file;
 mod joined;
 mod limits;
 mod loops;
 mod mac;
 mod names;
-mod nested;
 #[cfg(test)]
 mod path_tests;
 mod policies;

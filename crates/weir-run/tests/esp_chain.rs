@@ -301,6 +301,36 @@ fn what_is_too_long_for_the_tunnel_around_it_is_warned_of() {
     }
 }
 
+/// Who seals learns it from the tunnel around it, as from every router.
+#[test]
+fn what_is_too_long_for_the_tunnel_around_it_is_learned() {
+    let [takes, _] = mtus(2)[..] else { panic!("two") };
+    let file = chain(2).replace(&format!("mtu = {takes}\n"), "");
+    let read = topology::read("f.toml", &file, "4711", |path| Err(path.into())).unwrap();
+    let mut bench = Bench::new(&read.plan.unwrap());
+    let long = longest_inside(1500);
+    bench.port(LAN).send(0, frame(1, long, false));
+    bench.run();
+    assert_eq!((bench.left(WAN).len(), bench.left(LAN).len()), (0, 0), "only the gateway itself is told");
+    assert_eq!(bench.dropped(), [("near-1".to_string(), DropReason::TooLong)]);
+    let stages = bench.worker.between().stages();
+    let all = stages.flat_map(|stage| stage.esp().unwrap().associations());
+    let known: Vec<_> = all.filter_map(|running| running.path_mtu_bytes(bench.now_ns)).collect();
+    assert_eq!(known, [takes as u16]);
+    bench.port(LAN).send(0, frame(2, long, false));
+    bench.run();
+    let [told] = &bench.left(LAN)[..] else { panic!("its sender is told") };
+    let icmp = &told[LINK_LEN + 20..];
+    let longest = longest_inside(takes);
+    assert_eq!((icmp[0], icmp[1], u16::from_be_bytes([icmp[6], icmp[7]])), (3, 4, longest as u16));
+    // One that may be cut is cut before it is sealed.
+    for (number, len, may_be_cut, leave) in [(3, longest, false, 1), (4, long, true, 2)] {
+        bench.port(LAN).send(0, frame(number, len, may_be_cut));
+        bench.run();
+        assert_eq!(bench.left(WAN).len(), leave, "{number}");
+    }
+}
+
 /// A gateway in UDP, without its peer: the packets that it seals leave.
 const IN_UDP: &str = r#"
 [[port]]
@@ -396,4 +426,25 @@ fn keepalives_are_as_the_file_says() {
     let inbound = ("direction = \"out\"\nspi", "direction = \"in\"\nkeepalive = \"7s\"\nspi");
     let told = with(inbound.0, inbound.1).unwrap_err();
     assert!(told[0].contains("keepalives are sent by what goes out"), "{told:?}");
+}
+
+#[test]
+fn a_tunnel_without_room_for_ipv6_is_warned_of() {
+    let warned = |mtu: u32, from: &str| {
+        let own = "address = [\"192.0.2.1\"]\n";
+        let file = IN_UDP.replace(own, &format!("{own}mtu = {mtu}\n"));
+        let file = file.replace("[[policy]]\n", &format!("[[policy]]\n{from}"));
+        topology::read("f.toml", &file, "4711", |path| Err(path.into())).unwrap().warnings
+    };
+    // A policy without addresses is for both families.
+    for from in ["", "from = \"fd00::/64\"\n"] {
+        let told = warned(1343, from);
+        let [warning] = &told[..] else { panic!("{told:?}") };
+        assert!(
+            warning.contains("\"tunnel\" has no room") && warning.contains("write mtu = 1344, or"),
+            "{warning}"
+        );
+        assert_eq!(warned(1344, from), [""; 0]);
+    }
+    assert_eq!(warned(1343, "from = \"10.0.0.0/8\"\n"), [""; 0]);
 }

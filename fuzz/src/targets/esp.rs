@@ -8,6 +8,7 @@ use weir_ipsec::association::{AssociationSettings, Inbound};
 use weir_ipsec::esp::{self, Arrival, Encapsulation, EspMode, UDP_PORT, UdpEncapsulation};
 use weir_ipsec::ip::IpHeaders;
 use weir_ipsec::lifetime::Lifetime;
+use weir_ipsec::path_mtu::TooBig;
 use weir_ipsec::policy::{AddressPrefix, BundleId, Policies, PolicyAction, SecurityPolicy, Selector};
 use weir_ipsec::replay::ReplayWindow;
 use weir_ipsec::room::Room;
@@ -29,6 +30,7 @@ pub fn esp_nonsense(bytes: &[u8]) {
         }
     }
     if let Ok(headers) = IpHeaders::read_all(bytes) {
+        let _ = TooBig::read(bytes, &headers);
         let _ = policies().outbound(bytes, &headers);
         let _ = policies().inbound(bytes, &headers, Some(&[BundleId(0)]));
     }

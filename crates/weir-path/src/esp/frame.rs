@@ -6,7 +6,7 @@
 
 use std::net::IpAddr;
 
-use weir_ipsec::ip::{IpFamily, IpHeaders};
+use weir_ipsec::ip::{IpFamily, IpHeaders, number};
 use weir_ipsec::policy::AddressPrefix;
 use weir_ipsec::room::Room;
 use weir_ring::memory::FrameMemory;
@@ -21,7 +21,6 @@ const STATIONS_LEN: usize = 12;
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
 const ETHERTYPE_ARP: u16 = 0x0806;
-const ICMPV6: u8 = 58;
 
 /// The payload of a frame, by its EtherType.
 pub(super) enum Link {
@@ -63,7 +62,7 @@ pub(super) fn address(bytes: &[u8]) -> Option<IpAddr> {
 /// Returns whether a packet is a message of neighbour discovery.
 pub(super) fn is_neighbourly(ip: &[u8], headers: &IpHeaders) -> bool {
     headers.family() == IpFamily::V6
-        && headers.next() == ICMPV6
+        && headers.next() == number::ICMPV6
         && ip[7] == u8::MAX
         && matches!(ip.get(headers.end()), Some(133..=137))
 }

@@ -166,6 +166,11 @@ impl AssociationNumbers {
 }
 
 impl AssociationPlan {
+    /// The addresses that its packets come from and go to.
+    pub fn ends(&self) -> [IpAddr; 2] {
+        [self.source, self.destination]
+    }
+
     /// The settings of the association.
     ///
     /// # Panics

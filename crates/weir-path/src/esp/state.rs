@@ -10,6 +10,7 @@ use weir_ipsec::association::{Inbound, Outbound, Unsealed};
 use weir_ipsec::esp::{Located, Wrapped};
 use weir_ipsec::ip::IpHeaders;
 use weir_ipsec::lifetime::{Age, Usage};
+use weir_ipsec::path_mtu::PathMtu;
 use weir_ipsec::policy::BundleId;
 use weir_ipsec::replay::ReplayWindow;
 use weir_ipsec::room::Room;
@@ -30,6 +31,8 @@ pub struct RunningAssociation {
     pub(super) bundles: Vec<BundleId>,
     /// The keepalives of an outbound association in UDP.
     pub(super) keepalive: Option<Keepalive>,
+    /// The MTU of the way that its packets go.
+    pub(super) path_mtu: PathMtu,
 }
 
 #[derive(Debug)]
@@ -76,6 +79,7 @@ impl RunningAssociation {
             dropped: DropCounts::default(),
             bundles: Vec::new(),
             keepalive,
+            path_mtu: PathMtu::default(),
         }
     }
 
@@ -92,6 +96,11 @@ impl RunningAssociation {
     /// The keepalives that the association sent, which are in no other count of it.
     pub fn keepalives(&self) -> Count {
         self.keepalive.as_ref().map_or_else(Count::default, Keepalive::sent)
+    }
+
+    /// The MTU of its way that routers told, in bytes; none where none did in the last ten minutes.
+    pub fn path_mtu_bytes(&self, now_ns: u64) -> Option<u16> {
+        self.path_mtu.learned_bytes(now_ns)
     }
 
     /// The packets and bytes that passed.

@@ -42,6 +42,8 @@ pub struct AssociationStats {
     pub bytes: u64,
     /// Keepalives that it sent beside these.
     pub keepalives: u64,
+    /// The MTU of its way that routers told in the last ten minutes, in bytes.
+    pub path_mtu_bytes: Option<u16>,
     /// Packets that it dropped, by reason.
     pub dropped: BTreeMap<String, u64>,
     /// The limits after which a successor is due.
@@ -95,6 +97,7 @@ impl AssociationStats {
             packets: usage.packets,
             bytes: usage.bytes,
             keepalives: running.keepalives().packets,
+            path_mtu_bytes: running.path_mtu_bytes(now_ns),
             dropped: dropped.map(|(reason, count)| (reason.name().to_string(), count.packets)).collect(),
             soft: limits(&plan.lifetime.soft),
             hard: limits(&plan.lifetime.hard),

@@ -40,10 +40,11 @@ const QUEUE_PACKETS_MAX: u32 = 1 << 16;
 pub(super) const DIRECTIONS: [(&str, bool); 2] = [("in", true), ("out", false)];
 /// Words for modes, and whether each is a tunnel.
 pub(super) const MODES: [(&str, bool); 2] = [("tunnel", true), ("transport", false)];
-/// Words for DF of the outer header.
+/// Words for DF of the outer header, the default first: ESP that comes in fragments is not opened, so a packet is cut before it is sealed,
+/// and routers tell how long it may be (RFC 4301 sections 8.1 and 8.2).
 pub(super) const DONT_FRAGMENT: [(&str, OuterDontFragment); 3] = [
-    ("copy", OuterDontFragment::Copied),
     ("set", OuterDontFragment::Set),
+    ("copy", OuterDontFragment::Copied),
     ("clear", OuterDontFragment::Clear),
 ];
 
@@ -222,7 +223,7 @@ impl TopologyReader<'_> {
         let algorithm = self.word(&table.algorithm, "an algorithm", &algorithms)?;
         let dont_fragment = match &table.dont_fragment {
             Some(word) => self.word(word, "what becomes of DF", &DONT_FRAGMENT)?,
-            None => OuterDontFragment::Copied,
+            None => DONT_FRAGMENT[0].1,
         };
         let spi = u32::try_from(*table.spi.as_ref()).ok().filter(|spi| *spi >= SPI_MIN);
         if spi.is_none() {

@@ -174,6 +174,7 @@ impl TopologyReader<'_> {
         let plan = Plan { ports, stages, links, dispatched };
         self.optional_end_of_a_wire(file, &plan);
         self.warn_of_nested(file, &plan);
+        self.warn_of_short(file, &plan);
         plan
     }
 }

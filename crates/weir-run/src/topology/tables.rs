@@ -362,7 +362,7 @@ pub struct AssociationTable {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", extend("examples" = ["20s"]))]
     pub keepalive: Option<Spanned<String>>,
-    /// DF of the outer header: `copy`, `set` or `clear`.
+    /// DF of the outer header: `set`, `copy` or `clear`. Where it is set, routers tell of a way that takes less.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub dont_fragment: Option<Spanned<String>>,

@@ -45,6 +45,9 @@ fn text(stage: &str, association: &AssociationStats) -> String {
     if association.keepalives > 0 {
         line(human::plural(association.keepalives, "keepalive"));
     }
+    if let Some(path_mtu_bytes) = association.path_mtu_bytes {
+        line(format!("path-mtu {path_mtu_bytes}"));
+    }
     for (reason, count) in &association.dropped {
         line(format!("dropped {reason}: {}", human::plural(*count, "packet")));
     }

@@ -1,0 +1,141 @@
+//! The MTU of the way to the other end of an association, as routers on it tell.
+//!
+//! ```text
+//! ICMP   3, code 4 | 0  | MTU | IP | [UDP] | SPI | sequence ...      the packet that was too long
+//! ICMPv6 2         | MTU      | IP | [UDP] | SPI | sequence ...
+//! ```
+//!
+//! Rule: whoever can send a packet can send such a message. So it counts only if it quotes an SPI and a number that were sent lately
+//! between these ends, it makes packets no shorter than every network takes, and it is forgotten after ten minutes, as the way may have
+//! changed. A message never makes packets longer.
+//!
+//! Owner: one worker. Source: RFC 4301 section 8.2, RFC 1191 sections 4 to 6.3, RFC 8201 sections 4 and 5.
+//!
+//! Limits: a quoted IPv6 packet with extension headers before ESP is not recognised, nor ESP in UDP where the router quotes 8 bytes behind
+//! the IP header and no more (before RFC 1812). A router that tells no MTU (before RFC 1191) makes it the shortest.
+
+use std::net::IpAddr;
+
+use smoltcp::wire::{Icmpv4Packet, Icmpv6Packet, Ipv6Packet};
+
+use crate::esp::{HEADER_LEN, UDP_LEN};
+use crate::ip::{IPV4_LEN, IPV6_LEN, IpFamily, IpHeaders, number};
+
+/// The time after which a longer packet is tried again, in nanoseconds.
+pub const FORGOTTEN_AFTER_NS: u64 = 600_000_000_000;
+/// The packets among which the quoted one is sought: a second of a million packets.
+const LATELY_PACKETS: u32 = 1 << 20;
+/// The shortest MTU that a message makes, in bytes: what every host takes, and every link of IPv6.
+const V4_MTU_MIN: u16 = 576;
+const V6_MTU_MIN: u16 = 1280;
+const ICMP_LEN: usize = 8;
+const UNREACHABLE: u8 = 3;
+const FRAGMENTATION_NEEDED: u8 = 4;
+const PACKET_TOO_BIG: u8 = 2;
+
+/// A router's message that an ESP packet was too long for the next link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooBig {
+    /// The MTU of that link, in bytes; 576 or 1,280 if the message says less.
+    pub mtu_bytes: u16,
+    /// The address that the packet came from.
+    pub source: IpAddr,
+    /// The address that the packet was to go to.
+    pub destination: IpAddr,
+    /// The ports of its UDP, from and to, if it was in UDP.
+    pub udp_ports: Option<[u16; 2]>,
+    /// Its security parameter index.
+    pub spi: u32,
+    /// The lower half of its sequence number.
+    pub sequence_low: u32,
+}
+
+impl TooBig {
+    /// Reads an IP packet with these headers, all of them; none if it is no such message, or damaged.
+    pub fn read(packet: &[u8], headers: &IpHeaders) -> Option<TooBig> {
+        let message = packet.get(headers.end()..headers.packet_len()).filter(|_| !headers.is_fragment())?;
+        let &[kind, code, _, _, _, _, high, low] = message.first_chunk::<ICMP_LEN>()?;
+        let told_bytes = u16::from_be_bytes([high, low]);
+        let (family, mtu_bytes) = match (headers.family(), headers.next()) {
+            (IpFamily::V4, number::ICMP) if (kind, code) == (UNREACHABLE, FRAGMENTATION_NEEDED) => {
+                let is_whole = Icmpv4Packet::new_unchecked(message).verify_checksum();
+                is_whole.then_some((IpFamily::V4, told_bytes.max(V4_MTU_MIN)))?
+            }
+            (IpFamily::V6, number::ICMPV6) if kind == PACKET_TOO_BIG => {
+                let ip = Ipv6Packet::new_unchecked(packet);
+                let is_whole =
+                    Icmpv6Packet::new_unchecked(message).verify_checksum(&ip.src_addr(), &ip.dst_addr());
+                let is_longer = message[4..6] != [0, 0];
+                let mtu_bytes = if is_longer { u16::MAX } else { told_bytes.max(V6_MTU_MIN) };
+                is_whole.then_some((IpFamily::V6, mtu_bytes))?
+            }
+            _ => return None,
+        };
+        read_quoted(&message[ICMP_LEN..], family, mtu_bytes)
+    }
+
+    /// Returns whether the quoted number is among those sent lately, of which `highest` is the last.
+    pub fn is_of_late(&self, highest: u64) -> bool {
+        (highest as u32).wrapping_sub(self.sequence_low) < LATELY_PACKETS
+    }
+}
+
+/// Reads the quoted packet, which is cut short.
+fn read_quoted(quoted: &[u8], family: IpFamily, mtu_bytes: u16) -> Option<TooBig> {
+    let address = |at: usize, len: usize| -> Option<IpAddr> {
+        let bytes = quoted.get(at..at + len)?;
+        let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
+        v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
+    };
+    if IpFamily::of(quoted) != Ok(family) {
+        return None;
+    }
+    let (next, header_len, source, destination) = match family {
+        IpFamily::V4 => (quoted[9], 4 * usize::from(quoted[0] & 0xf), address(12, 4)?, address(16, 4)?),
+        IpFamily::V6 => (quoted[6], IPV6_LEN, address(8, 16)?, address(24, 16)?),
+    };
+    let behind = quoted.get(header_len..).filter(|_| header_len >= IPV4_LEN)?;
+    let (udp_ports, esp) = match next {
+        number::ESP => (None, behind),
+        number::UDP => {
+            let &[s0, s1, d0, d1, ..] = behind.first_chunk::<UDP_LEN>()?;
+            (Some([u16::from_be_bytes([s0, s1]), u16::from_be_bytes([d0, d1])]), &behind[UDP_LEN..])
+        }
+        _ => return None,
+    };
+    let &[s0, s1, s2, s3, n0, n1, n2, n3] = esp.first_chunk::<HEADER_LEN>()?;
+    let (spi, sequence_low) = (u32::from_be_bytes([s0, s1, s2, s3]), u32::from_be_bytes([n0, n1, n2, n3]));
+    Some(TooBig { mtu_bytes, source, destination, udp_ports, spi, sequence_low })
+}
+
+/// The MTU that was learned.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PathMtu {
+    mtu_bytes: u16,
+    until_ns: u64,
+}
+
+impl PathMtu {
+    /// Notes the MTU of a link on the way. A longer one than that known changes nothing.
+    pub fn learn(&mut self, mtu_bytes: u16, now_ns: u64) {
+        if self.learned_bytes(now_ns).is_none_or(|known| mtu_bytes <= known) {
+            *self = PathMtu { mtu_bytes, until_ns: now_ns.saturating_add(FORGOTTEN_AFTER_NS) };
+        }
+    }
+
+    /// The shorter of `mtu_bytes` and of what is known.
+    #[inline]
+    pub fn limit(&self, mtu_bytes: u16, now_ns: u64) -> u16 {
+        self.learned_bytes(now_ns).map_or(mtu_bytes, |known| known.min(mtu_bytes))
+    }
+
+    /// What is known, in bytes.
+    #[inline]
+    pub fn learned_bytes(&self, now_ns: u64) -> Option<u16> {
+        (now_ns < self.until_ns).then_some(self.mtu_bytes)
+    }
+}
+
+#[cfg(test)]
+#[path = "path_mtu_tests.rs"]
+mod tests;

@@ -1,0 +1,98 @@
+//! A change of an ESP stage: associations that go on, begin and end, and the policies.
+//!
+//! Rule: a change is one step. No packet is decided on by a part of it.
+//!
+//! Owner: the stage.
+
+use weir_ipsec::esp::UDP_PORT;
+use weir_ipsec::path_mtu::PathMtu;
+use weir_ipsec::policy::{BundleId, Policies, PolicyAction, SecurityPolicy, Selector};
+
+use super::Esp;
+use super::frame::prefix;
+use super::plan::{AssociationKey, AssociationPlan, EspChange, PolicyPlan, PolicyVerb};
+use super::state::RunningAssociation;
+
+impl Esp {
+    /// Carries out a change, in one step. Associations without a new key go on; the others end, or begin.
+    ///
+    /// # Panics
+    /// If an association is to go on that does not run, or runs by another plan.
+    pub(crate) fn change(&mut self, change: EspChange, now_ns: u64) {
+        let EspChange { plan, keys } = change;
+        self.begin_and_end(plan.associations.into_iter().zip(keys), now_ns);
+        (self.addresses, self.mtu_bytes) = (plan.addresses, plan.mtu_bytes);
+        self.set_policies(plan.policies);
+    }
+
+    fn begin_and_end(
+        &mut self,
+        associations: impl Iterator<Item = (AssociationPlan, Option<AssociationKey>)>,
+        now_ns: u64,
+    ) {
+        let mut before = std::mem::take(&mut self.associations);
+        let known: Vec<_> = before.iter().map(|running| (running.plan.ends(), running.path_mtu)).collect();
+        for (plan, key) in associations {
+            let association = match key {
+                Some(key) => {
+                    self.begun += 1;
+                    let mut running = RunningAssociation::new(plan, key, self.begun, now_ns);
+                    // A new key goes the way that the one before went.
+                    let same = known.iter().find(|(ends, _)| *ends == running.plan.ends());
+                    running.path_mtu = same.map_or_else(PathMtu::default, |&(_, path_mtu)| path_mtu);
+                    running
+                }
+                None => {
+                    let place = before.iter().position(|running| running.plan == plan);
+                    before.swap_remove(place.expect("an association goes on that runs"))
+                }
+            };
+            self.associations.push(association);
+        }
+        let inbound = self.associations.iter().enumerate().filter(|(_, running)| running.plan.is_inbound);
+        self.by_spi = inbound.clone().map(|(place, running)| (running.plan.spi, place)).collect();
+        self.by_spi.sort_unstable();
+        let udp_port = inbound.filter_map(|(_, running)| running.plan.udp_ports).next();
+        self.udp_port = udp_port.map_or(UDP_PORT, |[_, to]| to);
+    }
+
+    fn set_policies(&mut self, policies: Vec<PolicyPlan>) {
+        self.bundles.clear();
+        self.associations.iter_mut().for_each(|running| running.bundles.clear());
+        let mut lists = [Vec::new(), Vec::new()];
+        for policy in policies {
+            let bundle = BundleId(self.bundles.len() as u32);
+            let action = match policy.verb {
+                PolicyVerb::Bypass => PolicyAction::Bypass,
+                PolicyVerb::Discard => PolicyAction::Discard,
+                PolicyVerb::Protect => {
+                    let place = |name: &String| {
+                        self.associations.iter().position(|running| running.plan.name == *name)
+                    };
+                    let places: Vec<_> = policy.associations.iter().filter_map(place).collect();
+                    places.iter().for_each(|&place| self.associations[place].bundles.push(bundle));
+                    self.bundles.push(places);
+                    PolicyAction::Protect(bundle)
+                }
+            };
+            let list = &mut lists[usize::from(policy.is_inbound)];
+            list.push(SecurityPolicy { selector: policy.selector, action });
+        }
+        // The policies of the gateway's own packets come last.
+        for &address in &self.addresses {
+            let (any, own) = (prefix(address, 0), prefix(address, if address.is_ipv4() { 32 } else { 128 }));
+            for (list, [source, destination]) in lists.iter_mut().zip([[own, any], [any, own]]) {
+                let selector = Selector {
+                    source,
+                    destination,
+                    protocol: None,
+                    source_ports: None,
+                    destination_ports: None,
+                };
+                list.push(SecurityPolicy { selector, action: PolicyAction::Bypass });
+            }
+        }
+        let [outbound, inbound] = lists;
+        (self.outbound, self.inbound) = (Policies::new(outbound), Policies::new(inbound));
+    }
+}

@@ -1,0 +1,39 @@
+//! Path MTU: what routers outside tell of the packets that an ESP stage sealed.
+//!
+//! Rule: the associations to the end that a packet was for make their packets shorter from then on ([`weir_ipsec::path_mtu`]); the senders
+//! inside are told by the packets that do not fit any more, as by every router.
+//!
+//! Owner: the stage. Limits: the packet that was too long is lost; whatever carried it sends it again.
+
+use weir_ipsec::ip::{IpHeaders, number};
+use weir_ipsec::path_mtu::TooBig;
+
+use super::Esp;
+use super::frame::destination_of;
+use super::plan::AssociationPlan;
+
+impl Esp {
+    /// Learns from a packet that came in outside; returns whether it tells that a packet of this stage was too long.
+    pub(super) fn learn_path_mtu(&mut self, ip: &[u8], headers: &IpHeaders, now_ns: u64) -> bool {
+        if !matches!(headers.next(), number::ICMP | number::ICMPV6)
+            || !self.is_own(destination_of(ip, headers.family()))
+        {
+            return false;
+        }
+        let Some(told) = TooBig::read(ip, headers) else { return false };
+        let is_ours = |plan: &AssociationPlan| {
+            !plan.is_inbound
+                && (plan.spi, plan.udp_ports) == (told.spi, told.udp_ports)
+                && plan.ends() == [told.source, told.destination]
+        };
+        let ours = self.associations.iter().find(|running| is_ours(&running.plan));
+        if !ours.is_some_and(|running| told.is_of_late(running.highest())) {
+            return false;
+        }
+        let way = |plan: &AssociationPlan| plan.ends() == [told.source, told.destination];
+        for running in self.associations.iter_mut().filter(|running| way(&running.plan)) {
+            running.path_mtu.learn(told.mtu_bytes, now_ns);
+        }
+        true
+    }
+}
