@@ -11,6 +11,7 @@ use std::time::Duration;
 use weir_port::monitor::State;
 
 use crate::Failure;
+use crate::table::Style;
 
 /// Work that takes longer is told of.
 const LONG: Duration = Duration::from_secs(1);
@@ -52,11 +53,14 @@ pub fn harmless(text: &str) -> String {
     shown
 }
 
-/// The length of the sequence that sets a colour, in bytes; 0 if there is none in front.
+/// The length of the sequence in front that sets a style of ours, in bytes; 0 if there is none. A name could hide with others what
+/// stands behind it.
 fn colour_bytes(text: &str) -> usize {
     let Some(parameters) = text.strip_prefix("\u{1b}[") else { return 0 };
     let length = parameters.bytes().take_while(|byte| byte.is_ascii_digit() || *byte == b';').count();
-    if parameters.as_bytes().get(length) == Some(&b'm') { 2 + length + 1 } else { 0 }
+    let is_ours =
+        parameters.as_bytes().get(length) == Some(&b'm') && Style::CODES.contains(&&parameters[..length]);
+    if is_ours { 2 + length + 1 } else { 0 }
 }
 
 /// The outcome of writing. A pipe that is closed has been read as far as its reader wanted.
@@ -113,9 +117,10 @@ mod tests {
     #[test]
     fn nobody_steers_a_terminal_by_a_name() {
         for (text, shown) in [
-            ("veth0 \u{1b}[1;32mup\u{1b}[0m\n\tä", "veth0 \u{1b}[1;32mup\u{1b}[0m\n\tä"),
+            ("veth0 \u{1b}[1;31mup\u{1b}[0m\n\tä", "veth0 \u{1b}[1;31mup\u{1b}[0m\n\tä"),
             ("a\u{1b}]0;title\u{7}b", "a?]0;title?b"),
             ("\u{1b}[2J\u{1b}[", "?[2J?["),
+            ("v\u{1b}[8m\u{1b}[7m\u{1b}[m", "v?[8m?[7m?[m"),
             ("\r\u{8}\u{9b}31m\u{0}", "???31m?"),
             ("", ""),
         ] {

@@ -17,16 +17,28 @@ pub enum Style {
     Fault,
 }
 
+impl Style {
+    /// The codes of all styles, and of none (ECMA-48, SGR).
+    pub const CODES: [&str; 5] = ["0", "1", "32", "33", "1;31"];
+
+    fn code(self) -> &'static str {
+        let [plain, heading, good, notice, fault] = Style::CODES;
+        match self {
+            Style::Plain => plain,
+            Style::Heading => heading,
+            Style::Good => good,
+            Style::Notice => notice,
+            Style::Fault => fault,
+        }
+    }
+}
+
 /// Puts a style around a text, or leaves it alone.
 pub fn paint(text: &str, style: Style, colour: bool) -> String {
-    let code = match style {
-        Style::Heading => "1",
-        Style::Good => "32",
-        Style::Notice => "33",
-        Style::Fault => "1;31",
-        Style::Plain => "",
-    };
-    if colour && !code.is_empty() { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_string() }
+    match colour && style != Style::Plain {
+        true => format!("\x1b[{}m{text}\x1b[{}m", style.code(), Style::Plain.code()),
+        false => text.to_string(),
+    }
 }
 
 /// Columns, headings and rows.

@@ -78,7 +78,8 @@ pub fn run(arguments: &ShowArguments) -> Outcome {
     });
     places.sort_by(|one, other| (one.pid, &one.device).cmp(&(other.pid, &other.device)));
     if places.is_empty() {
-        comments.push("# there is no limit in place\n".into());
+        let of_these = if comments.is_empty() { "" } else { " that a file could say from here" };
+        comments.push(format!("# there is no limit in place{of_these}\n"));
     }
     output::print(format_args!("{}{}", comments.concat(), write(&places)))?;
     Ok(ExitCode::SUCCESS)
@@ -112,7 +113,8 @@ fn place(seen: &LimitInPlace) -> Result<LimitPlace<'_>, String> {
         return Ok(LimitPlace { device: near.link.name.clone(), pid: None, record });
     }
     let inside = inside.and_then(|place| Some((place, place.netns.process()?)));
-    let (inside, pid) =
-        inside.ok_or_else(|| format!("limit {name} at {at}, which cannot be named from here"))?;
+    let (inside, pid) = inside.ok_or_else(|| {
+        format!("limit {name}, which was set for {}: `weir show` there says it", near.describe())
+    })?;
     Ok(LimitPlace { device: inside.link.name.clone(), pid: Some(pid), record })
 }
