@@ -9,6 +9,7 @@ use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
+use std::iter;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
@@ -284,24 +285,25 @@ impl AsFd for NetNs {
     }
 }
 
-/// The paths of namespaces that can be found: open in this process, mounted (as `ip netns` and container engines do), or some process's
-/// own.
-fn candidates() -> Vec<PathBuf> {
-    // A process with many ports has many descriptors of few namespaces.
-    let mut seen = HashSet::new();
-    let open = std::fs::read_dir("/proc/self/fd").into_iter().flatten().filter_map(|entry| {
-        let path = entry.ok()?.path();
-        let target = std::fs::read_link(&path).ok()?;
-        (target.to_str()?.starts_with("net:[") && seen.insert(target)).then_some(path)
-    });
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let processes = std::fs::read_dir("/proc").into_iter().flatten().filter_map(|entry| {
+/// The paths of namespaces that can be found: mounted (as `ip netns` and container engines do), some process's own, or open in this
+/// process alone. Each kind is looked for when the one before is used up: a process with many ports has thousands of descriptors.
+fn candidates() -> impl Iterator<Item = PathBuf> {
+    let mounts =
+        iter::once_with(|| mounted(&std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default()));
+    let processes = iter::once_with(|| std::fs::read_dir("/proc")).flatten().flatten().filter_map(|entry| {
         let entry = entry.ok()?;
         let is_process = entry.file_name().to_str()?.bytes().all(|byte| byte.is_ascii_digit());
         is_process.then(|| entry.path().join("ns/net"))
     });
-    let open: Vec<_> = open.collect();
-    open.into_iter().chain(mounted(&mounts)).chain(processes).collect()
+    // Many descriptors are of few namespaces.
+    let mut seen = HashSet::new();
+    let open =
+        iter::once_with(|| std::fs::read_dir("/proc/self/fd")).flatten().flatten().filter_map(move |entry| {
+            let path = entry.ok()?.path();
+            let target = std::fs::read_link(&path).ok()?;
+            (target.to_str()?.starts_with("net:[") && seen.insert(target)).then_some(path)
+        });
+    mounts.flatten().chain(processes).chain(open)
 }
 
 #[cfg(test)]
