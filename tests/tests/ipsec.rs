@@ -45,6 +45,17 @@ fn on_the_wire(internet: &Namespace) -> Result<[u64; 2]> {
     Ok(seen)
 }
 
+/// Requires most of the rate from a stream of TCP.
+fn require_tcp(near: &Namespace, far: &Namespace) -> Result<()> {
+    let mut server = Process::spawn(far.command("iperf3").args(["-s", "-1", "--forceflush"]))?;
+    server.wait_for_output("listening", COMMAND_LIMIT)?;
+    let done = run(near.command("iperf3").args(["-c", FAR[0], "-t", "2", "-J"]), PATIENCE)?.success()?;
+    let report: Value = serde_json::from_str(&done.stdout)?;
+    let rate = report["end"]["sum_received"]["bits_per_second"].as_f64().context("iperf3 reports")?;
+    require_timing!(rate > 60e6, "{:.1} Mbit/s of TCP", rate / 1e6);
+    Ok(())
+}
+
 /// Floods, TCP and pings of both families, and their packets on the internet's side.
 fn what_passes_is_sealed_and_none_of_it_is_lost() -> Result<()> {
     let internet = Namespace::new("net")?;
@@ -60,12 +71,7 @@ fn what_passes_is_sealed_and_none_of_it_is_lost() -> Result<()> {
         require_lossless(&flood.finish(PATIENCE)?, &load).context(address)?;
         require_timing!(rate > 80e6, "{:.1} Mbit/s of 100 with ESP around it", rate / 1e6);
     }
-    let mut server = Process::spawn(far.command("iperf3").args(["-s", "-1", "--forceflush"]))?;
-    server.wait_for_output("listening", COMMAND_LIMIT)?;
-    let done = run(near.command("iperf3").args(["-c", FAR[0], "-t", "2", "-J"]), PATIENCE)?.success()?;
-    let report: Value = serde_json::from_str(&done.stdout)?;
-    let rate = report["end"]["sum_received"]["bits_per_second"].as_f64().context("iperf3 reports")?;
-    require_timing!(rate > 60e6, "{:.1} Mbit/s of TCP", rate / 1e6);
+    require_tcp(near, far)?;
     let times = Ping::start_series(near, FAR[0], 20, 0.05)?.finish()?;
     ensure!(times.sorted_ms.len() == 20, "{} of 20 pings answered", times.sorted_ms.len());
     let [sealed, clear] = on_the_wire(&internet)?;
@@ -291,12 +297,7 @@ fn a_way_that_takes_less_is_learned() -> Result<()> {
         let done = ping("2", "want")?.success()?;
         ensure!(done.stdout.contains("2 received"), "{}", done.stdout);
     }
-    let mut server = Process::spawn(far.command("iperf3").args(["-s", "-1", "--forceflush"]))?;
-    server.wait_for_output("listening", COMMAND_LIMIT)?;
-    let done = run(near.command("iperf3").args(["-c", FAR[0], "-t", "2", "-J"]), PATIENCE)?.success()?;
-    let report: Value = serde_json::from_str(&done.stdout)?;
-    let rate = report["end"]["sum_received"]["bits_per_second"].as_f64().context("iperf3 reports")?;
-    require_timing!(rate > 60e6, "{:.1} Mbit/s of TCP", rate / 1e6);
+    require_tcp(near, far)?;
     ensure!(count(&association(&ups[0], "one-to-two")?, "path_mtu_bytes")? == TAKES_BYTES);
     let said = ups[0].weir(&["stat", &ups[0].name])?.success()?.stdout;
     ensure!(said.contains(&format!("path-mtu {TAKES_BYTES}")), "{said}");

@@ -10,6 +10,8 @@
 //!
 //! Limits: if headers contradict themselves nothing beyond their packet is read; they are refused as malformed.
 
+use std::net::IpAddr;
+
 use weir_core::drops::DropReason;
 use weir_core::net::checksum::ones_sum;
 
@@ -73,6 +75,30 @@ impl IpFamily {
             IpFamily::V6 => number::IPV6,
         }
     }
+}
+
+/// The source address of a packet of this family, which begins with a whole header.
+#[inline]
+pub fn source_of(ip: &[u8], family: IpFamily) -> &[u8] {
+    match family {
+        IpFamily::V4 => &ip[12..16],
+        IpFamily::V6 => &ip[8..24],
+    }
+}
+
+/// The destination address of a packet of this family, which begins with a whole header.
+#[inline]
+pub fn destination_of(ip: &[u8], family: IpFamily) -> &[u8] {
+    match family {
+        IpFamily::V4 => &ip[16..20],
+        IpFamily::V6 => &ip[24..40],
+    }
+}
+
+/// An address, as it stands in a packet; `None` if it is not as long as those of a family.
+pub fn address(bytes: &[u8]) -> Option<IpAddr> {
+    let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
+    v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
 }
 
 /// The headers of a packet, as far as they stand before ESP or where it would be put.

@@ -19,7 +19,7 @@ use std::net::IpAddr;
 use smoltcp::wire::{Icmpv4Packet, Icmpv6Packet, Ipv6Packet};
 
 use crate::esp::{HEADER_LEN, UDP_LEN};
-use crate::ip::{IPV4_LEN, IPV6_LEN, IpFamily, IpHeaders, number};
+use crate::ip::{self, IPV4_LEN, IPV6_LEN, IpFamily, IpHeaders, number};
 
 /// The time after which a longer packet is tried again, in nanoseconds.
 pub const FORGOTTEN_AFTER_NS: u64 = 600_000_000_000;
@@ -62,9 +62,9 @@ impl TooBig {
                 is_whole.then_some((IpFamily::V4, told_bytes.max(V4_MTU_MIN)))?
             }
             (IpFamily::V6, number::ICMPV6) if kind == PACKET_TOO_BIG => {
-                let ip = Ipv6Packet::new_unchecked(packet);
-                let is_whole =
-                    Icmpv6Packet::new_unchecked(message).verify_checksum(&ip.src_addr(), &ip.dst_addr());
+                let header = Ipv6Packet::new_unchecked(packet);
+                let is_whole = Icmpv6Packet::new_unchecked(message)
+                    .verify_checksum(&header.src_addr(), &header.dst_addr());
                 let is_longer = message[4..6] != [0, 0];
                 let mtu_bytes = if is_longer { u16::MAX } else { told_bytes.max(V6_MTU_MIN) };
                 is_whole.then_some((IpFamily::V6, mtu_bytes))?
@@ -82,18 +82,15 @@ impl TooBig {
 
 /// Reads the quoted packet, which is cut short.
 fn read_quoted(quoted: &[u8], family: IpFamily, mtu_bytes: u16) -> Option<TooBig> {
-    let address = |at: usize, len: usize| -> Option<IpAddr> {
-        let bytes = quoted.get(at..at + len)?;
-        let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
-        v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
-    };
     if IpFamily::of(quoted) != Ok(family) {
         return None;
     }
-    let (next, header_len, source, destination) = match family {
-        IpFamily::V4 => (quoted[9], 4 * usize::from(quoted[0] & 0xf), address(12, 4)?, address(16, 4)?),
-        IpFamily::V6 => (quoted[6], IPV6_LEN, address(8, 16)?, address(24, 16)?),
+    let (next, header_len) = match family {
+        IpFamily::V4 => (quoted[9], 4 * usize::from(quoted[0] & 0xf)),
+        IpFamily::V6 => (quoted[6], IPV6_LEN),
     };
+    let source = ip::address(ip::source_of(quoted, family))?;
+    let destination = ip::address(ip::destination_of(quoted, family))?;
     let behind = quoted.get(header_len..).filter(|_| header_len >= IPV4_LEN)?;
     let (udp_ports, esp) = match next {
         number::ESP => (None, behind),

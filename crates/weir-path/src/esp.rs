@@ -52,15 +52,13 @@ use weir_core::net::icmp::{self, Fault};
 use weir_core::net::limit::Limiter;
 use weir_ipsec::association::Unsealed;
 use weir_ipsec::esp::{Arrival, Located, UDP_PORT, locate};
-use weir_ipsec::ip::{IpFamily, IpHeaders, number};
+use weir_ipsec::ip::{IpFamily, IpHeaders, address, destination_of, number, source_of};
 use weir_ipsec::policy::{Policies, PolicyAction};
 use weir_ring::memory::FrameMemory;
 
 pub use self::deferral::QUEUES;
 use self::deferral::{Deferral, side_of};
-use self::frame::{
-    LINK_LEN, Link, address, destination_of, in_place, ip_of, is_neighbourly, source_of, too_long,
-};
+use self::frame::{LINK_LEN, Link, in_place, ip_of, is_neighbourly, too_long};
 use self::plan::{EspDispatch, EspPlan};
 use self::sealer::SealerWork;
 use self::sealing::Sealing;

@@ -38,27 +38,6 @@ pub(super) fn ip_of(frame: &[u8]) -> Link {
     }
 }
 
-/// The source address of a packet whose headers have been read.
-pub(super) fn source_of(ip: &[u8], family: IpFamily) -> &[u8] {
-    match family {
-        IpFamily::V4 => &ip[12..16],
-        IpFamily::V6 => &ip[8..24],
-    }
-}
-
-/// The destination address of a packet whose headers have been read.
-pub(super) fn destination_of(ip: &[u8], family: IpFamily) -> &[u8] {
-    match family {
-        IpFamily::V4 => &ip[16..20],
-        IpFamily::V6 => &ip[24..40],
-    }
-}
-
-pub(super) fn address(bytes: &[u8]) -> Option<IpAddr> {
-    let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
-    v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
-}
-
 /// Returns whether a packet is a message of neighbour discovery.
 pub(super) fn is_neighbourly(ip: &[u8], headers: &IpHeaders) -> bool {
     headers.family() == IpFamily::V6

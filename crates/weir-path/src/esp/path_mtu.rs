@@ -5,11 +5,10 @@
 //!
 //! Owner: the stage. Limits: the packet that was too long is lost; whatever carried it sends it again.
 
-use weir_ipsec::ip::{IpHeaders, number};
+use weir_ipsec::ip::{IpHeaders, destination_of, number};
 use weir_ipsec::path_mtu::TooBig;
 
 use super::Esp;
-use super::frame::destination_of;
 use super::plan::AssociationPlan;
 
 impl Esp {
