@@ -13,6 +13,7 @@
 //! Source: `tc-pfifo(8)`; kernel `net/sched/sch_mq.c`, `net/sched/sch_generic.c:dequeue_skb`, `dev_requeue_skb`,
 //! `drivers/net/veth.c:veth_xmit`.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use netlink_bindings::tc::{self, TcFifoQopt, Tcmsg};
@@ -125,7 +126,7 @@ pub struct Saved {
 pub fn save(link: &Link) -> Result<Option<Saved>> {
     let mut found = None;
     let mut children = None;
-    each(&mut NetlinkSocket::new(), link.ifindex, |header, attributes| {
+    each_of(link.ifindex, |header, attributes| {
         let kind = attributes.get_kind().map(|kind| kind.to_string_lossy().into_owned()).unwrap_or_default();
         if header.parent == BESIDE {
             return;
@@ -165,7 +166,7 @@ pub fn save(link: &Link) -> Result<Option<Saved>> {
 /// Returns whether the root qdisc of an interface of this thread's namespace is Weir's.
 pub fn is_installed(ifindex: u32) -> Result<bool> {
     let mut is_there = false;
-    each(&mut NetlinkSocket::new(), ifindex, |header, _| {
+    each_of(ifindex, |header, _| {
         is_there |= header.parent == ROOT && header.handle == HANDLE;
     })?;
     Ok(is_there)
@@ -266,28 +267,51 @@ fn counters(ifindex: u32) -> Result<Counters> {
 
 /// The qdisc at the root of an interface of this thread's namespace.
 pub fn root(ifindex: u32) -> Result<Root> {
-    let mut root = Root::default();
-    let mut is_whole = true;
-    each(&mut NetlinkSocket::new(), ifindex, |header, attributes| {
-        // `mq` adds its children up; adding those too would count twice.
-        let kind = attributes.get_kind().map(|kind| kind.to_string_lossy().into_owned()).unwrap_or_default();
-        if header.parent != ROOT {
-            is_whole &= header.parent >> 16 != HANDLE >> 16 || kind == "pfifo";
-            return;
+    Ok(Roots::read()?.of(ifindex).cloned().unwrap_or_default())
+}
+
+/// The qdiscs at the roots of all interfaces of a namespace, at one time. The kernel tells of all at once and not of one, so whoever looks
+/// at many interfaces asks once.
+#[derive(Clone, Debug, Default)]
+pub struct Roots(HashMap<u32, Root>);
+
+impl Roots {
+    /// Those of this thread's namespace.
+    pub fn read() -> Result<Roots> {
+        let (mut roots, mut not_whole) = (HashMap::<u32, Root>::new(), HashSet::new());
+        each(|header, attributes| {
+            // `mq` adds its children up; adding those too would count twice.
+            let kind = attributes.get_kind().map(|kind| kind.to_string_lossy().into_owned());
+            let (ifindex, kind) = (header.ifindex as u32, kind.unwrap_or_default());
+            if header.parent != ROOT {
+                if header.parent >> 16 == HANDLE >> 16 && kind != "pfifo" {
+                    not_whole.insert(ifindex);
+                }
+                return;
+            }
+            let queue = attributes.get_stats2().and_then(|stats| Ok((stats.get_queue()?, stats)));
+            let counters = queue.map_or_else(
+                |_| Counters::default(),
+                |(queue, stats)| Counters {
+                    dropped: queue.drops.into(),
+                    backlog: queue.qlen.into(),
+                    sent: stats.get_basic().map_or(0, |basic| basic.packets),
+                },
+            );
+            roots.insert(ifindex, Root { kind, is_ours: header.handle == HANDLE, counters });
+        })?;
+        for ifindex in not_whole {
+            if let Some(root) = roots.get_mut(&ifindex) {
+                root.is_ours = false;
+            }
         }
-        root.is_ours = header.handle == HANDLE;
-        root.kind = kind;
-        if let Ok(stats) = attributes.get_stats2()
-            && let Ok(queue) = stats.get_queue()
-        {
-            let sum = &mut root.counters;
-            sum.sent = stats.get_basic().map_or(0, |basic| basic.packets);
-            sum.dropped += u64::from(queue.drops);
-            sum.backlog += u64::from(queue.qlen);
-        }
-    })?;
-    root.is_ours &= is_whole;
-    Ok(root)
+        Ok(Roots(roots))
+    }
+
+    /// That of an interface; none if it had none, or was not there.
+    pub fn of(&self, ifindex: u32) -> Option<&Root> {
+        self.0.get(&ifindex)
+    }
 }
 
 /// The value of the attribute TCA_OPTIONS among the attributes of a qdisc, as the kernel wrote it.
@@ -309,20 +333,24 @@ fn attributes_of(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
-fn each(
-    socket: &mut NetlinkSocket,
-    ifindex: u32,
-    mut with: impl FnMut(&Tcmsg, &tc::IterableAttrs<'_>),
-) -> Result<()> {
-    let doing = || format!("reading the qdiscs of interface number {ifindex}");
-    let request =
-        tc::Request::new().op_getqdisc_dump(&Tcmsg { ifindex: ifindex as i32, ..Default::default() });
+/// Every qdisc of an interface of this thread's namespace.
+fn each_of(ifindex: u32, mut with: impl FnMut(&Tcmsg, &tc::IterableAttrs<'_>)) -> Result<()> {
+    each(|header, attributes| {
+        if header.ifindex == ifindex as i32 {
+            with(header, attributes);
+        }
+    })
+}
+
+/// Every qdisc of this thread's namespace.
+fn each(mut with: impl FnMut(&Tcmsg, &tc::IterableAttrs<'_>)) -> Result<()> {
+    let doing = || "reading the qdiscs of the interfaces".to_string();
+    let mut socket = NetlinkSocket::new();
+    let request = tc::Request::new().op_getqdisc_dump(&Tcmsg::default());
     let mut reply = socket.request(&request).doing(doing)?;
     while let Some(item) = reply.recv() {
         let (header, attributes) = item.map_err(|error| explained(error, doing()))?;
-        if header.ifindex == ifindex as i32 {
-            with(&header, &attributes);
-        }
+        with(&header, &attributes);
     }
     Ok(())
 }

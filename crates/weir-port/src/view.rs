@@ -49,15 +49,17 @@ pub struct View {
 }
 
 impl View {
-    /// The state of an interface of this thread's namespace; `None` if there is none of that number.
-    pub fn of(ifindex: u32) -> Result<Option<View>> {
+    /// The state of an interface of this thread's namespace, whose root qdiscs were read before; `None` if there is none of that number.
+    pub fn of(ifindex: u32, roots: &qdisc::Roots) -> Result<Option<View>> {
         let look = || -> Result<View> {
             let link = Link::by_index(ifindex)?;
             let tx_checksum = ethtool::tx_checksum(&link.name)?;
             let tag_insertions = features::tag_insertions(ifindex)?;
             let egress_programs =
                 hooks::on_egress(ifindex).doing(|| format!("reading the programs of {}", link.name))?;
-            Ok(View { queue: qdisc::root(ifindex)?, link, tx_checksum, tag_insertions, egress_programs })
+            // One that came since has to be looked at by itself.
+            let queue = roots.of(ifindex).cloned().map_or_else(|| qdisc::root(ifindex), Ok)?;
+            Ok(View { queue, link, tx_checksum, tag_insertions, egress_programs })
         };
         match look() {
             Ok(view) => Ok(Some(view)),

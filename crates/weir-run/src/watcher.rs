@@ -25,13 +25,14 @@ pub mod ledger;
 mod mending;
 mod remedy;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use weir_port::link::Link;
 use weir_port::monitor::{Fares, LinkEvent, Monitor, State, Stir};
 use weir_port::netns::NetNs;
+use weir_port::qdisc::Roots;
 use weir_port::undo::Keeper;
 use weir_port::view::{Pair, View};
 use weir_port::{Doing, confinement, sending, sys};
@@ -107,6 +108,17 @@ pub fn start<K: Keeper + Send + 'static>(
 
 /// The keeper, which records the changes that must be put back.
 type Records = Mutex<dyn Keeper>;
+
+/// The root qdiscs of each namespace that a round came to, by its number, read once.
+#[derive(Default)]
+struct Queues(HashMap<u64, Roots>);
+
+impl Queues {
+    /// Those of a namespace, which this thread is in. What could not be read is asked for by interface.
+    fn of(&mut self, netns: &NetNs) -> &Roots {
+        self.0.entry(netns.inode()).or_insert_with(|| Roots::read().unwrap_or_default())
+    }
+}
 
 struct Watcher {
     lens: Lens,
@@ -246,7 +258,8 @@ impl Watcher {
     /// Looks at everything, keeps the books, and acts on the findings.
     fn round(&mut self, records: &Records) {
         let waiting: Vec<_> = (0..self.views.len()).map(|device| self.waiting(device)).collect();
-        let places: Vec<_> = (0..self.pairs.len()).map(|pair| self.look_at(pair)).collect();
+        let mut queues = Queues::default();
+        let places: Vec<_> = (0..self.pairs.len()).map(|pair| self.look_at(pair, &mut queues)).collect();
         let findings: Vec<_> =
             places.into_iter().enumerate().filter_map(|(pair, place)| self.judge(pair, place?)).collect();
         for finding in &findings {
@@ -273,10 +286,12 @@ impl Watcher {
     }
 
     /// Looks at a pair. Returns the namespace of its other end; none while that moves, or a namespace ends.
-    fn look_at(&mut self, pair: usize) -> Option<Arc<NetNs>> {
+    fn look_at(&mut self, pair: usize, queues: &mut Queues) -> Option<Arc<NetNs>> {
+        let ifindex = self.pairs[pair].as_ref()?.port.ifindex;
         // A device that cannot be looked at now is looked at again soon.
-        let port = View::of(self.pairs[pair].as_ref()?.port.ifindex).unwrap_or(None);
-        let (place, sender) = port.as_ref().and_then(|port| self.find_sender(pair, &port.link)).unzip();
+        let port = NetNs::current().and_then(|here| View::of(ifindex, queues.of(&here))).unwrap_or(None);
+        let (place, sender) =
+            port.as_ref().and_then(|port| self.find_sender(pair, &port.link, queues)).unzip();
         self.views[2 * pair] = port;
         self.views[2 * pair + SENDER] = sender;
         place
@@ -320,14 +335,15 @@ impl Watcher {
     }
 
     /// The other end of a pair, wherever it is now.
-    fn find_sender(&self, pair: usize, port: &Link) -> Option<(Arc<NetNs>, View)> {
+    fn find_sender(&self, pair: usize, port: &Link, queues: &mut Queues) -> Option<(Arc<NetNs>, View)> {
         let Pair { port: known, sender_netns, .. } = self.pairs[pair].as_ref()?;
         let place = |link: &Link| (link.peer_netns_id, link.peer_ifindex);
         let netns = match place(known) == place(port) {
             true => Arc::clone(sender_netns),
             false => Arc::new(port.peer().ok()?.0),
         };
-        let view = netns.run(|| View::of(port.peer_ifindex.unwrap_or_default())).ok()??;
+        let view =
+            netns.run(|| View::of(port.peer_ifindex.unwrap_or_default(), queues.of(&netns))).ok()??;
         // Another interface may have got its number.
         (view.link.peer_ifindex == Some(port.ifindex)).then_some((netns, view))
     }
