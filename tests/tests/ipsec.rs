@@ -30,6 +30,7 @@ fn main() -> ExitCode {
         privileged!(hybrid_shares_with_sealers_and_keeps_the_order),
         privileged!(a_sender_is_told_what_fits),
         privileged!(a_way_that_takes_less_is_learned),
+        privileged!(what_a_far_router_tells_is_sealed),
     ])
 }
 
@@ -301,6 +302,30 @@ fn a_way_that_takes_less_is_learned() -> Result<()> {
     ensure!(count(&association(&ups[0], "one-to-two")?, "path_mtu_bytes")? == TAKES_BYTES);
     let said = ups[0].weir(&["stat", &ups[0].name])?.success()?.stdout;
     ensure!(said.contains(&format!("path-mtu {TAKES_BYTES}")), "{said}");
+    for up in ups {
+        up.check()?;
+        up.down()?;
+    }
+    Ok(())
+}
+
+/// The gateway at the far end drops packets and says so: what it quotes came sealed, and goes back sealed.
+fn what_a_far_router_tells_is_sealed() -> Result<()> {
+    let internet = Namespace::new("net")?;
+    let sites = sites(Some(&internet))?;
+    let ups = [sites[0].up()?, sites[1].up()?];
+    let near = &sites[0].host;
+    for (host, nobody) in [(FAR[0], "10.2.0.77"), (FAR[1], "fd00:2::77")] {
+        wait_for(near, host)?;
+        for (address, hops, expected) in [(host, "2", "ime"), (nobody, "64", "nreachable")] {
+            let mut ping = near.command("ping");
+            let done =
+                run(ping.args(["-n", "-c", "2", "-i", "1", "-W", "4", "-t", hops, address]), COMMAND_LIMIT)?;
+            ensure!(done.stdout.contains(expected), "{address}, {hops} hops: {}", done.stdout);
+        }
+    }
+    let [sealed, clear] = on_the_wire(&internet)?;
+    ensure!(sealed > 10 && clear == 0, "{sealed} packets of ESP, {clear} others");
     for up in ups {
         up.check()?;
         up.down()?;

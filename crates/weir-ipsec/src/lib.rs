@@ -13,6 +13,7 @@
 //! | [`esp`], [`room`], [`ip`], `trailer`, [`tunnel`] | the bytes of a packet |
 //! | [`keepalive`] | what keeps a NAT open |
 //! | [`path_mtu`] | the longest packet that the way to the other end takes |
+//! | `quoted` | the packet that an ICMP error is about |
 //!
 //! A caller begins with [`association::Outbound`] and [`association::Inbound`]. On the way out a policy finds the associations of a packet,
 //! the association numbers and counts it, and [`esp`] seals it. On the way in [`esp`] finds where ESP begins, the association asks its replay
@@ -30,6 +31,7 @@ pub mod keepalive;
 pub mod lifetime;
 pub mod path_mtu;
 pub mod policy;
+mod quoted;
 pub mod replay;
 pub mod room;
 pub mod sequence;

@@ -19,16 +19,16 @@ use std::net::IpAddr;
 use smoltcp::wire::{Icmpv4Packet, Icmpv6Packet, Ipv6Packet};
 
 use crate::esp::{HEADER_LEN, UDP_LEN};
-use crate::ip::{self, IPV4_LEN, IPV6_LEN, IpFamily, IpHeaders, number};
+use crate::ip::{self, IpFamily, IpHeaders, number};
+use crate::quoted::{ICMP_LEN, Quoted};
 
 /// The time after which a longer packet is tried again, in nanoseconds.
 pub const FORGOTTEN_AFTER_NS: u64 = 600_000_000_000;
 /// The packets among which the quoted one is sought: a second of a million packets.
-const LATELY_PACKETS: u32 = 1 << 20;
+const LATELY_PACKETS: u64 = 1 << 20;
 /// The shortest MTU that a message makes, in bytes: what every host takes, and every link of IPv6.
 const V4_MTU_MIN: u16 = 576;
 const V6_MTU_MIN: u16 = 1280;
-const ICMP_LEN: usize = 8;
 const UNREACHABLE: u8 = 3;
 const FRAGMENTATION_NEEDED: u8 = 4;
 const PACKET_TOO_BIG: u8 = 2;
@@ -53,56 +53,49 @@ pub struct TooBig {
 impl TooBig {
     /// Reads an IP packet with these headers, all of them; none if it is no such message, or damaged.
     pub fn read(packet: &[u8], headers: &IpHeaders) -> Option<TooBig> {
-        let message = packet.get(headers.end()..headers.packet_len()).filter(|_| !headers.is_fragment())?;
+        let quoted = Quoted::of(packet, headers)?;
+        let message = &packet[headers.end()..headers.packet_len()];
         let &[kind, code, _, _, _, _, high, low] = message.first_chunk::<ICMP_LEN>()?;
         let told_bytes = u16::from_be_bytes([high, low]);
-        let (family, mtu_bytes) = match (headers.family(), headers.next()) {
-            (IpFamily::V4, number::ICMP) if (kind, code) == (UNREACHABLE, FRAGMENTATION_NEEDED) => {
-                let is_whole = Icmpv4Packet::new_unchecked(message).verify_checksum();
-                is_whole.then_some((IpFamily::V4, told_bytes.max(V4_MTU_MIN)))?
+        let (is_whole, mtu_bytes) = match quoted.family {
+            IpFamily::V4 if (kind, code) == (UNREACHABLE, FRAGMENTATION_NEEDED) => {
+                (Icmpv4Packet::new_unchecked(message).verify_checksum(), told_bytes.max(V4_MTU_MIN))
             }
-            (IpFamily::V6, number::ICMPV6) if kind == PACKET_TOO_BIG => {
+            IpFamily::V6 if kind == PACKET_TOO_BIG => {
                 let header = Ipv6Packet::new_unchecked(packet);
-                let is_whole = Icmpv6Packet::new_unchecked(message)
-                    .verify_checksum(&header.src_addr(), &header.dst_addr());
+                let ends = (header.src_addr(), header.dst_addr());
+                let is_whole = Icmpv6Packet::new_unchecked(message).verify_checksum(&ends.0, &ends.1);
                 let is_longer = message[4..6] != [0, 0];
-                let mtu_bytes = if is_longer { u16::MAX } else { told_bytes.max(V6_MTU_MIN) };
-                is_whole.then_some((IpFamily::V6, mtu_bytes))?
+                (is_whole, if is_longer { u16::MAX } else { told_bytes.max(V6_MTU_MIN) })
             }
             _ => return None,
         };
-        read_quoted(&message[ICMP_LEN..], family, mtu_bytes)
+        is_whole.then(|| TooBig::about(&quoted, mtu_bytes))?
+    }
+
+    fn about(quoted: &Quoted, mtu_bytes: u16) -> Option<TooBig> {
+        let source = ip::address(ip::source_of(quoted.packet, quoted.family))?;
+        let destination = ip::address(ip::destination_of(quoted.packet, quoted.family))?;
+        let behind = quoted.behind?;
+        let (udp_ports, esp) = match quoted.protocol {
+            number::ESP => (None, behind),
+            number::UDP => {
+                let &[s0, s1, d0, d1, ..] = behind.first_chunk::<UDP_LEN>()?;
+                (Some([u16::from_be_bytes([s0, s1]), u16::from_be_bytes([d0, d1])]), &behind[UDP_LEN..])
+            }
+            _ => return None,
+        };
+        let &[s0, s1, s2, s3, n0, n1, n2, n3] = esp.first_chunk::<HEADER_LEN>()?;
+        let (spi, sequence_low) =
+            (u32::from_be_bytes([s0, s1, s2, s3]), u32::from_be_bytes([n0, n1, n2, n3]));
+        Some(TooBig { mtu_bytes, source, destination, udp_ports, spi, sequence_low })
     }
 
     /// Returns whether the quoted number is among those sent lately, of which `highest` is the last.
     pub fn is_of_late(&self, highest: u64) -> bool {
-        (highest as u32).wrapping_sub(self.sequence_low) < LATELY_PACKETS
+        let since = (highest as u32).wrapping_sub(self.sequence_low);
+        u64::from(since) < highest.min(LATELY_PACKETS)
     }
-}
-
-/// Reads the quoted packet, which is cut short.
-fn read_quoted(quoted: &[u8], family: IpFamily, mtu_bytes: u16) -> Option<TooBig> {
-    if IpFamily::of(quoted) != Ok(family) {
-        return None;
-    }
-    let (next, header_len) = match family {
-        IpFamily::V4 => (quoted[9], 4 * usize::from(quoted[0] & 0xf)),
-        IpFamily::V6 => (quoted[6], IPV6_LEN),
-    };
-    let source = ip::address(ip::source_of(quoted, family))?;
-    let destination = ip::address(ip::destination_of(quoted, family))?;
-    let behind = quoted.get(header_len..).filter(|_| header_len >= IPV4_LEN)?;
-    let (udp_ports, esp) = match next {
-        number::ESP => (None, behind),
-        number::UDP => {
-            let &[s0, s1, d0, d1, ..] = behind.first_chunk::<UDP_LEN>()?;
-            (Some([u16::from_be_bytes([s0, s1]), u16::from_be_bytes([d0, d1])]), &behind[UDP_LEN..])
-        }
-        _ => return None,
-    };
-    let &[s0, s1, s2, s3, n0, n1, n2, n3] = esp.first_chunk::<HEADER_LEN>()?;
-    let (spi, sequence_low) = (u32::from_be_bytes([s0, s1, s2, s3]), u32::from_be_bytes([n0, n1, n2, n3]));
-    Some(TooBig { mtu_bytes, source, destination, udp_ports, spi, sequence_low })
 }
 
 /// The MTU that was learned.

@@ -88,6 +88,9 @@ fn what_is_damaged_or_something_else_is_none() {
     let mut fragment = told_v4(1400, &quoted_v4(false));
     fragment[6] = 0x20;
     assert_eq!(read(&fragment), None);
+    let mut later = quoted_v4(false);
+    later[7] = 1;
+    assert_eq!(read(&told_v4(1400, &later)), None, "what a later fragment carries is no ESP header");
     for short in 0..28 {
         assert_eq!(read(&told_v4(1400, &quoted_v4(false)[..short])), None, "{short} bytes are quoted");
     }
@@ -103,9 +106,12 @@ fn what_is_damaged_or_something_else_is_none() {
 #[test]
 fn a_number_is_of_late_if_it_was_sent_within_a_million() {
     let told = TooBig { sequence_low: 100, ..read(&told_v4(1400, &quoted_v4(false))).unwrap() };
-    let late = u64::from(LATELY_PACKETS) + 99;
+    let late = LATELY_PACKETS + 99;
     assert_eq!([99, 100, late, late + 1].map(|highest| told.is_of_late(highest)), [false, true, true, false]);
     assert!(told.is_of_late((7 << 32) + 200), "of extended numbers the lower half is quoted");
+    for never in [0, 3, u32::MAX] {
+        assert!(!TooBig { sequence_low: never, ..told }.is_of_late(2), "{never} of 2");
+    }
 }
 
 #[test]

@@ -8,6 +8,9 @@
 //! Rule (RFC 4301 sections 4.4.1, 5.2 and 7): a packet that no policy selects is discarded; a fragment, whose ports are not seen, is
 //! discarded where its ports would decide, so that none passes in the clear by a later policy.
 //!
+//! An ICMP error tells of what it quotes (RFC 4301 section 6): if the packets that answer the quoted one are protected, so is the error,
+//! whoever sends it. A router at the far end of a tunnel would otherwise send in the clear what came sealed.
+//!
 //! Owner: one worker. Limits: policies are asked one after another, so a list is to be short; ports are those of TCP, UDP and other
 //! protocols that begin with two of 16 bits (SCTP, DCCP, UDP-Lite); types and codes of ICMP are no ports.
 
@@ -18,6 +21,7 @@ use weir_core::classify::headers::has_ports;
 use weir_core::drops::DropReason;
 
 use crate::ip::{IpFamily, IpHeaders};
+use crate::quoted::Quoted;
 
 /// Addresses that begin alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,9 +117,18 @@ impl Policies {
     /// The action on a packet with these headers, all of them, on its way out.
     #[inline]
     pub fn outbound(&self, packet: &[u8], headers: &IpHeaders) -> Result<PolicyAction, DropReason> {
-        let selected = Selected::of(packet, headers)?;
+        if let Some(quoted) = Quoted::of(packet, headers)
+            && let Ok(action @ PolicyAction::Protect(_)) = self.action(&Selected::answering(&quoted))
+        {
+            return Ok(action);
+        }
+        self.action(&Selected::of(packet, headers)?)
+    }
+
+    #[inline]
+    fn action(&self, selected: &Selected) -> Result<PolicyAction, DropReason> {
         for policy in &self.list {
-            match policy.selector.matches(&selected) {
+            match policy.selector.matches(selected) {
                 Match::Yes => return Ok(policy.action),
                 Match::No => {}
                 Match::PortsUnknown => return Err(DropReason::EspFragment),
@@ -169,11 +182,27 @@ impl Selected {
             }
             _ => None,
         };
-        let (source, destination) = match headers.family() {
-            IpFamily::V4 => (v4_bits(packet, 12), v4_bits(packet, 16)),
-            IpFamily::V6 => (v6_bits(packet, 8), v6_bits(packet, 24)),
-        };
+        let [source, destination] = ends(packet, headers.family());
         Ok(Selected { family: headers.family(), source, destination, protocol: headers.next(), ports })
+    }
+
+    /// The fields of a packet that answers a quoted one.
+    fn answering(quoted: &Quoted) -> Selected {
+        let [destination, source] = ends(quoted.packet, quoted.family);
+        let ports = quoted
+            .behind
+            .and_then(<[u8]>::first_chunk)
+            .map(|&[s0, s1, d0, d1]| [u16::from_be_bytes([d0, d1]), u16::from_be_bytes([s0, s1])]);
+        Selected { family: quoted.family, source, destination, protocol: quoted.protocol, ports }
+    }
+}
+
+/// The addresses of a packet with a whole header.
+#[inline(always)]
+fn ends(packet: &[u8], family: IpFamily) -> [u128; 2] {
+    match family {
+        IpFamily::V4 => [v4_bits(packet, 12), v4_bits(packet, 16)],
+        IpFamily::V6 => [v6_bits(packet, 8), v6_bits(packet, 24)],
     }
 }
 

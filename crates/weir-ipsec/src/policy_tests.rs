@@ -116,3 +116,47 @@ fn prefixes_are_of_one_family_and_no_longer_than_it() {
     assert!(!prefix("0.0.0.0/0").contains(IpFamily::V6, 77));
     assert!(prefix("fd01::/128").contains(IpFamily::V6, 0xfd01 << 112));
 }
+
+/// An ICMP error from `source` to `destination` that quotes a packet as far as its ports.
+fn error(source: [u8; 4], destination: [u8; 4], kind: u8, quoted: &[u8]) -> Vec<u8> {
+    let mut packet = vec![0x45, 0, 0, 0, 0, 0, 0, 0, 64, number::ICMP, 0, 0];
+    packet.extend([source, destination].concat());
+    packet.extend([kind, 1, 0, 0, 0, 0, 0, 0]);
+    packet.extend(quoted);
+    ip::set_len(&mut packet, IpFamily::V4).unwrap();
+    packet
+}
+
+#[test]
+fn an_error_goes_and_comes_as_what_it_quotes() {
+    let (router, near, far) = ([192, 0, 2, 2], [10, 1, 0, 1], [10, 2, 0, 1]);
+    let protect =
+        |source, destination| SecurityPolicy { selector: selector(source, destination), action: THERE };
+    // Those of the far gateway: its own packets pass in the clear, unless they tell of what does not.
+    let own =
+        SecurityPolicy { selector: selector("192.0.2.2/32", "0.0.0.0/0"), action: PolicyAction::Bypass };
+    let out = Policies::new(vec![protect("10.2.0.0/16", "10.1.0.0/16"), own]);
+    let came = udp(near, far, [9, 53]);
+    for kind in [3, 4, 5, 11, 12] {
+        assert_eq!(outbound(&out, &error(router, near, kind, &came)), Ok(THERE), "{kind}");
+    }
+    let bypass = Ok(PolicyAction::Bypass);
+    assert_eq!(outbound(&out, &error(router, near, 8, &came)), bypass, "a question quotes nothing");
+    assert_eq!(outbound(&out, &error(router, near, 3, &udp([10, 9, 0, 1], far, [9, 53]))), bypass);
+    assert_eq!(outbound(&out, &error(router, near, 3, &came[..19])), bypass, "too short to tell");
+    // It has to come to the near gateway as the answer would.
+    let back = Policies::new(vec![protect("10.2.0.0/16", "10.1.0.0/16")]);
+    let told = error(router, near, 11, &came);
+    assert_eq!(inbound(&back, &told, Some(&[BundleId(3)])), Ok(()));
+    assert_eq!(inbound(&back, &told, None), Err(DropReason::PolicyMismatch));
+    assert_eq!(inbound(&back, &told, Some(&[BundleId(4)])), Err(DropReason::PolicyMismatch));
+    // Where ports decide, those of the answer do.
+    let dns = Selector {
+        protocol: Some(number::UDP),
+        source_ports: Some(53..=53),
+        ..selector("10.2.0.0/16", "10.1.0.0/16")
+    };
+    let out = Policies::new(vec![SecurityPolicy { selector: dns, action: THERE }]);
+    assert_eq!(outbound(&out, &error(router, near, 3, &came)), Ok(THERE));
+    assert_eq!(outbound(&out, &error(router, near, 3, &udp(near, far, [9, 54]))), Ok(PolicyAction::Discard));
+}

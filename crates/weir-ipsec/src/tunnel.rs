@@ -7,7 +7,7 @@
 //! | TTL, hop limit | the tunnel's own | left; a router that forwards takes one off |
 //! | DF | copied, set or cleared | left |
 //! | identification | the low half of the sequence number | |
-//! | flow label | copied from IPv6, zero for IPv4 | left |
+//! | flow label | zero: packets of one association take one way, and come in their order | left |
 //!
 //! | inside \ outside | not-ECT | ECT(0) | ECT(1) | CE |
 //! |---|---|---|---|---|
@@ -113,16 +113,12 @@ impl Tunnel {
             OuterDscp::Copied => class,
             OuterDscp::Set(dscp) => dscp << 2 | class & ECN,
         };
-        let (dont_fragment, flow_label) = match family {
-            IpFamily::V4 => (packet[6] & DONT_FRAGMENT != 0, [0; 3]),
-            IpFamily::V6 => (true, [packet[1] & 0xf, packet[2], packet[3]]),
-        };
         let dont_fragment = match self.dont_fragment {
-            OuterDontFragment::Copied => dont_fragment,
+            OuterDontFragment::Copied => family == IpFamily::V6 || packet[6] & DONT_FRAGMENT != 0,
             OuterDontFragment::Set => true,
             OuterDontFragment::Clear => false,
         };
-        Inside { class, dont_fragment, flow_label }
+        Inside { class, dont_fragment }
     }
 
     /// Writes the outer header over the first bytes of the packet, which are [`Tunnel::header_len`] at least.
@@ -134,7 +130,7 @@ impl Tunnel {
         next: u8,
         sequence: u64,
     ) -> Result<(), DropReason> {
-        let Inside { class, dont_fragment, flow_label } = inside;
+        let Inside { class, dont_fragment } = inside;
         match self.ends {
             Ends::V4([source, destination]) => {
                 let len = u16::try_from(packet.len()).map_err(|_| DropReason::TooLong)?;
@@ -159,12 +155,11 @@ impl Tunnel {
             }
             Ends::V6([source, destination]) => {
                 let header: &mut [u8; IPV6_LEN] = packet.first_chunk_mut().ok_or(DropReason::Malformed)?;
-                let [label_high, label_middle, label_low] = flow_label;
                 header[..8].copy_from_slice(&[
                     0x60 | class >> 4,
-                    class << 4 | label_high,
-                    label_middle,
-                    label_low,
+                    class << 4,
+                    0,
+                    0,
                     0,
                     0,
                     next,
@@ -183,7 +178,6 @@ impl Tunnel {
 pub struct Inside {
     class: u8,
     dont_fragment: bool,
-    flow_label: [u8; 3],
 }
 
 /// Gives the packet inside the congestion mark that it got on the way, if its sender understands it.

@@ -61,7 +61,13 @@ fn seals_to_the_same_bytes() {
         let mut room = Room::new(&mut memory, 0, case.packet.len()).unwrap();
         let headers = IpHeaders::read_all(room.packet()).unwrap();
         esp::seal(&mut room, &headers, &case.transform, &case.encapsulation, case.associated).unwrap();
-        assert_eq!(room.packet(), case.sealed, "line {line}");
+        // scapy copies the flow label of what it seals; here an association has one.
+        let mut expected = case.sealed;
+        if expected[0] >> 4 == 6 && matches!(case.encapsulation.mode, EspMode::Tunnel(_)) {
+            expected[1] &= 0xf0;
+            expected[2..4].fill(0);
+        }
+        assert_eq!(room.packet(), expected, "line {line}");
     }
 }
 

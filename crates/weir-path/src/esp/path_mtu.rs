@@ -29,6 +29,9 @@ impl Esp {
         if !ours.is_some_and(|running| told.is_of_late(running.highest())) {
             return false;
         }
+        if told.mtu_bytes >= self.mtu_bytes {
+            return true;
+        }
         let way = |plan: &AssociationPlan| plan.ends() == [told.source, told.destination];
         for running in self.associations.iter_mut().filter(|running| way(&running.plan)) {
             running.path_mtu.learn(told.mtu_bytes, now_ns);
