@@ -29,6 +29,7 @@ fn main() -> ExitCode {
         privileged!(down_while_a_port_is_gone),
         privileged!(a_wire_ends_as_ever),
         privileged!(an_optional_port_is_taken_in_when_it_comes),
+        privileged!(a_port_whose_other_end_is_made_unfit_leaves_the_others),
         privileged!(an_interface_that_is_not_there_is_told_or_waited_for),
     ])
 }
@@ -267,7 +268,7 @@ fn an_optional_port_is_taken_in_when_it_comes() -> Result<()> {
         let (before, held_before) = (look(&hosts)?, holds(&hosts)?);
         let up = hosts.up_with(&file, &["--workers", workers])?;
         wait_until("it is said", PATIENCE, || {
-            Ok(up.daemon.stderr().contains("there is no interface p2, which is optional"))
+            Ok(up.daemon.stderr().contains("interface p2 is optional, and not there or down"))
         })?;
         wait_for_state(&up, "gone")?;
         answers(&hosts, "10.99.1.2")?;
@@ -295,6 +296,43 @@ fn an_optional_port_is_taken_in_when_it_comes() -> Result<()> {
         ensure!(look(&hosts)? == before, "not all is as before");
         ensure!(holds(&hosts)? == held_before, "{:?} are left", holds(&hosts)?);
     }
+    Ok(())
+}
+
+/// Root of a container takes queues away from its end, and takes it down. Another start does not wait for it.
+fn a_port_whose_other_end_is_made_unfit_leaves_the_others() -> Result<()> {
+    let file = BRIDGE.replacen("rate = \"1mbit\"", "rate = \"1mbit\"\noptional = true", 1);
+    let hosts = hosts()?;
+    let host = &hosts.hosts[LAST];
+    let (before, held_before) = (look(&hosts)?, holds(&hosts)?);
+    let up = hosts.up(&file)?;
+    answers(&hosts, "10.99.1.3")?;
+    let load = Load::new(&hosts.hosts[0], &hosts.hosts[1], "10.99.1.2", 2, 4.0);
+    let flood = flood(&load)?;
+    host.sh("ethtool -L veth0 tx 1")?;
+    wait_for_state(&up, "gone")?;
+    let said = up.daemon.stderr();
+    ensure!(
+        said.contains("veth0 sends on 1 queues now, and the topology was made for 8: take the change back"),
+        "{said}"
+    );
+    host.sh(&format!("ethtool -L veth0 tx {QUEUES}"))?;
+    wait_for_state(&up, "up")?;
+    answers(&hosts, "10.99.1.3")?;
+    require_lossless(&flood.finish(PATIENCE)?, &load)?;
+    host.ip("link set veth0 down")?;
+    up.check()?;
+    up.down()?;
+    let up = hosts.up(&file)?;
+    wait_for_state(&up, "gone")?;
+    answers(&hosts, "10.99.1.2")?;
+    host.ip("link set veth0 up")?;
+    wait_for_state(&up, "up")?;
+    answers(&hosts, "10.99.1.3")?;
+    up.check()?;
+    up.down()?;
+    ensure!(look(&hosts)? == before, "not all is as before");
+    ensure!(holds(&hosts)? == held_before, "{:?} are left", holds(&hosts)?);
     Ok(())
 }
 

@@ -142,6 +142,17 @@ fn set_memory_to_lock(limit: libc::rlimit) -> io::Result<libc::rlimit> {
     Ok(before)
 }
 
+/// Lets this process, and those that it starts, have as many descriptors as it may: a port takes some for each of its queues, and the
+/// usual bound of 1,024 is for programs that call `select`.
+pub fn raise_descriptors() -> io::Result<()> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the pointer is of a live value.
+    check(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) })?;
+    limit.rlim_cur = limit.rlim_max;
+    // SAFETY: as above.
+    check(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }).map(drop)
+}
+
 /// Waits until `wait` is readable or `timeout_ns` have passed; `None` waits for ever. Returns how many were readable.
 pub fn poll_readable(fds: &mut [libc::pollfd], timeout_ns: Option<u64>) -> io::Result<usize> {
     let timeout = timeout_ns.map(|ns| libc::timespec {

@@ -254,6 +254,7 @@ impl Datapath {
         let ends: Vec<_> =
             ports.iter().map(|port| port.as_ref().map(|port| (port.link(), port.sender()))).collect();
         warnings.extend(look_over::mtus(&ends, &look_over::joined(plan)));
+        warnings.extend(look_over::sealed(plan, &ends));
         let pairs = ports.iter().map(|port| port.as_ref().map(|port| port.pair().clone())).collect();
         let census = frames[0].pool.census();
         let free = (census.shared + census.cached) / if has_stages { 2 } else { 1 };
@@ -333,6 +334,8 @@ fn under_way_max(plan: &Plan, owners: &Owners, workers: usize) -> u64 {
 fn link_of(port: &PortPlan) -> weir_port::Result<Option<Link>> {
     match Link::by_name(&port.interface) {
         Err(error) if port.is_optional && error.is_no_interface() => Ok(None),
+        // Whoever has the other end can take it down.
+        Ok(link) if port.is_optional && !(link.up && link.has_carrier) => Ok(None),
         link => link.map(Some),
     }
 }

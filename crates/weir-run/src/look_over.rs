@@ -15,6 +15,7 @@ use std::collections::HashMap;
 use weir_core::rate::Rate;
 use weir_core::shaper::tbf::{Limit, TbfConfig};
 use weir_core::units::{size_text, time_text};
+use weir_path::esp::OUTSIDE;
 use weir_path::plan::{Attachment, Plan, PortPlan, StageKind, StagePlan};
 use weir_port::PortError;
 use weir_port::address;
@@ -146,6 +147,27 @@ pub fn mtus(ends: &[Option<(&Link, &Link)>], joined: &[[usize; 2]]) -> Vec<Strin
     told.collect()
 }
 
+/// Finds ESPs whose packets are too long for the port that they leave by, of interfaces that are given with their other ends.
+pub fn sealed(plan: &Plan, ends: &[Option<(&Link, &Link)>]) -> Vec<String> {
+    let ways = plan.links.iter().flat_map(|&[one, other]| [[one, other], [other, one]]);
+    let told = ways.filter_map(|way| {
+        let [Attachment::Stage(stage, OUTSIDE), Attachment::Port(port)] = way else { return None };
+        let (StagePlan { name, kind: StageKind::Esp(esp) }, Some((out, receiver))) = (plan.stages.get(stage)?, ends[port])
+        else {
+            return None;
+        };
+        let way_bytes = out.mtu_bytes.min(receiver.mtu_bytes);
+        (u32::from(esp.mtu_bytes) > way_bytes).then(|| {
+            format!(
+                "{name} seals packets to {} bytes, and {} or its other end takes {way_bytes}: longer packets are dropped, counted as too-long, \
+                 and nobody is told. Write mtu = {way_bytes} below its [[esp]]",
+                esp.mtu_bytes, out.name
+            )
+        })
+    });
+    told.collect()
+}
+
 /// Finds facts that a user may not expect about the limits of each of these ports, where a port can hold so many packets.
 pub fn limits<'a>(ports: impl Iterator<Item = &'a PortPlan>, held_packets_max: u64) -> Vec<String> {
     let mut warnings = Vec::new();
@@ -184,6 +206,9 @@ fn memory_short(limits: &TbfConfig, held_packets_max: u64) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use weir_path::esp::INSIDE;
+    use weir_path::esp::plan::{EspDispatch, EspPlan};
+
     use super::*;
 
     fn port(limits: Option<TbfConfig>) -> PortPlan {
@@ -222,6 +247,38 @@ mod tests {
         assert!(told[0].ends_with("Give all their ends one MTU"), "{told:?}");
         let without = [three[0], None, three[2]];
         assert_eq!(mtus(&without, &[[0, 1]]), Vec::<String>::new(), "one is not there");
+    }
+
+    #[test]
+    fn an_esp_whose_port_takes_less_is_told() {
+        let link = |mtu_bytes| Link { name: "wan".into(), mtu_bytes, ..Link::default() };
+        let esp = EspPlan {
+            addresses: Vec::new(),
+            mtu_bytes: 1500,
+            associations: Vec::new(),
+            policies: Vec::new(),
+            dispatch: EspDispatch::default(),
+        };
+        let plan = Plan {
+            ports: vec![port(None), port(None)],
+            stages: vec![StagePlan { name: "tunnel".into(), kind: StageKind::Esp(Box::new(esp)) }],
+            links: vec![
+                [Attachment::Port(0), Attachment::Stage(0, INSIDE)],
+                [Attachment::Port(1), Attachment::Stage(0, OUTSIDE)],
+            ],
+            ..Plan::default()
+        };
+        let (small, usual) = (link(1400), link(1500));
+        let told = |outside| sealed(&plan, &[Some((&small, &small)), outside]);
+        assert_eq!(told(Some((&usual, &usual))), [""; 0], "packets inside may be short");
+        assert_eq!(told(None), [""; 0], "it is not there");
+        for ends in [(&usual, &small), (&small, &usual)] {
+            let [told] = &told(Some(ends))[..] else { panic!("one is told") };
+            assert!(
+                told.contains("tunnel seals packets to 1500 bytes, and wan") && told.contains("mtu = 1400"),
+                "{told}"
+            );
+        }
     }
 
     /// Ports 0 and 1 at one bridge, which another joins to port 2; port 3 beyond a router, 4 and 5 linked, 6 not attached.

@@ -328,7 +328,7 @@ impl Watcher {
                     Remedy::PutQueueBack => {
                         self.ledger.note(InterfaceEvent::QueueReplaced, waiting[2 * pair + end], now);
                     }
-                    Remedy::End(_) => {}
+                    Remedy::Refuse(_) => {}
                 }
             }
         }
@@ -375,8 +375,11 @@ impl Watcher {
                         is_news = true;
                         said.push(text);
                     }
-                    Remedy::End(why) => {
-                        self.end(why);
+                    Remedy::Refuse(why) => {
+                        match self.crew.kind() {
+                            Kind::Wire => self.end(why),
+                            Kind::Topology => self.refuse(pair, &why, records),
+                        }
                         return Ok(());
                     }
                     Remedy::PutProgramFirst => {

@@ -1,8 +1,9 @@
-//! Ports of a topology that go and come: each is closed when its interface is gone, and taken over when one of its name is there. An
-//! optional one may be missing from the start.
+//! Ports of a topology that go and come: each is closed when its interface is gone or not fit any more, and taken over when one of its name
+//! is there and fit. An optional one may be missing from the start.
 //!
 //! ```text
-//! gone:   worker hands the port out -> closed -> frames go back -> changes are put back and forgotten
+//! gone, or not fit any more:
+//!         worker hands the port out -> closed -> frames go back -> changes are put back and forgotten
 //! there:  up, with a carrier -> prepared (slow, on this thread) -> worker takes it in
 //! ```
 //!
@@ -52,7 +53,7 @@ impl Watcher {
     pub(super) fn tell_missing(&self) {
         for &port in self.missing.keys() {
             self.say(format!(
-                "there is no interface {}, which is optional: what is bound for it is dropped, and it is a port when it is there",
+                "interface {} is optional, and not there or down: what is bound for it is dropped, and it is a port when it is up",
                 self.opener.interface(port)
             ));
         }
@@ -68,6 +69,16 @@ impl Watcher {
         self.missing.insert(port, Missing::default());
         self.say(format!(
             "interface {name} is gone{moved}: what is bound for it is dropped, and it is a port again when it is there"
+        ));
+    }
+
+    /// Closes a port whose interface is not fit any more, whoever made it so, and tries it from now on. The other ports go on.
+    pub(super) fn refuse(&mut self, port: usize, why: &str, records: &Records) {
+        let Some(name) = self.pairs[port].as_ref().map(|pair| pair.port.name.clone()) else { return };
+        self.close(port, None, records);
+        self.missing.insert(port, Missing { not_before_ns: now_ns() + RETRY_NS, ..Missing::default() });
+        self.say(format!(
+            "{why}; what is bound for {name} is dropped, and it is a port again when it is fit"
         ));
     }
 

@@ -32,7 +32,7 @@ pub(super) fn put_right(
             netns.run(|| qdisc::install(link))?;
             Some(queue_put_back(link, &seen.queue.kind))
         }
-        Remedy::Follow(..) | Remedy::PutProgramFirst | Remedy::End(_) => None,
+        Remedy::Follow(..) | Remedy::PutProgramFirst | Remedy::Refuse(_) => None,
     })
 }
 

@@ -5,7 +5,7 @@
 //! another name, another MTU                       follow it
 //! checksums or tags left to the device,
 //! another queue, a program before weir's          put it right
-//! other queues, programs taken off, no room       the datapath ends, in a sentence
+//! other queues, programs taken off, no room       a wire ends, in a sentence; a topology goes on without the port, until it is fit
 //! ```
 //!
 //! Rule: a remedy depends on the known state and the one that is seen, and on nothing else. Only properties that a datapath needs are
@@ -34,22 +34,19 @@ pub enum Remedy {
     PutQueueBack,
     /// Weir's program must run before all others.
     PutProgramFirst,
-    /// The datapath cannot go on; why.
-    End(String),
+    /// The port is not fit any more; why, and what to do.
+    Refuse(String),
 }
 
 /// The remedies for the end that is a port of this kind of datapath.
 pub fn of_port(kind: Kind, known: &Link, now: &View) -> Vec<Remedy> {
-    let noun = kind.noun();
     let mut remedies = follow(known, &now.link);
     let name = &now.link.name;
     if now.link.rx_queues != known.rx_queues {
-        remedies.push(queues_changed(noun, name, "receives", known.rx_queues, now.link.rx_queues));
+        remedies.push(queues_changed(kind, name, "receives", known.rx_queues, now.link.rx_queues));
     }
     if now.link.up && now.link.xdp_program.is_none() {
-        remedies.push(Remedy::End(format!(
-            "somebody took weir's XDP program off {name}: start the {noun} again"
-        )));
+        remedies.push(refuse(kind, format!("somebody took weir's XDP program off {name}"), None));
     }
     remedies.extend((!now.queue.is_ours).then_some(Remedy::PutQueueBack));
     remedies
@@ -57,18 +54,18 @@ pub fn of_port(kind: Kind, known: &Link, now: &View) -> Vec<Remedy> {
 
 /// The remedies for the other end, where programs send; `is_first` is whether weir's program runs before all others there.
 pub fn of_sender(kind: Kind, known: &Link, now: &View, is_first: bool) -> Vec<Remedy> {
-    let noun = kind.noun();
     let mut remedies = follow(known, &now.link);
     let name = &now.link.name;
     if now.link.mtu_bytes > MTU_BYTES_MAX {
-        remedies.push(Remedy::End(format!(
-            "{name} was given an MTU of {}, and weir carries packets of {MTU_BYTES_MAX} bytes at most: `ip link set {name} mtu \
-             {MTU_BYTES_MAX}` or less in its namespace, then start the {noun} again",
-            now.link.mtu_bytes
-        )));
+        let undo = format!("`ip link set {name} mtu {MTU_BYTES_MAX}` or less in its namespace");
+        let mtu_bytes = now.link.mtu_bytes;
+        let what = format!(
+            "{name} was given an MTU of {mtu_bytes}, and weir carries packets of {MTU_BYTES_MAX} bytes at most"
+        );
+        remedies.push(refuse(kind, what, Some(undo)));
     }
     if now.link.tx_queues != known.tx_queues {
-        remedies.push(queues_changed(noun, name, "sends", known.tx_queues, now.link.tx_queues));
+        remedies.push(queues_changed(kind, name, "sends", known.tx_queues, now.link.tx_queues));
     }
     remedies.extend(now.tx_checksum.then_some(Remedy::FillChecksums));
     remedies.extend((!now.tag_insertions.is_empty()).then_some(Remedy::TagFrames));
@@ -94,11 +91,17 @@ fn follow(known: &Link, now: &Link) -> Vec<Remedy> {
     remedies
 }
 
-fn queues_changed(noun: &str, name: &str, does: &str, before: u32, now: u32) -> Remedy {
-    Remedy::End(format!(
-        "{name} {does} on {now} queues now, and the {noun} was made for {before}: start it again, or take the change back first \
-         (`ethtool -L {name}`)"
-    ))
+fn queues_changed(kind: Kind, name: &str, does: &str, before: u32, now: u32) -> Remedy {
+    let what = format!("{name} {does} on {now} queues now, and the {} was made for {before}", kind.noun());
+    refuse(kind, what, Some(format!("take the change back (`ethtool -L {name}`)")))
+}
+
+/// A port is not fit any more: `what` is so, and `undo` undoes it.
+fn refuse(kind: Kind, what: String, undo: Option<String>) -> Remedy {
+    let again = (kind == Kind::Wire).then(|| "start the wire again".to_string());
+    let parts: Vec<_> = [undo, again].into_iter().flatten().collect();
+    let colon = if parts.is_empty() { "" } else { ": " };
+    Remedy::Refuse(format!("{what}{colon}{}", parts.join(", then ")))
 }
 
 #[cfg(test)]
@@ -151,7 +154,7 @@ mod tests {
         assert!(of_port(Kind::Wire, &link(), &now).iter().all(|remedy| matches!(remedy, Remedy::Follow(..))));
         let ends = of_sender(Kind::Wire, &link(), &now, true);
         assert!(
-            matches!(&ends[1], Remedy::End(why) if why.contains("9000") && why.contains("3506")),
+            matches!(&ends[1], Remedy::Refuse(why) if why.contains("9000") && why.ends_with("mtu 3506` or less in its namespace, then start the wire again")),
             "{ends:?}"
         );
     }
@@ -174,18 +177,21 @@ mod tests {
         assert_eq!(of_port(Kind::Wire, &link(), &fewer), []);
         let ends = of_sender(Kind::Wire, &link(), &fewer, true);
         assert!(
-            matches!(&ends[..], [Remedy::End(why)] if why.contains("eth0 sends on 2 queues")),
+            matches!(&ends[..], [Remedy::Refuse(why)] if why.contains("eth0 sends on 2 queues")),
             "{ends:?}"
         );
+        let ends = of_sender(Kind::Topology, &link(), &fewer, true);
+        let expected = "eth0 sends on 2 queues now, and the topology was made for 4: take the change back (`ethtool -L eth0`)";
+        assert_eq!(ends, [Remedy::Refuse(expected.into())], "a topology goes on without the port");
         let more = view(Link { rx_queues: 5, ..link() });
         assert_eq!(of_sender(Kind::Wire, &link(), &more, true), []);
-        assert!(matches!(&of_port(Kind::Wire, &link(), &more)[..], [Remedy::End(_)]));
+        assert!(matches!(&of_port(Kind::Wire, &link(), &more)[..], [Remedy::Refuse(_)]));
     }
 
     #[test]
     fn a_program_that_was_taken_off_ends_the_wire() {
         let off = Link { xdp_program: None, ..link() };
-        assert!(matches!(&of_port(Kind::Wire, &link(), &view(off.clone()))[..], [Remedy::End(_)]));
+        assert!(matches!(&of_port(Kind::Wire, &link(), &view(off.clone()))[..], [Remedy::Refuse(_)]));
         assert_eq!(
             of_port(Kind::Wire, &link(), &view(Link { up: false, ..off })),
             [],

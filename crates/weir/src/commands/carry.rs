@@ -11,6 +11,7 @@ use std::process::ExitCode;
 
 use weir_port::monitor::State;
 use weir_port::signals::{Received, SIGHUP, SIGINT, SIGTERM, SIGTSTP};
+use weir_port::sys;
 use weir_run::datapath::DatapathConfig;
 use weir_run::guardian::Trouble;
 use weir_run::stats::Snapshot;
@@ -24,6 +25,8 @@ use crate::{Outcome, human, output};
 
 /// Carries packets, having said `ready` when it does.
 pub fn carry(config: &DatapathConfig, cores: &[usize], ready: &str) -> Outcome {
+    // A bound that stays is told of by what it refuses.
+    let _ = sys::raise_descriptors();
     let notify = Notify::from_environment();
     let guardian = guarded::guardian(Namespaces::Others)?;
     guarded::confine();

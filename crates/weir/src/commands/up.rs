@@ -33,10 +33,11 @@ Ports are veths of this network namespace; their other ends are where
 programs are. MTUs go up to 3506 bytes. A bridge floods what it does not
 know, passes VLAN tags through and runs no spanning tree. A router answers
 ping, sends ICMP errors, and keeps a packet for 3 s while it asks for its
-neighbour. An interface that is down is waited for; one that is not there is
-an error, unless its port has optional = true; one that vanishes is a port
-again when it is there, and what is bound for it meanwhile is
-dropped; a single wire ends. `weir apply FILE` changes what leaves by the
+neighbour. An interface that goes down is waited for. One that is not there at
+the start, or down at either end, is an error, unless its port has
+optional = true. One that vanishes, or whose other end is given other queues,
+is a port again when it is there and fit; what is bound for it meanwhile is
+dropped, and a single wire ends. `weir apply FILE` changes what leaves by the
 ports of a file that is up, and its associations and policies; anything else
 needs weir down, then weir up.
 Under systemd it says when it is up (Type=notify) and feeds the watchdog while its workers
