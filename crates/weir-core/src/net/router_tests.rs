@@ -334,7 +334,10 @@ fn check_error(packet: &Pkt, error: &(u16, Vec<u8>), expected: (u8, u8)) {
     let quoted = if bytes[12] == 0x08 {
         let ip = Ipv4Packet::new_checked(&bytes[14..]).expect("IPv4");
         assert!(ip.verify_checksum() && usize::from(ip.total_len()) <= 576);
-        assert_eq!((ip.src_addr(), ip.dst_addr()), (v4("192.168.0.1"), v4("192.168.0.2")));
+        // What is for the router itself is answered from the address that it was for.
+        let was_for = Ipv4Packet::new_unchecked(&packet.0[14..]).dst_addr();
+        let own = if matches!(expected, (3, 2 | 3)) { was_for } else { v4("192.168.0.1") };
+        assert_eq!((ip.src_addr(), ip.dst_addr()), (own, v4("192.168.0.2")));
         let icmp = Icmpv4Packet::new_checked(ip.payload()).expect("ICMP");
         assert!(icmp.verify_checksum());
         assert_eq!((u8::from(icmp.msg_type()), icmp.msg_code()), expected);
@@ -342,7 +345,9 @@ fn check_error(packet: &Pkt, error: &(u16, Vec<u8>), expected: (u8, u8)) {
     } else {
         let ip = Ipv6Packet::new_checked(&bytes[14..]).expect("IPv6");
         assert!(ip.total_len() <= 1280);
-        assert_eq!((ip.src_addr(), ip.dst_addr()), (v6("2001:db8::1"), v6("2001:db8::2")));
+        let was_for = Ipv6Packet::new_unchecked(&packet.0[14..]).dst_addr();
+        let own = if expected == (1, 4) { was_for } else { v6("2001:db8::1") };
+        assert_eq!((ip.src_addr(), ip.dst_addr()), (own, v6("2001:db8::2")));
         let icmp = Icmpv6Packet::new_checked(ip.payload()).expect("ICMPv6");
         assert!(icmp.verify_checksum(&ip.src_addr(), &ip.dst_addr()));
         assert_eq!((u8::from(icmp.msg_type()), icmp.msg_code()), expected);
@@ -365,6 +370,7 @@ fn senders_are_told_what_went_wrong() {
         (ethernet(R0, A, EthernetProtocol::Ipv6, &long_v6), DropReason::TooLong, (2, 0)),
         (from_a("192.168.0.1", 9), DropReason::NoHandler, (3, 3)),
         (from_a6("2001:db8::1", 9), DropReason::NoHandler, (1, 4)),
+        (from_a6("2001:db8:1::1", 9), DropReason::NoHandler, (1, 4)),
         (ethernet(R0, A, EthernetProtocol::Ipv4, &tcp), DropReason::NoHandler, (3, 2)),
     ];
     for (packet, reason, expected) in cases {

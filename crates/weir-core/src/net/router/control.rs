@@ -12,7 +12,7 @@ use super::inspect::ETHERNET_LEN;
 use super::{Port, Router, Verdict, send, source_mac};
 use crate::drops::DropReason;
 use crate::net::fragment::fit;
-use crate::net::icmp::{Fault, answer_echo_v4, answer_echo_v6, error_len, whom_to_tell, write_error};
+use crate::net::icmp::{Fault, answer_echo_v4, answer_echo_v6, error_len, own_of, whom_to_tell, write_error};
 use crate::net::neighbour::{Request, Resolved};
 use crate::net::resolve::{self, Message, Speaker};
 use crate::net::route::NextHop;
@@ -140,7 +140,7 @@ impl<P: Packet> Router<P> {
     ) -> Option<()> {
         let (interface, station) = self.way_to(sender, None)?;
         let port = &self.ports[usize::from(interface)];
-        let own = port.source_for(sender)?;
+        let own = own_of(fault, ip).or_else(|| port.source_for(sender))?;
         let to = match (self.neighbours.front(station), from) {
             (Some([a, b, c, d, e, f, ..]), _) => [a, b, c, d, e, f],
             (None, Some((ingress, mac))) if ingress == interface => mac,
