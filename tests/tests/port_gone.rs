@@ -30,6 +30,7 @@ fn main() -> ExitCode {
         privileged!(a_wire_ends_as_ever),
         privileged!(an_optional_port_is_taken_in_when_it_comes),
         privileged!(a_port_whose_other_end_is_made_unfit_leaves_the_others),
+        privileged!(an_end_that_changes_without_end_fills_no_log),
         privileged!(an_interface_that_is_not_there_is_told_or_waited_for),
     ])
 }
@@ -334,6 +335,21 @@ fn a_port_whose_other_end_is_made_unfit_leaves_the_others() -> Result<()> {
     ensure!(look(&hosts)? == before, "not all is as before");
     ensure!(holds(&hosts)? == held_before, "{:?} are left", holds(&hosts)?);
     Ok(())
+}
+
+/// Root of a container changes the MTU of its end as fast as it can.
+fn an_end_that_changes_without_end_fills_no_log() -> Result<()> {
+    let hosts = hosts()?;
+    let up = hosts.up(BRIDGE)?;
+    let changes = "for mtu in $(seq 1000 2500); do ip link set veth0 mtu $mtu; done";
+    run(hosts.hosts[LAST].command("sh").args(["-c", changes]), PATIENCE)?.success()?;
+    hosts.hosts[LAST].ip("link set veth0 mtu 1500")?;
+    answers(&hosts, "10.99.1.3")?;
+    let said = up.daemon.stderr();
+    let lines = said.lines().count();
+    ensure!(said.contains("the MTU of veth0 is") && lines < 200, "{lines} lines for 1,500 changes");
+    up.check()?;
+    up.down().map(drop)
 }
 
 fn an_interface_that_is_not_there_is_told_or_waited_for() -> Result<()> {

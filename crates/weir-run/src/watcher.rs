@@ -25,10 +25,12 @@ pub mod ledger;
 mod mending;
 mod remedy;
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
+use weir_core::net::limit::Limiter;
 use weir_port::link::Link;
 use weir_port::monitor::{Fares, LinkEvent, Monitor, State, Stir};
 use weir_port::netns::NetNs;
@@ -53,6 +55,9 @@ const PAIRS_AT_ONCE: u64 = 16;
 const LOOK_NS: u64 = 1_000_000_000;
 /// The pause between two looks while an event is not over, in nanoseconds.
 const LOOK_SOON_NS: u64 = 100_000_000;
+/// The most sentences on what changed, in a second and at once.
+const SENTENCES_PER_SECOND: u32 = 5;
+const SENTENCES_BURST: u32 = 100;
 /// The number of rounds in a row that may fail to put something right.
 const FAILURES_MAX: u32 = 5;
 /// The other end of a pair; end `e` of pair `p` is device `2 p + e`.
@@ -95,6 +100,8 @@ pub fn start<K: Keeper + Send + 'static>(
         failures: 0,
         is_over: false,
         tell: Box::new(tell),
+        sentences: Cell::new(Limiter::new(SENTENCES_PER_SECOND, SENTENCES_BURST)),
+        unsaid: Cell::new(0),
     };
     std::thread::Builder::new()
         .name("weir-watcher".into())
@@ -138,6 +145,9 @@ struct Watcher {
     /// True if it ends: nothing is put right any more.
     is_over: bool,
     tell: Box<dyn Fn(News) -> bool + Send>,
+    /// What bounds the sentences, and how many it kept back: whoever has an end of a pair can change that without end.
+    sentences: Cell<Limiter>,
+    unsaid: Cell<u64>,
 }
 
 /// Tells of the end of a watcher that nobody stopped: a panic.
@@ -398,10 +408,23 @@ impl Watcher {
             self.crew.follow(pair, now.clone());
         }
         self.pairs[pair] = Some(now);
-        for text in said {
-            (self.tell)(News::Said(text));
-        }
+        said.into_iter().for_each(|text| self.say(text));
         Ok(())
+    }
+
+    /// Says a sentence, unless there were too many.
+    fn say(&self, text: String) {
+        let mut sentences = self.sentences.get();
+        let is_admitted = sentences.admit(now_ns());
+        self.sentences.set(sentences);
+        match (is_admitted, self.unsaid.get()) {
+            (false, unsaid) => return self.unsaid.set(unsaid + 1),
+            (true, 0) => (self.tell)(News::Said(text)),
+            (true, unsaid) => {
+                (self.tell)(News::Said(format!("{text} ({unsaid} sentences before this were too many)")))
+            }
+        };
+        self.unsaid.set(0);
     }
 
     fn end(&mut self, why: String) {

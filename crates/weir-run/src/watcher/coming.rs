@@ -25,7 +25,7 @@ use weir_port::undo::Undo;
 use weir_port::view::Pair;
 
 use super::ledger::InterfaceEvent;
-use super::{News, Records, SENDER, Watcher, locked};
+use super::{Records, SENDER, Watcher, locked};
 use crate::clock::now_ns;
 
 /// The pause after an attempt that failed, in nanoseconds.
@@ -197,10 +197,6 @@ impl Watcher {
         let other = link.peer_ifindex.filter(|_| link.peer_netns_id.is_none())?;
         let pair = self.pairs.iter().flatten().find(|pair| pair.port.ifindex == other)?;
         Some(pair.port.name.clone())
-    }
-
-    fn say(&self, text: String) {
-        (self.tell)(News::Said(text));
     }
 }
 
