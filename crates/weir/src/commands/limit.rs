@@ -42,7 +42,8 @@ use crate::{Failure, Outcome, human, output, text};
   weir stat                                        what it does
 
 `weir wire --help` explains classes files. In place HTB shares what classes leave by flows, one turn each, and does without
-cbq, full, max_wait, queue, quantum and interface: a file that has them is refused.")]
+cbq, full, max_wait, queue, quantum and interface: a file that has them is refused. A class without a parent borrows from the
+limit here; in a wire it never gets above its own rate.")]
 pub struct LimitArguments {
     /// The interface: the host's end of a pair, or the one that sends; or what a limit that is there is called. With --off, as in `weir
     /// set`
