@@ -9,7 +9,8 @@
 //! discarded where its ports would decide, so that none passes in the clear by a later policy.
 //!
 //! An ICMP error tells of what it quotes (RFC 4301 section 6): if the packets that answer the quoted one are protected, so is the error,
-//! whoever sends it. A router at the far end of a tunnel would otherwise send in the clear what came sealed.
+//! whoever sends it. A router at the far end of a tunnel would otherwise send in the clear what came sealed. An error about a fragment, or
+//! about a packet cut short, whose ports would decide is discarded as that is.
 //!
 //! Owner: one worker. Limits: policies are asked one after another, so a list is to be short; ports are those of TCP, UDP and other
 //! protocols that begin with two of 16 bits (SCTP, DCCP, UDP-Lite); types and codes of ICMP are no ports.
@@ -118,7 +119,7 @@ impl Policies {
     #[inline]
     pub fn outbound(&self, packet: &[u8], headers: &IpHeaders) -> Result<PolicyAction, DropReason> {
         if let Some(quoted) = Quoted::of(packet, headers)
-            && let Ok(action @ PolicyAction::Protect(_)) = self.action(&Selected::answering(&quoted))
+            && let action @ PolicyAction::Protect(_) = self.action(&Selected::answering(&quoted))?
         {
             return Ok(action);
         }

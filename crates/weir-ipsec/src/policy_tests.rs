@@ -159,4 +159,33 @@ fn an_error_goes_and_comes_as_what_it_quotes() {
     let out = Policies::new(vec![SecurityPolicy { selector: dns, action: THERE }]);
     assert_eq!(outbound(&out, &error(router, near, 3, &came)), Ok(THERE));
     assert_eq!(outbound(&out, &error(router, near, 3, &udp(near, far, [9, 54]))), Ok(PolicyAction::Discard));
+    assert_eq!(outbound(&out, &error(router, near, 3, &came[..20])), Err(DropReason::EspFragment));
+}
+
+#[test]
+fn an_error_about_a_packet_with_more_headers_is_told_by_what_is_behind_them() {
+    let address = |net: u8| [&[0xfd, net][..], &[0; 14]].concat();
+    // Hop-by-hop options, a fragment header, UDP.
+    let quoted = |offset: u8| {
+        let options = [number::FRAGMENT, 0, 1, 4, 0, 0, 0, 0];
+        let fragment = [number::UDP, 0, 0, offset, 0, 0, 0, 1];
+        let head = [0x60, 0, 0, 0, 0, 24, number::HOP_BY_HOP, 64];
+        [&head[..], &address(1), &address(2), &options, &fragment, &[0, 9, 0, 53, 0, 8, 0, 0]].concat()
+    };
+    let error = |quoted: &[u8]| {
+        let mut packet = [&[0x60, 0, 0, 0, 0, 0, number::ICMPV6, 64][..], &address(3), &address(1)].concat();
+        packet.extend([3, 0, 0, 0, 0, 0, 0, 0]);
+        packet.extend(quoted);
+        ip::set_len(&mut packet, IpFamily::V6).unwrap();
+        packet
+    };
+    let dns = Selector {
+        protocol: Some(number::UDP),
+        source_ports: Some(53..=53),
+        ..selector("fd02::/16", "fd01::/16")
+    };
+    let own = SecurityPolicy { selector: selector("fd03::/16", "::/0"), action: PolicyAction::Bypass };
+    let out = Policies::new(vec![SecurityPolicy { selector: dns, action: THERE }, own]);
+    assert_eq!(outbound(&out, &error(&quoted(0))), Ok(THERE));
+    assert_eq!(outbound(&out, &error(&quoted(8))), Err(DropReason::EspFragment));
 }

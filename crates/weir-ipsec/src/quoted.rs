@@ -7,7 +7,8 @@
 //!
 //! Rule: a field that is read lies within what is quoted.
 //!
-//! Pure. Source: RFC 792, RFC 4443 section 2.1. Limits: a quoted IPv6 packet with extension headers has the first of these as its protocol.
+//! Pure. Source: RFC 792, RFC 4443 section 2.1, RFC 8200 section 4. Limits: a packet of which the headers are not quoted whole counts as
+//! none.
 
 use crate::ip::{IPV4_LEN, IPV6_LEN, IpFamily, IpHeaders, number};
 
@@ -18,17 +19,18 @@ const V4_ERRORS: [u8; 5] = [3, 4, 5, 11, 12];
 /// The first message of ICMPv6 that is none.
 const V6_NO_ERROR: u8 = 128;
 const FRAGMENT_OFFSET: u16 = 0x1fff;
+const FRAGMENT_LEN: usize = 8;
 
 /// A quoted packet: its first bytes, a whole header among them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Quoted<'a> {
-    /// What is quoted of it.
+    /// The bytes that are quoted of it.
     pub packet: &'a [u8],
     /// Its family.
     pub family: IpFamily,
-    /// Its protocol.
+    /// Its protocol, behind all headers of IP.
     pub protocol: u8,
-    /// What is quoted behind its header; none of a fragment that is not the first.
+    /// The bytes that are quoted behind its headers; none of a fragment that is not the first.
     pub behind: Option<&'a [u8]>,
 }
 
@@ -50,14 +52,32 @@ impl<'a> Quoted<'a> {
     }
 
     fn read(packet: &'a [u8], family: IpFamily) -> Option<Quoted<'a>> {
-        let (protocol, header_len, is_later) = match family {
+        let (protocol, end, is_later) = match family {
             IpFamily::V4 => {
+                let end = 4 * usize::from(packet[0] & 0xf);
                 let fragment = u16::from_be_bytes([packet[6], packet[7]]);
-                (packet[9], 4 * usize::from(packet[0] & 0xf), fragment & FRAGMENT_OFFSET != 0)
+                (end >= IPV4_LEN).then_some((packet[9], end, fragment & FRAGMENT_OFFSET != 0))?
             }
-            IpFamily::V6 => (packet[6], IPV6_LEN, false),
+            IpFamily::V6 => v6_headers(packet)?,
         };
-        let behind = packet.get(header_len..).filter(|_| header_len >= IPV4_LEN)?;
+        let behind = packet.get(end..)?;
         Some(Quoted { packet, family, protocol, behind: (!is_later).then_some(behind) })
+    }
+}
+
+/// The protocol behind all headers of an IPv6 packet, the offset at which they end, and whether it is a fragment that is not the first.
+fn v6_headers(packet: &[u8]) -> Option<(u8, usize, bool)> {
+    let (mut next, mut end) = (packet[6], IPV6_LEN);
+    loop {
+        let is_fragment = match next {
+            number::HOP_BY_HOP | number::ROUTING | number::DESTINATION => false,
+            number::FRAGMENT => true,
+            _ => return Some((next, end, false)),
+        };
+        let &[after, words, high, low] = packet.get(end..)?.first_chunk::<4>()?;
+        if is_fragment && u16::from_be_bytes([high, low]) >> 3 != 0 {
+            return Some((after, end + FRAGMENT_LEN, true));
+        }
+        (next, end) = (after, end + if is_fragment { FRAGMENT_LEN } else { 8 * (usize::from(words) + 1) });
     }
 }
