@@ -127,7 +127,7 @@ pub fn save(link: &Link) -> Result<Option<Saved>> {
     let mut found = None;
     let mut children = None;
     each_of(link.ifindex, |header, attributes| {
-        let kind = attributes.get_kind().map(|kind| kind.to_string_lossy().into_owned()).unwrap_or_default();
+        let kind = kind_of(attributes);
         if header.parent == BESIDE {
             return;
         }
@@ -281,8 +281,7 @@ impl Roots {
         let (mut roots, mut not_whole) = (HashMap::<u32, Root>::new(), HashSet::new());
         each(|header, attributes| {
             // `mq` adds its children up; adding those too would count twice.
-            let kind = attributes.get_kind().map(|kind| kind.to_string_lossy().into_owned());
-            let (ifindex, kind) = (header.ifindex as u32, kind.unwrap_or_default());
+            let (ifindex, kind) = (header.ifindex as u32, kind_of(attributes));
             if header.parent != ROOT {
                 if header.parent >> 16 == HANDLE >> 16 && kind != "pfifo" {
                     not_whole.insert(ifindex);
@@ -331,6 +330,11 @@ fn attributes_of(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
         bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
         Some((kind, value))
     })
+}
+
+/// The kind of a qdisc, such as `mq`.
+fn kind_of(attributes: &tc::IterableAttrs<'_>) -> String {
+    attributes.get_kind().map(|kind| kind.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
 /// Every qdisc of an interface of this thread's namespace.

@@ -3,10 +3,11 @@
 //! ```text
 //! heard of a change, or a second has passed, or somebody asks
 //!      -> look at two ends a pair -> ledger: drops, and the event that explains them     (watcher/ledger.rs)
-//!                                 -> remedy: follow, put right, or end it            (watcher/remedy.rs)
+//!                                 -> remedy: follow, put right, or refuse it         (watcher/remedy.rs)
 //! ```
 //!
-//! Rule: a change that can be put right is, and is said; any other ends the datapath in one sentence. The kernel's messages only tell when
+//! Rule: a change that can be put right is, and is said; any other ends a wire in one sentence, and closes the port of a topology until the
+//! port is fit again. The kernel's messages only tell when
 //! to look, because they can be lost; the look decides. Down and up alone are read from the messages, one by one, because an interface that
 //! was down for a moment has lost its NAPI instances.
 //!
@@ -16,7 +17,7 @@
 //! Owner: one thread; others ask it by [`Eye`]. It records the changes that must be put back where an end has moved to.
 //!
 //! Limits: an interface of its own that moves is gone, as its sockets do not go along. A fight with a program that keeps changing
-//! something back is fought for ever, and each round said.
+//! something back is fought for ever, and said as often as the bound on sentences allows.
 
 mod coming;
 mod eye;
@@ -121,9 +122,9 @@ type Records = Mutex<dyn Keeper>;
 struct Queues(HashMap<u64, Roots>);
 
 impl Queues {
-    /// Those of a namespace, which this thread is in. What could not be read is asked for by interface.
-    fn of(&mut self, netns: &NetNs) -> &Roots {
-        self.0.entry(netns.inode()).or_insert_with(|| Roots::read().unwrap_or_default())
+    /// Those of the namespace with this number, which this thread is in. If they cannot be read, each interface is asked for.
+    fn of(&mut self, namespace: u64) -> &Roots {
+        self.0.entry(namespace).or_insert_with(|| Roots::read().unwrap_or_default())
     }
 }
 
@@ -145,8 +146,9 @@ struct Watcher {
     /// True if it ends: nothing is put right any more.
     is_over: bool,
     tell: Box<dyn Fn(News) -> bool + Send>,
-    /// What bounds the sentences, and how many it kept back: whoever has an end of a pair can change that without end.
+    /// The bound on sentences: root of a container can change its end of a pair without end.
     sentences: Cell<Limiter>,
+    /// The sentences that were too many since the last that was said.
     unsaid: Cell<u64>,
 }
 
@@ -268,8 +270,9 @@ impl Watcher {
     /// Looks at everything, keeps the books, and acts on the findings.
     fn round(&mut self, records: &Records) {
         let waiting: Vec<_> = (0..self.views.len()).map(|device| self.waiting(device)).collect();
-        let mut queues = Queues::default();
-        let places: Vec<_> = (0..self.pairs.len()).map(|pair| self.look_at(pair, &mut queues)).collect();
+        let (mut queues, here) = (Queues::default(), NetNs::current().map_or(0, |here| here.inode()));
+        let places: Vec<_> =
+            (0..self.pairs.len()).map(|pair| self.look_at(pair, here, &mut queues)).collect();
         let findings: Vec<_> =
             places.into_iter().enumerate().filter_map(|(pair, place)| self.judge(pair, place?)).collect();
         for finding in &findings {
@@ -296,10 +299,10 @@ impl Watcher {
     }
 
     /// Looks at a pair. Returns the namespace of its other end; none while that moves, or a namespace ends.
-    fn look_at(&mut self, pair: usize, queues: &mut Queues) -> Option<Arc<NetNs>> {
+    fn look_at(&mut self, pair: usize, here: u64, queues: &mut Queues) -> Option<Arc<NetNs>> {
         let ifindex = self.pairs[pair].as_ref()?.port.ifindex;
         // A device that cannot be looked at now is looked at again soon.
-        let port = NetNs::current().and_then(|here| View::of(ifindex, queues.of(&here))).unwrap_or(None);
+        let port = View::of(ifindex, queues.of(here)).unwrap_or(None);
         let (place, sender) =
             port.as_ref().and_then(|port| self.find_sender(pair, &port.link, queues)).unzip();
         self.views[2 * pair] = port;
@@ -352,8 +355,9 @@ impl Watcher {
             true => Arc::clone(sender_netns),
             false => Arc::new(port.peer().ok()?.0),
         };
-        let view =
-            netns.run(|| View::of(port.peer_ifindex.unwrap_or_default(), queues.of(&netns))).ok()??;
+        let view = netns
+            .run(|| View::of(port.peer_ifindex.unwrap_or_default(), queues.of(netns.inode())))
+            .ok()??;
         // Another interface may have got its number.
         (view.link.peer_ifindex == Some(port.ifindex)).then_some((netns, view))
     }

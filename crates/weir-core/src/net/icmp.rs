@@ -71,17 +71,6 @@ pub(super) fn whom_to_tell(ip: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// The address of ours from which an error tells its fault: where the packet was for us, the one that it was for (RFC 4443 section 2.2).
-pub(super) fn own_of(fault: Fault, ip: &[u8]) -> Option<IpAddr> {
-    if !matches!(fault, Fault::NoPort | Fault::NoProtocol) {
-        return None;
-    }
-    match ip.first()? >> 4 {
-        4 => Some(Ipv4Packet::new_checked(ip).ok()?.dst_addr().into()),
-        _ => Some(Ipv6Packet::new_checked(ip).ok()?.dst_addr().into()),
-    }
-}
-
 /// Returns whether the payload of an IPv6 header is an ICMPv6 error or redirect, or may be one.
 fn may_be_error_v6(mut next: u8, mut rest: &[u8]) -> bool {
     const HOP_BY_HOP: u8 = 0;

@@ -8,11 +8,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use smoltcp::wire::{EthernetProtocol, Icmpv6Message, Icmpv6Packet, IpProtocol, Ipv4Packet, Ipv6Packet};
 
+use super::host::destination_of;
 use super::inspect::ETHERNET_LEN;
 use super::{Port, Router, Verdict, send, source_mac};
 use crate::drops::DropReason;
 use crate::net::fragment::fit;
-use crate::net::icmp::{Fault, answer_echo_v4, answer_echo_v6, error_len, own_of, whom_to_tell, write_error};
+use crate::net::icmp::{Fault, answer_echo_v4, answer_echo_v6, error_len, whom_to_tell, write_error};
 use crate::net::neighbour::{Request, Resolved};
 use crate::net::resolve::{self, Message, Speaker};
 use crate::net::route::NextHop;
@@ -126,13 +127,13 @@ impl<P: Packet> Router<P> {
             self.counts.errors_limited += 1;
             return;
         }
-        let told = self.write_complaint(ip, len, fault, sender, from);
+        let told = self.write_complaint(frame, len, fault, sender, from);
         *(if told.is_some() { &mut self.counts.errors } else { &mut self.counts.errors_untold }) += 1;
     }
 
     fn write_complaint(
         &mut self,
-        ip: &[u8],
+        frame: &[u8],
         len: usize,
         fault: Fault,
         sender: IpAddr,
@@ -140,7 +141,11 @@ impl<P: Packet> Router<P> {
     ) -> Option<()> {
         let (interface, station) = self.way_to(sender, None)?;
         let port = &self.ports[usize::from(interface)];
-        let own = own_of(fault, ip).or_else(|| port.source_for(sender))?;
+        let own = match fault {
+            // It was for an address of ours, which answers (RFC 4443 section 2.2).
+            Fault::NoPort | Fault::NoProtocol => destination_of(frame)?,
+            _ => port.source_for(sender)?,
+        };
         let to = match (self.neighbours.front(station), from) {
             (Some([a, b, c, d, e, f, ..]), _) => [a, b, c, d, e, f],
             (None, Some((ingress, mac))) if ingress == interface => mac,
@@ -149,7 +154,7 @@ impl<P: Packet> Router<P> {
         let bytes = self.outbox.push(interface, ETHERNET_LEN + len)?;
         let ethertype = if own.is_ipv4() { EthernetProtocol::Ipv4 } else { EthernetProtocol::Ipv6 };
         resolve::ethernet(bytes, to, port.mac, ethertype);
-        write_error(&mut bytes[ETHERNET_LEN..], fault, own, sender, ip);
+        write_error(&mut bytes[ETHERNET_LEN..], fault, own, sender, &frame[ETHERNET_LEN..]);
         Some(())
     }
 

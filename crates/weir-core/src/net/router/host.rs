@@ -206,7 +206,7 @@ fn destination_v4(frame: &[u8]) -> [u8; 4] {
 }
 
 /// The destination of a packet of ours.
-fn destination_of(frame: &[u8]) -> Option<IpAddr> {
+pub(super) fn destination_of(frame: &[u8]) -> Option<IpAddr> {
     match frame.get(ETHERNET_LEN)? >> 4 {
         4 => {
             let head = frame.first_chunk::<V4_HEAD>()?;
