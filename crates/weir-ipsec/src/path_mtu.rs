@@ -11,8 +11,7 @@
 //!
 //! Owner: one worker. Source: RFC 4301 section 8.2, RFC 1191 sections 4 to 6.3, RFC 8201 sections 4 and 5.
 //!
-//! Limits: a quoted IPv6 packet with extension headers before ESP is not recognised, nor ESP in UDP where the router quotes 8 bytes behind
-//! the IP header and no more (before RFC 1812). A router that tells no MTU (before RFC 1191) makes it the shortest.
+//! Limits: ESP in UDP is not recognised where the router quotes 8 bytes behind the IP header and no more (before RFC 1812). A router that tells no MTU (before RFC 1191) makes it the shortest.
 
 use std::net::IpAddr;
 
@@ -91,8 +90,8 @@ impl TooBig {
         Some(TooBig { mtu_bytes, source, destination, udp_ports, spi, sequence_low })
     }
 
-    /// Returns whether the quoted number is among those sent lately, of which `highest` is the last.
-    pub fn is_of_late(&self, highest: u64) -> bool {
+    /// Returns whether the quoted packet is among those sent lately, of which `highest` is the number of the last.
+    pub fn was_sent_lately(&self, highest: u64) -> bool {
         let since = (highest as u32).wrapping_sub(self.sequence_low);
         u64::from(since) < highest.min(LATELY_PACKETS)
     }
@@ -119,7 +118,7 @@ impl PathMtu {
         self.learned_bytes(now_ns).map_or(mtu_bytes, |known| known.min(mtu_bytes))
     }
 
-    /// What is known, in bytes.
+    /// The MTU that is known, in bytes.
     #[inline]
     pub fn learned_bytes(&self, now_ns: u64) -> Option<u16> {
         (now_ns < self.until_ns).then_some(self.mtu_bytes)

@@ -104,13 +104,16 @@ fn what_is_damaged_or_something_else_is_none() {
 }
 
 #[test]
-fn a_number_is_of_late_if_it_was_sent_within_a_million() {
+fn a_packet_was_sent_lately_if_it_is_one_of_the_last_million() {
     let told = TooBig { sequence_low: 100, ..read(&told_v4(1400, &quoted_v4(false))).unwrap() };
     let late = LATELY_PACKETS + 99;
-    assert_eq!([99, 100, late, late + 1].map(|highest| told.is_of_late(highest)), [false, true, true, false]);
-    assert!(told.is_of_late((7 << 32) + 200), "of extended numbers the lower half is quoted");
+    assert_eq!(
+        [99, 100, late, late + 1].map(|highest| told.was_sent_lately(highest)),
+        [false, true, true, false]
+    );
+    assert!(told.was_sent_lately((7 << 32) + 200), "of extended numbers the lower half is quoted");
     for never in [0, 3, u32::MAX] {
-        assert!(!TooBig { sequence_low: never, ..told }.is_of_late(2), "{never} of 2");
+        assert!(!TooBig { sequence_low: never, ..told }.was_sent_lately(2), "{never} of 2");
     }
 }
 

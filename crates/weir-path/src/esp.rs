@@ -5,8 +5,9 @@
 //! inside  --> own IKE, neighbours? --> policy --protect--> association: number, seal --> outside
 //!                                           --bypass-->                                  outside
 //! outside --> ESP to an address of this gateway --> association: window, proof, open --> policy --> inside
-//!         --> a packet of ours was too long     --> the associations that go that way: a shorter path MTU
-//!         --> own IKE, keepalive, neighbours?   --> policy: in the clear?                       --> inside
+//!         --> own IKE, keepalive, neighbours?                                                   --> inside
+//!         --> ICMP, a packet of ours was too long --> a shorter path MTU of the associations that go that way
+//!         --> anything else                     --> policy: in the clear?                       --> inside
 //! ```
 //!
 //! | passes as it is, both ways | |

@@ -20,21 +20,19 @@ impl Esp {
             return false;
         }
         let Some(told) = TooBig::read(ip, headers) else { return false };
-        let is_ours = |plan: &AssociationPlan| {
-            !plan.is_inbound
-                && (plan.spi, plan.udp_ports) == (told.spi, told.udp_ports)
-                && plan.ends() == [told.source, told.destination]
+        let goes_there = |plan: &AssociationPlan| plan.ends() == [told.source, told.destination];
+        let is_of = |plan: &AssociationPlan| {
+            !plan.is_inbound && (plan.spi, plan.udp_ports) == (told.spi, told.udp_ports) && goes_there(plan)
         };
-        let ours = self.associations.iter().find(|running| is_ours(&running.plan));
-        if !ours.is_some_and(|running| told.is_of_late(running.highest())) {
+        let sender = self.associations.iter().find(|running| is_of(&running.plan));
+        if !sender.is_some_and(|running| told.was_sent_lately(running.highest())) {
             return false;
         }
-        if told.mtu_bytes >= self.mtu_bytes {
-            return true;
-        }
-        let way = |plan: &AssociationPlan| plan.ends() == [told.source, told.destination];
-        for running in self.associations.iter_mut().filter(|running| way(&running.plan)) {
-            running.path_mtu.learn(told.mtu_bytes, now_ns);
+        // A longer one than the stage's own tells nothing.
+        if told.mtu_bytes < self.mtu_bytes {
+            for running in self.associations.iter_mut().filter(|running| goes_there(&running.plan)) {
+                running.path_mtu.learn(told.mtu_bytes, now_ns);
+            }
         }
         true
     }
