@@ -30,6 +30,7 @@ const DATAGRAMS: u32 = 3000;
 fn main() -> ExitCode {
     harness::main(&[
         privileged!(a_stack_is_found_and_answers),
+        privileged!(soft_errors_reach_no_reader),
         privileged!(echoes_lose_nothing),
         privileged!(a_server_that_does_not_read_holds_who_sends),
         privileged!(streams_go_both_ways_with_the_kernel),
@@ -105,6 +106,31 @@ fn a_stack_is_found_and_answers() -> Result<()> {
     pair.right.ip("address add 10.99.0.3/24 dev veth1")?;
     let mut ping = pair.left.command("ping");
     run(ping.args(["-n", "-c", "1", "-W", "5", "10.99.0.3"]), PATIENCE)?.success().map(drop)
+}
+
+/// A router's news that a destination is not reached now, perhaps, is no datagram, and ends nobody who reads.
+fn soft_errors_reach_no_reader() -> Result<()> {
+    let (pair, stack) = hosts(1)?;
+    pair.left.sh("nft add table inet soft")?;
+    pair.left.sh("nft add chain inet soft in { type filter hook input priority 0 ; }")?;
+    pair.left.sh("nft add rule inet soft in udp dport 10 counter reject with icmpx type host-unreachable")?;
+    for [left, right] in [["10.99.0.1", "10.99.0.2"], ["[fd99::1]", "[fd99::2]"]] {
+        let socket = UdpSocket::bind(&stack, &*format!("{right}:7000"))?;
+        socket.set_read_timeout(Some(PATIENCE))?;
+        let peer = pair.left.enter(|| KernelSocket::bind(format!("{left}:7001")))??;
+        for _ in 0..3 {
+            socket.send_to(b"anybody?", &*format!("{left}:10"))?;
+        }
+        wait_until("all are rejected", PATIENCE, || {
+            let rejected = pair.left.sh("nft list table inet soft")?;
+            Ok(rejected.contains("packets 3 ") || rejected.contains("packets 6 "))
+        })?;
+        peer.send_to(b"hello", format!("{right}:7000"))?;
+        let mut buffer = [0; 8];
+        let (len, from) = socket.recv_from(&mut buffer)?;
+        ensure!((&buffer[..len], from) == (b"hello", peer.local_addr()?), "{:?} from {from}", &buffer[..len]);
+    }
+    require_clean(&stack)
 }
 
 fn echoes_lose_nothing() -> Result<()> {

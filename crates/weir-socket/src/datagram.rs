@@ -211,16 +211,32 @@ pub(crate) fn payload_range(frame: &[u8]) -> std::ops::Range<usize> {
     ETHERNET_LEN + udp_at + UDP_LEN..ETHERNET_LEN + udp_at + len
 }
 
-/// The destination of the packet that an ICMP error is about, and the number of the error. None for a datagram, and for errors that are no more than
-/// news of the network's (RFC 1122 section 4.2.3.9 calls them soft).
-#[inline]
-pub(crate) fn error_of(frame: &[u8]) -> Option<(SocketAddr, i32)> {
-    let ip = frame.first_chunk::<{ ETHERNET_LEN + IPV4_LEN }>()?;
-    let protocol = if ip[ETHERNET_LEN] >> 4 == 4 { ip[ETHERNET_LEN + 9] } else { ip[ETHERNET_LEN + 6] };
-    if protocol == UDP { None } else { quoted_error(frame) }
+/// What a packet brings to a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Arrived {
+    /// A datagram.
+    Datagram,
+    /// An ICMP error: the destination of the packet that it is about, and the number of the error.
+    Error(SocketAddr, i32),
+    /// An ICMP error that is no more than news of the network (RFC 1122 section 4.2.3.9 calls it soft), or that does not say what it is about.
+    SoftError,
 }
 
-/// The destination and the error of [`error_of`], for a packet that is no datagram.
+/// What a packet brings that a host has for a socket: a whole datagram, or an ICMP error.
+#[inline]
+pub(crate) fn arrived(frame: &[u8]) -> Arrived {
+    let protocol = match frame.first_chunk::<{ ETHERNET_LEN + IPV4_LEN }>() {
+        Some(ip) if ip[ETHERNET_LEN] >> 4 == 4 => ip[ETHERNET_LEN + 9],
+        Some(ip) => ip[ETHERNET_LEN + 6],
+        None => return Arrived::SoftError,
+    };
+    match protocol {
+        UDP => Arrived::Datagram,
+        _ => quoted_error(frame).map_or(Arrived::SoftError, |(about, error)| Arrived::Error(about, error)),
+    }
+}
+
+/// The destination of the packet that an ICMP error is about, and the number of the error; none of a soft one.
 #[cold]
 fn quoted_error(frame: &[u8]) -> Option<(SocketAddr, i32)> {
     const ICMP: u8 = 1;

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use smoltcp::wire::{
     EthernetFrame, EthernetProtocol, IpAddress, IpProtocol, Ipv4Packet, Ipv6Packet, UdpPacket,
 };
+use weir_core::net::icmp::{Fault, tell_sender};
 use weir_ring::pool::Pool;
 
 use super::*;
@@ -132,4 +133,32 @@ fn options_do_not_go_back() {
     ip.fill_checksum();
     assert_is(&answer(&frame, None, 0), to, from, b"behind options", 0);
     assert_is(&answer(&frame, Some(7), 0), to, from, &[7; 14], 0);
+}
+
+#[test]
+fn an_icmp_error_is_never_a_datagram() {
+    for (from, to, router) in [
+        ("192.0.2.1:7000", "198.51.100.1:9", "203.0.113.1"),
+        ("[2001:db8::1]:7000", "[2001:db8:1::1]:9", "2001:db8:2::1"),
+    ] {
+        let (frame, to, router) = (written(at(from), at(to), b"data", 0), at(to), router.parse().unwrap());
+        assert_eq!(arrived(&frame), Arrived::Datagram);
+        for (fault, expected) in [
+            (Fault::NoPort, Arrived::Error(to, libc::ECONNREFUSED)),
+            (Fault::TooLong(1300), Arrived::Error(to, libc::EMSGSIZE)),
+            (Fault::NoRoute, Arrived::SoftError),
+            (Fault::NoNeighbour, Arrived::SoftError),
+            (Fault::TimeExceeded, Arrived::SoftError),
+        ] {
+            let mut error = vec![0; 1500];
+            error[..ETHERNET_LEN].copy_from_slice(&frame[..ETHERNET_LEN]);
+            let told = tell_sender(&mut error[ETHERNET_LEN..], fault, router, &frame[ETHERNET_LEN..]);
+            error.truncate(ETHERNET_LEN + told.expect("senders are told"));
+            assert_eq!(arrived(&error), expected, "{fault:?}");
+            for len in 0..error.len() {
+                let cut = arrived(&error[..len]);
+                assert!(matches!(cut, Arrived::SoftError | Arrived::Error(..)), "{fault:?} {len}: {cut:?}");
+            }
+        }
+    }
 }

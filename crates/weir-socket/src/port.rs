@@ -34,7 +34,7 @@ use weir_ring::memory::Frame;
 use weir_ring::spsc::{Consumer, Producer};
 use weir_run::clock::now_ns;
 
-use crate::datagram;
+use crate::datagram::{self, Arrived};
 use crate::options::SocketCounts;
 use crate::task::Task;
 use crate::tcp::state::StreamState;
@@ -429,13 +429,16 @@ impl TransmitRing for SocketPort {
             self.in_flight.add(len_bytes);
             let ended = match self.open.as_mut().filter(|_| !self.is_closing) {
                 None => &mut self.ended.closed,
-                Some(open) => match datagram::error_of(packet.bytes(frames.memory())) {
-                    Some(error) => {
-                        open.tell_error(error);
+                Some(open) => match datagram::arrived(packet.bytes(frames.memory())) {
+                    Arrived::Error(about, error) => {
+                        open.tell_error((about, error));
                         &mut self.ended.delivered
                     }
-                    None if held_packets >= u64::from(open.receive_packets) => &mut self.ended.full,
-                    None => {
+                    Arrived::SoftError => &mut self.ended.delivered,
+                    Arrived::Datagram if held_packets >= u64::from(open.receive_packets) => {
+                        &mut self.ended.full
+                    }
+                    Arrived::Datagram => {
                         open.received.stage(packet).expect("a ring has a slot for all that may be in flight");
                         self.staged = true;
                         continue;
