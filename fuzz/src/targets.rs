@@ -5,6 +5,7 @@ pub mod classes;
 pub mod control;
 pub mod ecn;
 pub mod esp;
+pub mod esp_fragments;
 pub mod follow;
 pub mod fragments;
 pub mod headers;

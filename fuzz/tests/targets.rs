@@ -25,6 +25,7 @@ targets! {
     counters: targets::control::counters,
     ecn: targets::ecn::marking,
     endpoints: targets::names::endpoints,
+    esp_fragments: targets::esp_fragments::esp_fragments,
     esp_nonsense: targets::esp::esp_nonsense,
     esp_sealed: targets::esp::esp_sealed,
     fragments: targets::fragments::fragments,

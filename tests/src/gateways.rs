@@ -171,11 +171,16 @@ pub fn wait_for(host: &Namespace, address: &str) -> Result<()> {
     })
 }
 
-/// The association of this name, in a topology that is up.
-pub fn association(up: &Up, name: &str) -> Result<Value> {
+/// The gateway of a topology that is up, as `weir stat` shows it.
+pub fn esp(up: &Up) -> Result<Value> {
     let stat = up.stat()?;
     let stages = stat["stages"].as_array().context("stages")?;
-    let esp = stages.iter().find(|stage| stage["kind"] == "esp").context("an esp")?;
+    stages.iter().find(|stage| stage["kind"] == "esp").cloned().context("an esp")
+}
+
+/// The association of this name, in a topology that is up.
+pub fn association(up: &Up, name: &str) -> Result<Value> {
+    let esp = esp(up)?;
     let all = esp["associations"].as_array().context("associations")?;
     all.iter().find(|row| row["name"] == name).cloned().with_context(|| format!("no {name} in {all:?}"))
 }

@@ -11,7 +11,9 @@ use weir_lab::iperf::Load;
 use weir_lab::ping::Ping;
 use weir_lab::process::{Process, run};
 use weir_lab::up::Up;
-use weir_tests::gateways::{BESIDE, COMMAND_LIMIT, FAR, PATIENCE, Site, association, count, sites, wait_for};
+use weir_tests::gateways::{
+    BESIDE, COMMAND_LIMIT, FAR, PATIENCE, Site, association, count, esp, sites, wait_for,
+};
 use weir_tests::rig::{measure_rate, require_lossless};
 use weir_tests::topology::flood;
 use weir_tests::{harness, privileged, require_timing, weir_binary};
@@ -30,6 +32,7 @@ fn main() -> ExitCode {
         privileged!(hybrid_shares_with_sealers_and_keeps_the_order),
         privileged!(a_sender_is_told_what_fits),
         privileged!(a_way_that_takes_less_is_learned),
+        privileged!(what_is_cut_on_the_way_is_put_together),
         privileged!(what_a_far_router_tells_is_sealed),
     ])
 }
@@ -261,11 +264,11 @@ fn a_sender_is_told_what_fits() -> Result<()> {
     two.down().map(drop)
 }
 
-/// A router between the gateways, whose next link takes less than theirs. It tells the gateway, and the gateway tells who sends.
-fn a_way_that_takes_less_is_learned() -> Result<()> {
-    const TAKES_BYTES: u64 = 1400;
-    let internet = Namespace::new("net")?;
-    let sites = sites(Some(&internet))?;
+/// The MTU of the way between the gateways by a router, in bytes.
+const TAKES_BYTES: u64 = 1400;
+
+/// Makes the internet between two gateways a router, whose next link takes less than its own.
+fn route_between(internet: &Namespace) -> Result<()> {
     internet.sh("nft delete table netdev wire")?;
     internet.ip("link del br0")?;
     internet.ip("addr add 203.0.113.1/32 dev lo")?;
@@ -281,6 +284,14 @@ fn a_way_that_takes_less_is_learned() -> Result<()> {
         internet
             .ip(&format!("route add 192.0.2.{to}/32 dev w{number} src 203.0.113.1 mtu lock {TAKES_BYTES}"))?;
     }
+    Ok(())
+}
+
+/// A router between the gateways, whose next link takes less than theirs. It tells the gateway, and the gateway tells who sends.
+fn a_way_that_takes_less_is_learned() -> Result<()> {
+    let internet = Namespace::new("net")?;
+    let sites = sites(Some(&internet))?;
+    route_between(&internet)?;
     let ups = [sites[0].up()?, sites[1].up()?];
     let [near, far] = sites.each_ref().map(|site| &site.host);
     for (address, bytes) in [(FAR[0], "1400"), (FAR[1], "1380")] {
@@ -304,6 +315,40 @@ fn a_way_that_takes_less_is_learned() -> Result<()> {
     ensure!(said.contains(&format!("path-mtu {TAKES_BYTES}")), "{said}");
     for up in ups {
         up.check()?;
+        up.down()?;
+    }
+    Ok(())
+}
+
+/// Packets of a tunnel that a router may cut come in fragments, as the kernel cuts them, and are put together.
+fn what_is_cut_on_the_way_is_put_together() -> Result<()> {
+    let internet = Namespace::new("net")?;
+    let mut sites = sites(Some(&internet))?;
+    route_between(&internet)?;
+    for site in &mut sites {
+        site.text = site
+            .text
+            .replace("direction = \"out\"\nspi", "direction = \"out\"\ndont_fragment = \"clear\"\nspi");
+        ensure!(site.text.contains("dont_fragment"), "no association in {}", site.text);
+    }
+    let ups = [sites[0].up()?, sites[1].up()?];
+    let [near, far] = sites.each_ref().map(|site| &site.host);
+    for (address, bytes) in [(FAR[0], "1400"), (FAR[1], "1380")] {
+        wait_for(near, address)?;
+        let mut ping = near.command("ping");
+        let args = ["-n", "-q", "-c", "50", "-i", "0.01", "-W", "1", "-M", "do", "-s", bytes, address];
+        let done = run(ping.args(args), COMMAND_LIMIT)?.success()?;
+        ensure!(done.stdout.contains("50 received"), "{address}: {}", done.stdout);
+    }
+    require_tcp(near, far)?;
+    let cut = internet.sh("nstat -asz IpFragOKs")?;
+    let cut: u64 =
+        cut.split_whitespace().skip_while(|&word| word != "IpFragOKs").nth(1).context("a count")?.parse()?;
+    ensure!(cut > 1000, "the router cut {cut} packets");
+    for up in ups {
+        up.check()?;
+        let esp = esp(&up)?;
+        ensure!(count(&esp, "held")? == 0, "{esp}");
         up.down()?;
     }
     Ok(())

@@ -75,8 +75,12 @@ reasons! {
     EspBadPadding = "esp-bad-padding",
     /// The packet is proven, but carries a payload that its association's mode does not.
     EspBadPayload = "esp-bad-payload",
-    /// The packet is a fragment: ESP is only opened whole, and in transport mode only put around whole packets.
+    /// The packet is a fragment, in transport mode, which takes whole packets only, or where a policy for ports would decide.
     EspFragment = "esp-fragment",
+    /// The packet is a fragment, and the others of its packet did not come in time.
+    ReassemblyTimeout = "reassembly-timeout",
+    /// The packet is a fragment that came twice, that contradicts others of its packet, or that there was no room for.
+    ReassemblyFailed = "reassembly-failed",
     /// The packet is a dummy (next header 59), sent so that an observer sees traffic; it carries no payload.
     EspDummy = "esp-dummy",
     /// The packet's association has no sequence number left.

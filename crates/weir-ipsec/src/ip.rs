@@ -95,6 +95,25 @@ pub fn destination_of(ip: &[u8], family: IpFamily) -> &[u8] {
     }
 }
 
+/// The source and destination of a packet with a whole header, each in the upper bits of a word.
+#[inline(always)]
+pub(crate) fn ends(packet: &[u8], family: IpFamily) -> [u128; 2] {
+    match family {
+        IpFamily::V4 => [v4_bits(packet, 12), v4_bits(packet, 16)],
+        IpFamily::V6 => [v6_bits(packet, 8), v6_bits(packet, 24)],
+    }
+}
+
+/// The bits of an IPv4 address, in the upper bits of the word.
+fn v4_bits(packet: &[u8], at: usize) -> u128 {
+    let address = packet[at..].first_chunk().expect("the header is whole");
+    u128::from(u32::from_be_bytes(*address)) << 96
+}
+
+fn v6_bits(packet: &[u8], at: usize) -> u128 {
+    u128::from_be_bytes(*packet[at..].first_chunk().expect("the header is whole"))
+}
+
 /// An address, as it stands in a packet; `None` if it is not as long as those of a family.
 pub fn address(bytes: &[u8]) -> Option<IpAddr> {
     let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
@@ -265,7 +284,8 @@ impl IpHeaders {
     }
 }
 
-fn extension_len(packet: &[u8], at: usize) -> Result<usize, DropReason> {
+/// The length of an extension header, by its own word.
+pub(crate) fn extension_len(packet: &[u8], at: usize) -> Result<usize, DropReason> {
     packet.get(at + 1).map(|&len| 8 * (usize::from(len) + 1)).ok_or(DropReason::Malformed)
 }
 

@@ -11,6 +11,7 @@
 //! | [`replay`] | the numbers that have been received |
 //! | [`algorithm`] | ciphers and their keys |
 //! | [`esp`], [`room`], [`ip`], `trailer`, [`tunnel`] | the bytes of a packet |
+//! | [`reassembly`] | fragments of ESP put together |
 //! | [`keepalive`] | what keeps a NAT open |
 //! | [`path_mtu`] | the longest packet that the way to the other end takes |
 //! | `quoted` | the packet that an ICMP error is about |
@@ -32,6 +33,7 @@ pub mod lifetime;
 pub mod path_mtu;
 pub mod policy;
 mod quoted;
+pub mod reassembly;
 pub mod replay;
 pub mod room;
 pub mod sequence;

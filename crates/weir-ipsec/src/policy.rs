@@ -21,7 +21,7 @@ use std::ops::RangeInclusive;
 use weir_core::classify::headers::has_ports;
 use weir_core::drops::DropReason;
 
-use crate::ip::{IpFamily, IpHeaders};
+use crate::ip::{IpFamily, IpHeaders, ends};
 use crate::quoted::Quoted;
 
 /// Addresses that begin alike.
@@ -196,25 +196,6 @@ impl Selected {
             .map(|&[s0, s1, d0, d1]| [u16::from_be_bytes([d0, d1]), u16::from_be_bytes([s0, s1])]);
         Selected { family: quoted.family, source, destination, protocol: quoted.protocol, ports }
     }
-}
-
-/// The addresses of a packet with a whole header.
-#[inline(always)]
-fn ends(packet: &[u8], family: IpFamily) -> [u128; 2] {
-    match family {
-        IpFamily::V4 => [v4_bits(packet, 12), v4_bits(packet, 16)],
-        IpFamily::V6 => [v6_bits(packet, 8), v6_bits(packet, 24)],
-    }
-}
-
-/// The bits of an IPv4 address, in the upper bits of the word.
-fn v4_bits(packet: &[u8], at: usize) -> u128 {
-    let address = packet[at..].first_chunk().expect("the header is whole");
-    u128::from(u32::from_be_bytes(*address)) << 96
-}
-
-fn v6_bits(packet: &[u8], at: usize) -> u128 {
-    u128::from_be_bytes(*packet[at..].first_chunk().expect("the header is whole"))
 }
 
 impl Selector {

@@ -4,7 +4,8 @@
 //! ```text
 //! inside  --> own IKE, neighbours? --> policy --protect--> association: number, seal --> outside
 //!                                           --bypass-->                                  outside
-//! outside --> ESP to an address of this gateway --> association: window, proof, open --> policy --> inside
+//! outside --> fragments of ESP to an address of this gateway: put together first
+//!         --> ESP to an address of this gateway --> association: window, proof, open --> policy --> inside
 //!         --> own IKE, keepalive, neighbours?                                                   --> inside
 //!         --> ICMP, a packet of ours was too long --> a shorter path MTU of the associations that go that way
 //!         --> anything else                     --> policy: in the clear?                       --> inside
@@ -28,11 +29,12 @@
 //! leads to its other end.
 //!
 //! Owner: one worker. Source: RFC 4301 section 5, RFC 4303. Limits: the ports and stages that links join to an ESP without queues are one
-//! worker's; an ESP packet that comes in fragments is dropped; after a start the window is full up to the highest number that its mark says, so a
+//! worker's; after a start the window is full up to the highest number that its mark says, so a
 //! packet that was received before is dropped, and one that was late too.
 
 mod change;
 pub(crate) mod deferral;
+mod fragments;
 mod frame;
 mod hybrid;
 mod keepalive;
@@ -55,6 +57,7 @@ use weir_ipsec::association::Unsealed;
 use weir_ipsec::esp::{Arrival, Located, UDP_PORT, locate};
 use weir_ipsec::ip::{IpFamily, IpHeaders, address, destination_of, number, source_of};
 use weir_ipsec::policy::{Policies, PolicyAction};
+use weir_ipsec::reassembly::Reassembly;
 use weir_ring::memory::FrameMemory;
 
 pub use self::deferral::QUEUES;
@@ -85,6 +88,8 @@ pub(crate) enum EspVerdict {
     Pass(u16),
     /// No number is reserved for the packet: it waits.
     Wait,
+    /// The packet is a fragment, and is put together with others.
+    Gather,
     /// The packet was for the gateway itself.
     Consume,
     /// The packet is cut first, into packets of at most so many bytes.
@@ -104,6 +109,13 @@ pub(crate) struct Decided {
 }
 
 impl Decided {
+    /// One packet, whose length changed.
+    pub(crate) fn of(before: u16, after: u16) -> Decided {
+        let mut decided = Decided::default();
+        decided.note(before, after);
+        decided
+    }
+
     #[inline]
     fn note(&mut self, before: u16, after: u16) {
         self.packets += 1;
@@ -133,6 +145,7 @@ pub struct Esp {
     keepalive_ns: Option<u64>,
     waiting: VecDeque<PathPacket>,
     held: Count,
+    reassembly: Reassembly<PathPacket>,
     errors: Limiter,
 }
 
@@ -154,6 +167,7 @@ impl Esp {
             keepalive_ns: None,
             waiting: VecDeque::new(),
             held: Count::default(),
+            reassembly: Reassembly::default(),
             errors: Limiter::new(ERRORS_PER_SECOND, ERRORS_BURST),
         }
     }
@@ -194,10 +208,11 @@ impl Esp {
         port == QUEUES[usize::from(INSIDE)] && self.is_waiting() || self.sealing.is_full()
     }
 
-    /// Packets that wait, and packets that are back from a sealer before their turn.
+    /// Packets that wait, packets that are back from a sealer before their turn, and fragments.
     pub fn held(&self) -> Count {
         let mut held = self.held;
         held.merge(self.sealing.held());
+        held.merge(self.reassembly.held());
         held
     }
 
@@ -220,8 +235,8 @@ impl Esp {
         self.waiting.push_front(packet);
     }
 
-    /// Decides on packets that came in by a port, and writes the verdicts. The first packets are decided on, up to one that is cut: later
-    /// packets get later numbers than its fragments. A packet is changed only if it passes.
+    /// Decides on packets that came in by a port, and writes the verdicts. The first packets are decided on, up to one that is cut, whose
+    /// fragments get earlier numbers than later packets, or one that is a fragment. A packet is changed only if it passes.
     pub(crate) fn process(
         &mut self,
         port: u16,
@@ -247,7 +262,7 @@ impl Esp {
             decided.note(before, packet.len_bytes);
             match verdict {
                 EspVerdict::Wait => is_waiting = true,
-                EspVerdict::Cut(_) => break,
+                EspVerdict::Cut(_) | EspVerdict::Gather => break,
                 _ => {}
             }
         }
@@ -262,12 +277,11 @@ impl Esp {
         memory: &FrameMemory,
         now_ns: u64,
     ) -> (EspVerdict, Decided) {
-        let (before, mut decided) = (packet.len_bytes, Decided::default());
+        let before = packet.len_bytes;
         self.sealing.choose();
         let verdict = self.protect(packet, memory, now_ns).unwrap_or_else(EspVerdict::Drop);
-        decided.note(before, packet.len_bytes);
         self.sealing.close();
-        (verdict, decided)
+        (verdict, Decided::of(before, packet.len_bytes))
     }
 
     fn protect(
@@ -330,6 +344,9 @@ impl Esp {
     ) -> Result<EspVerdict, DropReason> {
         let ip = &packet.bytes(memory)[LINK_LEN..];
         let headers = IpHeaders::read_all(ip)?;
+        if self.is_own_fragment(ip, &headers) {
+            return Ok(EspVerdict::Gather);
+        }
         if matches!(headers.next(), number::ESP | number::UDP)
             && self.is_own(destination_of(ip, headers.family()))
         {

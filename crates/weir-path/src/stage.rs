@@ -246,6 +246,7 @@ impl Stage {
             Decision::Esp(_) => {
                 let released_ns = self.release_sealed(around);
                 let due_ns = sooner(released_ns, self.keep_alive(around));
+                let due_ns = sooner(due_ns, self.expire_fragments(around));
                 if let Decision::Esp(esp) = &mut self.decision {
                     esp.end_pass(around.now_ns);
                 }

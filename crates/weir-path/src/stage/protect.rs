@@ -8,6 +8,7 @@ use weir_core::dispatch::protocol::Mode;
 use weir_core::drops::{Count, DropReason};
 use weir_core::net::BURST_MAX;
 use weir_core::net::fragment::Fragments;
+use weir_ipsec::reassembly::Gathered;
 use weir_ring::memory::FrameMemory;
 use weir_ring::spsc::{Consumer, Producer};
 
@@ -196,14 +197,84 @@ impl Stage {
             EspVerdict::Pass(out) => self.send(out, packet, around),
             EspVerdict::Wait => {
                 esp.keep(packet);
-                self.keeping.entered += 1;
-                self.keeping.held_max = self.keeping.held_max.max(esp.held().packets);
+                let held = esp.held().packets;
+                self.note_kept(held);
             }
+            EspVerdict::Gather => self.gather(packet, around),
             EspVerdict::Consume => self.consume(packet, around),
             EspVerdict::Drop(reason) => self.drop(packet, reason, around),
             EspVerdict::Cut(mtu_bytes) => self.cut_inside(packet, mtu_bytes, around),
             EspVerdict::TooLong(mtu_bytes) => self.refuse_long(packet, mtu_bytes, around),
         }
+    }
+
+    /// Takes a fragment, and lets a packet through that is whole with it.
+    fn gather(&mut self, packet: PathPacket, around: &mut Around) {
+        let Decision::Esp(esp) = &mut self.decision else { return };
+        let memory = std::sync::Arc::clone(around.frames.memory());
+        let (meta, mut out) = (packet.meta, Vec::new());
+        let gathered = esp.gather(packet, &memory, around.now_ns, &mut out);
+        let held = esp.held().packets;
+        self.note_kept(held);
+        match gathered {
+            Ok(Gathered::Taken) => {}
+            Ok(Gathered::Whole) => {
+                let mut first = out.remove(0);
+                let before = first.len_bytes;
+                match Esp::join_fragments(&mut first, &out, &memory) {
+                    Ok(()) => {
+                        self.keeping.entered -= 1;
+                        self.keeping.delayed += out.len() as u64;
+                        out.drain(..).for_each(|other| self.consume(other, around));
+                        self.note_lengths(Decided::of(before, first.len_bytes));
+                        first.meta = meta;
+                        out.push(first);
+                        self.protect(OUTSIDE, &mut out, 1, around);
+                    }
+                    Err(reason) => {
+                        out.push(first);
+                        self.keeping.dropped += out.len() as u64;
+                        out.drain(..).for_each(|fragment| self.drop(fragment, reason, around));
+                    }
+                }
+            }
+            passes => {
+                self.keeping.entered -= out.len() as u64;
+                for fragment in out {
+                    let Decision::Esp(esp) = &self.decision else { return };
+                    let verdict = match passes {
+                        Ok(_) => esp.pass_fragment(&fragment, &memory),
+                        Err(reason) => EspVerdict::Drop(reason),
+                    };
+                    self.carry_out(fragment, verdict, around);
+                }
+            }
+        }
+        self.drop_refused(around);
+    }
+
+    /// Gives up the fragments that have waited too long; returns the time at which to look again.
+    pub(super) fn expire_fragments(&mut self, around: &mut Around) -> Option<u64> {
+        let Decision::Esp(esp) = &mut self.decision else { return None };
+        let due_ns = esp.expire_fragments(around.now_ns);
+        self.drop_refused(around);
+        due_ns
+    }
+
+    /// Drops the fragments that are refused.
+    fn drop_refused(&mut self, around: &mut Around) {
+        while let Decision::Esp(esp) = &mut self.decision
+            && let Some((fragment, reason)) = esp.take_refused()
+        {
+            self.keeping.dropped += 1;
+            self.drop(fragment, reason, around);
+        }
+    }
+
+    /// Notes that the stage keeps one more packet, so many with it.
+    fn note_kept(&mut self, held: u64) {
+        self.keeping.entered += 1;
+        self.keeping.held_max = self.keeping.held_max.max(held);
     }
 
     fn note_lengths(&mut self, Decided { grown, shrunk, .. }: Decided) {

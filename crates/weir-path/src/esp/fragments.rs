@@ -1,0 +1,74 @@
+//! Fragments of the ESP that comes to a stage: put together, then opened as any other.
+//!
+//! Rule: a fragment of ESP for this gateway, or of UDP that may be ESP, waits for the others in its frame ([`weir_ipsec::reassembly`]). The
+//! whole packet takes the first fragment's frame, and the others end here. Fragments of what is not ESP go on as they are.
+//!
+//! Owner: the stage. Limits: a packet that is longer than a frame is dropped as `too-long`.
+
+use weir_core::drops::DropReason;
+use weir_ipsec::ip::{IpHeaders, destination_of, number};
+use weir_ipsec::reassembly::{Fragment, Gathered, join};
+use weir_ring::memory::FrameMemory;
+
+use super::frame::{LINK_LEN, in_place};
+use super::{Esp, EspVerdict, INSIDE};
+use crate::packet::PathPacket;
+
+impl Esp {
+    /// Returns whether a packet that came in outside may be a fragment of ESP for this gateway.
+    #[inline]
+    pub(super) fn is_own_fragment(&self, ip: &[u8], headers: &IpHeaders) -> bool {
+        headers.is_fragment()
+            && matches!(headers.next(), number::ESP | number::UDP)
+            && self.is_own(destination_of(ip, headers.family()))
+    }
+
+    /// Takes a fragment; `out` has what became whole, or goes on in fragments. An error is about the fragment, which is put behind `out`.
+    pub(crate) fn gather(
+        &mut self,
+        packet: PathPacket,
+        memory: &FrameMemory,
+        now_ns: u64,
+        out: &mut Vec<PathPacket>,
+    ) -> Result<Gathered, DropReason> {
+        let ip = &packet.bytes(memory)[LINK_LEN..];
+        let fragment =
+            IpHeaders::read_all(ip).and_then(|headers| Fragment::read(ip, &headers, self.udp_port));
+        match fragment {
+            Ok(fragment) => Ok(self.reassembly.take(fragment, packet, now_ns, out)),
+            Err(reason) => {
+                out.push(packet);
+                Err(reason)
+            }
+        }
+    }
+
+    /// Puts fragments together, in the first of them; the others are as before.
+    pub(crate) fn join_fragments(
+        first: &mut PathPacket,
+        others: &[PathPacket],
+        memory: &FrameMemory,
+    ) -> Result<(), DropReason> {
+        in_place(first, memory, |room| {
+            join(room, others.iter().map(|other| &other.bytes(memory)[LINK_LEN..]))
+        })
+    }
+
+    /// The verdict on a fragment of what is not ESP.
+    pub(crate) fn pass_fragment(&self, packet: &PathPacket, memory: &FrameMemory) -> EspVerdict {
+        let ip = &packet.bytes(memory)[LINK_LEN..];
+        let passed = IpHeaders::read_all(ip).and_then(|headers| self.inbound.inbound(ip, &headers, None));
+        passed.map_or_else(EspVerdict::Drop, |()| EspVerdict::Pass(INSIDE))
+    }
+
+    /// Gives up the fragments that have waited too long; returns the time of the next.
+    pub(crate) fn expire_fragments(&mut self, now_ns: u64) -> Option<u64> {
+        self.reassembly.expire(now_ns);
+        self.reassembly.due_ns()
+    }
+
+    /// Takes out a fragment that is refused, and why.
+    pub(crate) fn take_refused(&mut self) -> Option<(PathPacket, DropReason)> {
+        self.reassembly.take_refused()
+    }
+}

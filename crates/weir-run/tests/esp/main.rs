@@ -1,0 +1,6 @@
+//! ESP stages of a file, on one worker in virtual time.
+
+mod bench;
+mod chain;
+mod fragments;
+mod in_udp;
