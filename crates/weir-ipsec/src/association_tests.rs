@@ -38,8 +38,7 @@ fn seal(outbound: &mut Outbound, now_ns: u64) -> Result<Vec<u8>, Unsealed> {
 fn open(inbound: &mut Inbound, sealed: &[u8], now_ns: u64) -> Result<(), DropReason> {
     let mut memory = sealed.to_vec();
     let mut room = Room::new(&mut memory, 0, sealed.len()).unwrap();
-    let Arrival::Esp(located) = esp::locate(room.packet(), &IpHeaders::read_all(room.packet())?, None)?
-    else {
+    let Arrival::Esp(located) = esp::locate(room.packet(), &IpHeaders::read_all(room.packet())?, &[])? else {
         panic!("it is ESP")
     };
     inbound.open(&mut room, &located, now_ns)?;

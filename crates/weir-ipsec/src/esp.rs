@@ -237,27 +237,24 @@ pub struct Located {
     end: u32,
 }
 
-/// Finds ESP in an IP packet with these headers, all of them. Datagrams to `udp_port` may carry it.
+/// Finds ESP in an IP packet with these headers, all of them. Datagrams to `udp_ports` may carry it.
 #[inline(always)]
-pub fn locate(packet: &[u8], headers: &IpHeaders, udp_port: Option<u16>) -> Result<Arrival, DropReason> {
+pub fn locate(packet: &[u8], headers: &IpHeaders, udp_ports: &[u16]) -> Result<Arrival, DropReason> {
     let headers = *headers;
     match headers.next() {
         number::ESP if headers.is_fragment() => Err(DropReason::EspFragment),
         number::ESP => locate_at(packet, headers, headers.end(), headers.packet_len()),
-        number::UDP => match udp_port {
-            Some(port) => locate_in_udp(packet, headers, port),
-            None => Ok(Arrival::Other),
-        },
+        number::UDP => locate_in_udp(packet, headers, udp_ports),
         _ => Ok(Arrival::Other),
     }
 }
 
-fn locate_in_udp(packet: &[u8], headers: IpHeaders, port: u16) -> Result<Arrival, DropReason> {
+fn locate_in_udp(packet: &[u8], headers: IpHeaders, ports: &[u16]) -> Result<Arrival, DropReason> {
     let Some(udp) = packet.get(headers.end()..headers.packet_len()) else {
         return Err(DropReason::Malformed);
     };
     let Some(header) = udp.first_chunk::<UDP_LEN>() else { return Ok(Arrival::Other) };
-    if headers.is_fragment() || u16::from_be_bytes([header[2], header[3]]) != port {
+    if headers.is_fragment() || !ports.contains(&u16::from_be_bytes([header[2], header[3]])) {
         // A fragment does not show which port it is for; the host puts it together.
         return Ok(Arrival::Other);
     }

@@ -40,7 +40,7 @@ fn seal_room(room: &mut Room, algorithm: Algorithm, encapsulation: &Encapsulatio
 }
 
 fn find(packet: &[u8], udp_port: Option<u16>) -> Result<Arrival, DropReason> {
-    locate(packet, &IpHeaders::read_all(packet)?, udp_port)
+    locate(packet, &IpHeaders::read_all(packet)?, udp_port.as_slice())
 }
 
 fn seal_packet(packet: &[u8], algorithm: Algorithm, encapsulation: &Encapsulation) -> Vec<u8> {

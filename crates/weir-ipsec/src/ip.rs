@@ -19,6 +19,8 @@ use weir_core::net::checksum::ones_sum;
 pub const IPV4_LEN: usize = 20;
 /// Length of an IPv6 header without extensions.
 pub const IPV6_LEN: usize = 40;
+/// The length of an IPv6 fragment header.
+pub const FRAGMENT_HEADER_LEN: usize = 8;
 
 /// Protocol and next-header numbers.
 pub mod number {
@@ -207,6 +209,31 @@ impl IpHeaders {
         self.0 & 2 != 0
     }
 
+    /// The place of a fragment's data in its packet's, in bytes; 0 of a whole packet.
+    pub fn fragment_offset(self, packet: &[u8]) -> usize {
+        let at = match self.family() {
+            _ if !self.is_fragment() => return 0,
+            IpFamily::V4 => 6,
+            IpFamily::V6 => self.end() - FRAGMENT_HEADER_LEN + 2,
+        };
+        let word = usize::from(u16::from_be_bytes([packet[at], packet[at + 1]]));
+        match self.family() {
+            IpFamily::V4 => 8 * (word & 0x1fff),
+            IpFamily::V6 => word & !7,
+        }
+    }
+
+    /// Returns whether it is a fragment of IPv6 whose protocol stands behind more headers, which are in the fragments too.
+    #[inline]
+    pub fn hides_protocol(self) -> bool {
+        self.is_fragment()
+            && self.family() == IpFamily::V6
+            && matches!(
+                self.next(),
+                number::HOP_BY_HOP | number::ROUTING | number::FRAGMENT | number::DESTINATION
+            )
+    }
+
     /// The headers that stay before ESP when this packet is sealed in transport mode.
     pub fn read(packet: &[u8]) -> Result<IpHeaders, DropReason> {
         IpHeaders::read_until(packet, false)
@@ -262,7 +289,7 @@ impl IpHeaders {
                 number::DESTINATION => (extension_len(packet, end)?, true),
                 number::FRAGMENT => {
                     is_fragment = true;
-                    (8, false)
+                    (FRAGMENT_HEADER_LEN, false)
                 }
                 _ => break,
             };

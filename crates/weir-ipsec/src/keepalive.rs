@@ -83,7 +83,7 @@ mod tests {
             let mut room = [0xaa; 60];
             assert_eq!(write(&mut room, source, destination, UDP), Some(expected));
             let headers = IpHeaders::read_all(&room[..expected]).unwrap();
-            assert_eq!(locate(&room[..expected], &headers, Some(4501)), Ok(Arrival::Keepalive));
+            assert_eq!(locate(&room[..expected], &headers, &[4501]), Ok(Arrival::Keepalive));
             assert_eq!(write(&mut room[..expected - 1], source, destination, UDP), None);
             // The packet is read by another implementation: `etherparse`, which the tests of this crate have.
             let read = etherparse::SlicedPacket::from_ip(&room[..expected]).unwrap();

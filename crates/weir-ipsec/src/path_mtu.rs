@@ -52,7 +52,7 @@ pub struct TooBig {
 impl TooBig {
     /// Reads an IP packet with these headers, all of them; none if it is no such message, or damaged.
     pub fn read(packet: &[u8], headers: &IpHeaders) -> Option<TooBig> {
-        let quoted = Quoted::of(packet, headers)?;
+        let quoted = Quoted::of(packet, headers).ok().flatten().filter(|_| !headers.is_fragment())?;
         let message = &packet[headers.end()..headers.packet_len()];
         let &[kind, code, _, _, _, _, high, low] = message.first_chunk::<ICMP_LEN>()?;
         let told_bytes = u16::from_be_bytes([high, low]);

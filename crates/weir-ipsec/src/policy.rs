@@ -6,7 +6,8 @@
 //! ```
 //!
 //! Rule (RFC 4301 sections 4.4.1, 5.2 and 7): a packet that no policy selects is discarded; a fragment, whose ports are not seen, is
-//! discarded where its ports would decide, so that none passes in the clear by a later policy.
+//! discarded where its ports would decide, so that none passes in the clear by a later policy. So is a fragment of IPv6 whose protocol
+//! stands behind more headers, where the protocol would decide or the fragment would pass in the clear.
 //!
 //! An ICMP error tells of what it quotes (RFC 4301 section 6): if the packets that answer the quoted one are protected, so is the error,
 //! whoever sends it. A router at the far end of a tunnel would otherwise send in the clear what came sealed. An error about a fragment, or
@@ -118,12 +119,16 @@ impl Policies {
     /// The action on a packet with these headers, all of them, on its way out.
     #[inline]
     pub fn outbound(&self, packet: &[u8], headers: &IpHeaders) -> Result<PolicyAction, DropReason> {
-        if let Some(quoted) = Quoted::of(packet, headers)
+        if let Some(quoted) = Quoted::of(packet, headers)?
             && let action @ PolicyAction::Protect(_) = self.action(&Selected::answering(&quoted))?
         {
             return Ok(action);
         }
-        self.action(&Selected::of(packet, headers)?)
+        match self.action(&Selected::of(packet, headers)?)? {
+            // It may be an error about a packet that is protected.
+            PolicyAction::Bypass if headers.hides_protocol() => Err(DropReason::EspFragment),
+            action => Ok(action),
+        }
     }
 
     #[inline]
@@ -132,7 +137,7 @@ impl Policies {
             match policy.selector.matches(selected) {
                 Match::Yes => return Ok(policy.action),
                 Match::No => {}
-                Match::PortsUnknown => return Err(DropReason::EspFragment),
+                Match::Unknown => return Err(DropReason::EspFragment),
             }
         }
         Ok(PolicyAction::Discard)
@@ -160,7 +165,8 @@ struct Selected {
     family: IpFamily,
     source: u128,
     destination: u128,
-    protocol: u8,
+    /// The protocol; `None` for a fragment that hides it.
+    protocol: Option<u8>,
     /// The ports; `None` for a fragment, or if the packet ends before them.
     ports: Option<[u16; 2]>,
 }
@@ -168,7 +174,8 @@ struct Selected {
 enum Match {
     Yes,
     No,
-    PortsUnknown,
+    /// The field that would decide is in another fragment.
+    Unknown,
 }
 
 impl Selected {
@@ -184,7 +191,8 @@ impl Selected {
             _ => None,
         };
         let [source, destination] = ends(packet, headers.family());
-        Ok(Selected { family: headers.family(), source, destination, protocol: headers.next(), ports })
+        let protocol = (!headers.hides_protocol()).then(|| headers.next());
+        Ok(Selected { family: headers.family(), source, destination, protocol, ports })
     }
 
     /// The fields of a packet that answers a quoted one.
@@ -194,7 +202,7 @@ impl Selected {
             .behind
             .and_then(<[u8]>::first_chunk)
             .map(|&[s0, s1, d0, d1]| [u16::from_be_bytes([d0, d1]), u16::from_be_bytes([s0, s1])]);
-        Selected { family: quoted.family, source, destination, protocol: quoted.protocol, ports }
+        Selected { family: quoted.family, source, destination, protocol: Some(quoted.protocol), ports }
     }
 }
 
@@ -203,16 +211,19 @@ impl Selector {
     fn matches(&self, selected: &Selected) -> Match {
         let addresses = self.source.contains(selected.family, selected.source)
             && self.destination.contains(selected.family, selected.destination);
-        if !addresses || self.protocol.is_some_and(|protocol| protocol != selected.protocol) {
+        if !addresses {
             return Match::No;
         }
-        if self.source_ports.is_none() && self.destination_ports.is_none() {
-            return Match::Yes;
+        let names_ports = self.source_ports.is_some() || self.destination_ports.is_some();
+        match (selected.protocol, self.protocol) {
+            (None, None) if !names_ports => return Match::Yes,
+            (None, _) => return Match::Unknown,
+            (Some(one), Some(other)) if one != other => return Match::No,
+            _ if !names_ports => return Match::Yes,
+            (Some(one), _) if !has_ports(one) => return Match::No,
+            (Some(_), _) => {}
         }
-        let Some([source, destination]) = selected.ports else { return Match::PortsUnknown };
-        if !has_ports(selected.protocol) {
-            return Match::No;
-        }
+        let Some([source, destination]) = selected.ports else { return Match::Unknown };
         let within = |ports: &Option<RangeInclusive<u16>>, port: u16| {
             ports.as_ref().is_none_or(|ports| ports.contains(&port))
         };

@@ -89,6 +89,59 @@ fn a_fragment_slips_past_no_ports() {
     packet[7] = 0;
     packet[9] = 1;
     assert_eq!(outbound(&policies, &packet), Ok(PolicyAction::Bypass), "a checksum of ICMP is no port");
+    packet[7] = 1;
+    assert_eq!(outbound(&policies, &packet), Ok(PolicyAction::Bypass), "nor is one in a fragment");
+}
+
+/// A packet of IPv6 with these headers, the number of the first before them.
+fn v6(next: u8, headers: &[u8]) -> Vec<u8> {
+    let mut packet = vec![0x60, 0, 0, 0, 0, 0, next, 64];
+    packet.extend([[0xfd; 16], [0xfc; 16]].concat());
+    packet.extend(headers);
+    ip::set_len(&mut packet, IpFamily::V6).unwrap();
+    packet
+}
+
+#[test]
+fn a_fragment_header_hides_no_protocol() {
+    let tcp = Selector { protocol: Some(number::TCP), ..selector("::/0", "::/0") };
+    let any = |action| SecurityPolicy { selector: selector("::/0", "::/0"), action };
+    let bypass =
+        Policies::new(vec![SecurityPolicy { selector: tcp, action: THERE }, any(PolicyAction::Bypass)]);
+    let protect = Policies::new(vec![any(THERE)]);
+    for offset in [0, 8] {
+        let fragment = |next: u8| [next, 0, 0, offset, 0, 0, 0, 7];
+        let options = [number::TCP, 0, 1, 4, 0, 0, 0, 0];
+        let hidden = v6(number::FRAGMENT, &[&fragment(number::DESTINATION)[..], &options, &[0; 20]].concat());
+        assert_eq!(outbound(&bypass, &hidden), Err(DropReason::EspFragment), "{offset}");
+        assert_eq!(
+            outbound(&Policies::new(vec![any(PolicyAction::Bypass)]), &hidden),
+            Err(DropReason::EspFragment)
+        );
+        assert_eq!(outbound(&protect, &hidden), Ok(THERE), "{offset}");
+        let plain = v6(number::FRAGMENT, &[&fragment(number::UDP)[..], &[0; 20]].concat());
+        assert_eq!(outbound(&bypass, &plain), Ok(PolicyAction::Bypass), "{offset}");
+    }
+}
+
+#[test]
+fn an_error_in_fragments_is_told_by_the_first() {
+    let (router, near, far) = ([192, 0, 2, 2], [10, 1, 0, 1], [10, 2, 0, 1]);
+    let protect = SecurityPolicy { selector: selector("10.2.0.0/16", "10.1.0.0/16"), action: THERE };
+    let own =
+        SecurityPolicy { selector: selector("192.0.2.2/32", "0.0.0.0/0"), action: PolicyAction::Bypass };
+    let out = Policies::new(vec![protect, own]);
+    let mut first = error(router, near, 3, &udp(near, far, [9, 53]));
+    first[6] = 0x20;
+    assert_eq!(outbound(&out, &first), Ok(THERE));
+    let mut short = error(router, near, 3, &udp(near, far, [9, 53])[..8]);
+    short[6] = 0x20;
+    assert_eq!(outbound(&out, &short), Err(DropReason::EspFragment));
+    // A long ping, and what comes after a first fragment, which is nothing without it.
+    short[20] = 8;
+    assert_eq!(outbound(&out, &short), Ok(PolicyAction::Bypass));
+    (first[6], first[7]) = (0, 4);
+    assert_eq!(outbound(&out, &first), Ok(PolicyAction::Bypass));
 }
 
 #[test]

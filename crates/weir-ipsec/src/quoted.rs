@@ -10,6 +10,8 @@
 //! Pure. Source: RFC 792, RFC 4443 section 2.1, RFC 8200 section 4. Limits: a packet of which the headers are not quoted whole counts as
 //! none.
 
+use weir_core::drops::DropReason;
+
 use crate::ip::{IPV4_LEN, IPV6_LEN, IpFamily, IpHeaders, number};
 
 /// The length of the header of an ICMP error.
@@ -35,20 +37,38 @@ pub(crate) struct Quoted<'a> {
 }
 
 impl<'a> Quoted<'a> {
-    /// The packet that the ICMP error `packet` quotes, which has these headers, all of them; none if it is no such error, or a fragment.
+    /// The packet that the ICMP error `packet` quotes, which has these headers, all of them; none if it is no such error, or does not quote
+    /// enough. Of an error in fragments the first is asked.
+    ///
+    /// # Errors
+    /// If the rest of the quoted headers is in another fragment.
     #[inline]
-    pub(crate) fn of(packet: &'a [u8], headers: &IpHeaders) -> Option<Quoted<'a>> {
-        if !matches!(headers.next(), number::ICMP | number::ICMPV6) || headers.is_fragment() {
-            return None;
+    pub(crate) fn of(packet: &'a [u8], headers: &IpHeaders) -> Result<Option<Quoted<'a>>, DropReason> {
+        match headers.next() {
+            number::ICMP | number::ICMPV6 => Quoted::of_icmp(packet, headers),
+            _ => Ok(None),
         }
-        let message = packet.get(headers.end()..headers.packet_len())?;
-        let is_error = match (headers.family(), headers.next(), *message.first()?) {
-            (IpFamily::V4, number::ICMP, kind) => V4_ERRORS.contains(&kind),
-            (IpFamily::V6, number::ICMPV6, kind) => kind < V6_NO_ERROR,
+    }
+
+    fn of_icmp(packet: &'a [u8], headers: &IpHeaders) -> Result<Option<Quoted<'a>>, DropReason> {
+        if headers.fragment_offset(packet) != 0 {
+            return Ok(None);
+        }
+        let message = packet.get(headers.end()..headers.packet_len()).ok_or(DropReason::Malformed)?;
+        let is_error = match (headers.family(), headers.next(), message.first()) {
+            (IpFamily::V4, number::ICMP, Some(kind)) => V4_ERRORS.contains(kind),
+            (IpFamily::V6, number::ICMPV6, Some(&kind)) => kind < V6_NO_ERROR,
             _ => false,
         };
-        let quoted = message.get(ICMP_LEN..).filter(|_| is_error)?;
-        (IpFamily::of(quoted) == Ok(headers.family())).then(|| Quoted::read(quoted, headers.family()))?
+        if !is_error {
+            return Ok(None);
+        }
+        let quoted = message.get(ICMP_LEN..).unwrap_or_default();
+        let is_whole = IpFamily::of(quoted) == Ok(headers.family());
+        match is_whole.then(|| Quoted::read(quoted, headers.family())).flatten() {
+            None if headers.is_fragment() => Err(DropReason::EspFragment),
+            quoted => Ok(quoted),
+        }
     }
 
     fn read(packet: &'a [u8], family: IpFamily) -> Option<Quoted<'a>> {

@@ -26,7 +26,7 @@ use weir_core::drops::{Count, DropReason};
 use weir_core::packet::Packet;
 
 use crate::esp::UDP_LEN;
-use crate::ip::{self, IPV6_LEN, IpFamily, IpHeaders, ends, number};
+use crate::ip::{self, FRAGMENT_HEADER_LEN, IPV6_LEN, IpFamily, IpHeaders, ends, number};
 use crate::room::Room;
 
 /// The most fragments that wait.
@@ -36,7 +36,6 @@ pub const DATAGRAMS_MAX: usize = 64;
 /// The time that fragments wait for the others, in nanoseconds: as long as with Linux.
 pub const PATIENCE_NS: u64 = 30_000_000_000;
 
-const FRAGMENT_HEADER_LEN: usize = 8;
 /// The unit of offsets.
 const UNIT: usize = 8;
 const CE: u8 = 3;
@@ -63,29 +62,29 @@ struct Datagram {
 }
 
 impl Fragment {
-    /// Reads a fragment with these headers, all of them, of ESP or UDP. UDP to `udp_port` may carry ESP.
+    /// Reads a fragment with these headers, all of them, of ESP or UDP. UDP to `udp_ports` may carry ESP.
     ///
     /// # Errors
     /// If it contradicts itself, or its packet would be longer than a packet can be.
-    pub fn read(packet: &[u8], headers: &IpHeaders, udp_port: u16) -> Result<Fragment, DropReason> {
+    pub fn read(packet: &[u8], headers: &IpHeaders, udp_ports: &[u16]) -> Result<Fragment, DropReason> {
         let word = |at: usize| u16::from_be_bytes([packet[at], packet[at + 1]]);
-        let (identification, position, more) = match headers.family() {
-            IpFamily::V4 => (word(4).into(), UNIT * usize::from(word(6) & 0x1fff), word(6) & 0x2000 != 0),
+        let (identification, more) = match headers.family() {
+            IpFamily::V4 => (word(4).into(), word(6) & 0x2000 != 0),
             IpFamily::V6 => {
                 let at = headers.end() - FRAGMENT_HEADER_LEN;
-                let identification = u32::from(word(at + 4)) << 16 | u32::from(word(at + 6));
-                (identification, usize::from(word(at + 2) & !7), word(at + 2) & 1 != 0)
+                (u32::from(word(at + 4)) << 16 | u32::from(word(at + 6)), word(at + 2) & 1 != 0)
             }
         };
         let data = packet.get(headers.end()..headers.packet_len()).ok_or(DropReason::Malformed)?;
-        let (begin, end) = (position, position + data.len());
+        let begin = headers.fragment_offset(packet);
+        let end = begin + data.len();
         let is_torn = more && (data.is_empty() || data.len() % UNIT != 0);
         if is_torn || end + headers.end() > usize::from(u16::MAX) {
             return Err(DropReason::Malformed);
         }
         let is_esp = match headers.next() {
             number::ESP => Some(true),
-            _ => (begin == 0).then(|| is_esp_in_udp(data, udp_port)),
+            _ => (begin == 0).then(|| is_esp_in_udp(data, udp_ports)),
         };
         let (family, protocol) = (headers.family(), headers.next());
         let of = Datagram { family, ends: ends(packet, family), protocol, identification };
@@ -94,11 +93,11 @@ impl Fragment {
 }
 
 /// Returns whether the first bytes of a packet of UDP are those of ESP.
-fn is_esp_in_udp(data: &[u8], udp_port: u16) -> bool {
+fn is_esp_in_udp(data: &[u8], udp_ports: &[u16]) -> bool {
     let Some((header, data)) = data.split_first_chunk::<UDP_LEN>() else { return false };
     // Four zeros would be IKE.
     let has_spi = data.first_chunk::<4>().is_some_and(|spi| *spi != [0; 4]);
-    has_spi && u16::from_be_bytes([header[2], header[3]]) == udp_port
+    has_spi && udp_ports.contains(&u16::from_be_bytes([header[2], header[3]]))
 }
 
 /// What became of a fragment.

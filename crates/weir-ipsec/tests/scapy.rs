@@ -78,7 +78,7 @@ fn opens_theirs() {
         let len = case.sealed.len();
         let mut room = Room::new(&mut case.sealed, 0, len).unwrap();
         let headers = IpHeaders::read_all(room.packet()).unwrap();
-        let Ok(Arrival::Esp(located)) = esp::locate(room.packet(), &headers, Some(UDP_PORT)) else {
+        let Ok(Arrival::Esp(located)) = esp::locate(room.packet(), &headers, &[UDP_PORT]) else {
             panic!("line {line}");
         };
         let tunnel = matches!(case.encapsulation.mode, EspMode::Tunnel(_));

@@ -15,7 +15,7 @@
 //! |---|---|
 //! | ARP | no other frame without IP passes, VLANs included, because no policy can look into it |
 //! | neighbour discovery | ICMPv6 133 to 137 with hop limit 255, which never leaves a link (RFC 4861) |
-//! | IKE | UDP of an own address from or to port 500, or 4500 with no SPI (RFC 3948) |
+//! | IKE | UDP of an own address from or to port 500, or 4500 with four zeros for an SPI, or a keepalive (RFC 3948) |
 //! | packets from and to the gateway itself, unless a policy says otherwise | the host's |
 //!
 //! Rule: a packet that no policy names is dropped, and no packet is sealed with a number that is not reserved. A packet without a reserved
@@ -54,7 +54,7 @@ use weir_core::drops::{Count, DropReason};
 use weir_core::net::icmp::{self, Fault};
 use weir_core::net::limit::Limiter;
 use weir_ipsec::association::Unsealed;
-use weir_ipsec::esp::{Arrival, Located, UDP_PORT, locate};
+use weir_ipsec::esp::{Arrival, Located, UDP_LEN, UDP_PORT, locate};
 use weir_ipsec::ip::{IpFamily, IpHeaders, address, destination_of, number, source_of};
 use weir_ipsec::policy::{Policies, PolicyAction};
 use weir_ipsec::reassembly::Reassembly;
@@ -131,8 +131,8 @@ pub struct Esp {
     associations: Vec<RunningAssociation>,
     /// The inbound associations: the security parameter index of each, and its place in `associations`; sorted.
     by_spi: Vec<(u32, usize)>,
-    /// The port that ESP in UDP comes to.
-    udp_port: u16,
+    /// The ports that ESP in UDP comes to.
+    udp_ports: Vec<u16>,
     outbound: Policies,
     /// The associations of each policy that protects, by place, in order.
     bundles: Vec<Vec<usize>>,
@@ -157,7 +157,7 @@ impl Esp {
             mtu_bytes: plan.mtu_bytes,
             associations: Vec::new(),
             by_spi: Vec::new(),
-            udp_port: UDP_PORT,
+            udp_ports: vec![UDP_PORT],
             outbound: Policies::default(),
             bundles: Vec::new(),
             inbound: Policies::default(),
@@ -301,7 +301,10 @@ impl Esp {
             PolicyAction::Protect(bundle) => bundle,
         };
         let places = &self.bundles[bundle.0 as usize];
-        let lives = |&&place: &&usize| !self.associations[place].is_over(now_ns);
+        let lives = |&&place: &&usize| {
+            let association = &self.associations[place];
+            !association.is_over(now_ns) && !association.is_exhausted()
+        };
         let place = places.iter().find(lives).or(places.last()).copied();
         let place = place.ok_or(DropReason::EspNoAssociation)?;
         let association = &mut self.associations[place];
@@ -350,7 +353,7 @@ impl Esp {
         if matches!(headers.next(), number::ESP | number::UDP)
             && self.is_own(destination_of(ip, headers.family()))
         {
-            match locate(ip, &headers, Some(self.udp_port))? {
+            match locate(ip, &headers, &self.udp_ports)? {
                 Arrival::Esp(located) => return self.open(packet, memory, &located, now_ns),
                 Arrival::Keepalive => return Ok(EspVerdict::Consume),
                 Arrival::Ike => return Ok(EspVerdict::Pass(INSIDE)),
@@ -405,17 +408,21 @@ impl Esp {
         opened.map(|()| EspVerdict::Pass(INSIDE))
     }
 
-    /// Returns whether a packet is a message of IKE from or to this gateway. A fragment does not tell, and counts as none.
+    /// Returns whether a packet is a message of IKE from or to this gateway, or a keepalive of IKE's. A fragment does not tell, and counts as
+    /// none.
     fn is_own_ike(&self, ip: &[u8], headers: &IpHeaders, is_outbound: bool) -> bool {
         if headers.next() != number::UDP || headers.is_fragment() {
             return false;
         }
-        let Some(&[s0, s1, d0, d1]) = ip.get(headers.end()..).and_then(<[u8]>::first_chunk) else {
-            return false;
+        let udp = ip.get(headers.end()..headers.packet_len()).and_then(<[u8]>::split_first_chunk::<UDP_LEN>);
+        let Some((&[s0, s1, d0, d1, ..], data)) = udp else { return false };
+        let is_ike = match u16::from_be_bytes(if is_outbound { [s0, s1] } else { [d0, d1] }) {
+            IKE_PORT => true,
+            UDP_PORT => matches!(data, [0, 0, 0, 0, ..] | [0xff]),
+            _ => false,
         };
-        let port = u16::from_be_bytes(if is_outbound { [s0, s1] } else { [d0, d1] });
         let own = if is_outbound { source_of } else { destination_of };
-        matches!(port, IKE_PORT | UDP_PORT) && self.is_own(own(ip, headers.family()))
+        is_ike && self.is_own(own(ip, headers.family()))
     }
 
     /// Returns whether an address, as it stands in a packet, is one of this gateway's.

@@ -115,7 +115,7 @@ fn open(bytes: &mut [u8], mut inbound: Inbound) -> Result<Vec<u8>, DropReason> {
     let len = bytes.len();
     let mut room = Room::new(bytes, 0, len).expect("it lies within");
     let headers = IpHeaders::read_all(room.packet())?;
-    let Arrival::Esp(located) = esp::locate(room.packet(), &headers, Some(UDP_PORT))? else {
+    let Arrival::Esp(located) = esp::locate(room.packet(), &headers, &[UDP_PORT])? else {
         return Err(DropReason::NoHandler);
     };
     inbound.open(&mut room, &located, 0)?;

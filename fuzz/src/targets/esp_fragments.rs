@@ -49,7 +49,7 @@ pub fn esp_fragments(bytes: &[u8]) {
         if !headers.is_fragment() || !matches!(headers.next(), ESP | UDP) {
             continue;
         }
-        let Ok(fragment) = Fragment::read(&packet, &headers, UDP_PORT) else { continue };
+        let Ok(fragment) = Fragment::read(&packet, &headers, &[UDP_PORT]) else { continue };
         taken += 1;
         let mut out = Vec::new();
         let gathered = reassembly.take(fragment, Piece(packet, Meta::default()), now_ns, &mut out);

@@ -52,8 +52,13 @@ impl Esp {
         let inbound = self.associations.iter().enumerate().filter(|(_, running)| running.plan.is_inbound);
         self.by_spi = inbound.clone().map(|(place, running)| (running.plan.spi, place)).collect();
         self.by_spi.sort_unstable();
-        let udp_port = inbound.filter_map(|(_, running)| running.plan.udp_ports).next();
-        self.udp_port = udp_port.map_or(UDP_PORT, |[_, to]| to);
+        self.udp_ports =
+            inbound.filter_map(|(_, running)| running.plan.udp_ports).map(|[_, to]| to).collect();
+        if self.udp_ports.is_empty() {
+            self.udp_ports.push(UDP_PORT);
+        }
+        self.udp_ports.sort_unstable();
+        self.udp_ports.dedup();
     }
 
     fn set_policies(&mut self, policies: Vec<PolicyPlan>) {

@@ -33,7 +33,7 @@ impl Esp {
     ) -> Result<Gathered, DropReason> {
         let ip = &packet.bytes(memory)[LINK_LEN..];
         let fragment =
-            IpHeaders::read_all(ip).and_then(|headers| Fragment::read(ip, &headers, self.udp_port));
+            IpHeaders::read_all(ip).and_then(|headers| Fragment::read(ip, &headers, &self.udp_ports));
         match fragment {
             Ok(fragment) => Ok(self.reassembly.take(fragment, packet, now_ns, out)),
             Err(reason) => {

@@ -38,10 +38,11 @@ pub(super) fn ip_of(frame: &[u8]) -> Link {
     }
 }
 
-/// Returns whether a packet is a message of neighbour discovery.
+/// Returns whether a packet is a message of neighbour discovery, which is in no fragments (RFC 6980).
 pub(super) fn is_neighbourly(ip: &[u8], headers: &IpHeaders) -> bool {
     headers.family() == IpFamily::V6
         && headers.next() == number::ICMPV6
+        && !headers.is_fragment()
         && ip[7] == u8::MAX
         && matches!(ip.get(headers.end()), Some(133..=137))
 }

@@ -310,10 +310,13 @@ impl Esp {
         memory: &FrameMemory,
         now_ns: u64,
     ) -> Result<EspVerdict, DropReason> {
-        let (association, policies, udp_port) = (&mut self.associations[place], &self.inbound, self.udp_port);
+        let (association, policies) = (&mut self.associations[place], &self.inbound);
         in_place(packet, memory, |room| {
             let headers = IpHeaders::read_all(room.packet())?;
-            let Arrival::Esp(located) = locate(room.packet(), &headers, Some(udp_port))? else {
+            // Whatever port it came to, also if that is no port of an association any more.
+            let udp_port = room.packet().get(headers.end() + 2..).and_then(<[u8]>::first_chunk);
+            let udp_port = u16::from_be_bytes(*udp_port.ok_or(DropReason::EspTruncated)?);
+            let Arrival::Esp(located) = locate(room.packet(), &headers, &[udp_port])? else {
                 return Err(DropReason::EspTruncated);
             };
             let headers =

@@ -357,3 +357,75 @@ fn a_way_that_takes_less_is_learned_from_its_routers() {
     assert_eq!(known, [Some(1300), None, Some(1300)]);
     assert_eq!(one.process(INSIDE, &long, 1 + FORGOTTEN_AFTER_NS).0, INSIDE_OUT, "the way may have changed");
 }
+
+#[test]
+fn an_association_without_numbers_leaves_the_packets_to_its_successor() {
+    let mut one = Gateway::new(0, Lifetime::default());
+    let mut plan = plan(0, Lifetime::default());
+    let last = AssociationPlan { name: "last".into(), is_extended: false, ..plan.associations[0].clone() };
+    let next = AssociationPlan { name: "next".into(), spi: 0x2000, ..plan.associations[0].clone() };
+    plan.associations = vec![last, next];
+    plan.policies.truncate(1);
+    plan.policies[0].associations = vec!["last".into(), "next".into()];
+    let disk = Disk::default();
+    disk.safe.store(u64::MAX, Ordering::Relaxed);
+    let of = |numbers| AssociationNumbers::Sent(numbers, Box::new(disk.clone()));
+    let two_left = SequenceNumbers::from_mark(u64::from(u32::MAX) - 1, false, AHEAD);
+    let keys = vec![key(0, of(two_left)), key(2, of(SequenceNumbers::from_mark(1, true, AHEAD)))];
+    one.esp.change(EspChange { plan, keys }, 0);
+    let clear = frame(HOSTS[0], HOSTS[1], [1, 2], 10);
+    let spis = (0..3).map(|_| {
+        let (verdict, sealed) = one.process(INSIDE, &clear, 0);
+        assert_eq!(verdict, INSIDE_OUT);
+        u16::from_be_bytes([sealed[LINK_LEN + 22], sealed[LINK_LEN + 23]])
+    });
+    assert_eq!(spis.collect::<Vec<_>>(), [0x1000, 0x1000, 0x2000]);
+}
+
+#[test]
+fn nothing_but_ike_and_neighbours_pass_by_the_policies() {
+    let [one, _] = gateways();
+    let is_ike = |ports: [u16; 2], data: &[u8], is_outbound: bool| {
+        let ends = if is_outbound { [GATEWAYS[0], GATEWAYS[1]] } else { [GATEWAYS[1], GATEWAYS[0]] };
+        let mut packet = frame(ends[0], ends[1], ports, data.len());
+        packet[LINK_LEN + 28..].copy_from_slice(data);
+        let ip = &packet[LINK_LEN..];
+        one.esp.is_own_ike(ip, &IpHeaders::read_all(ip).unwrap(), is_outbound)
+    };
+    for is_outbound in [true, false] {
+        for (ports, data, expected) in [
+            ([500, 500], &[1; 8][..], true),
+            ([4500, 4500], &[0, 0, 0, 0, 1], true),
+            ([4500, 4500], &[0xff], true),
+            ([4500, 4500], &[0, 0, 0, 1, 1], false),
+            ([4500, 4500], &[], false),
+            ([4501, 4501], &[0, 0, 0, 0, 1], false),
+        ] {
+            assert_eq!(is_ike(ports, data, is_outbound), expected, "{ports:?} {data:?} {is_outbound}");
+        }
+    }
+    // A solicitation, alone and as fragments of something that begins like it.
+    let mut solicitation = vec![0x60, 0, 0, 0, 0, 0, number::ICMPV6, 255];
+    solicitation.extend([[0xfd; 16], [0xfc; 16]].concat());
+    solicitation.extend([135; 24]);
+    let mut fragment = solicitation.clone();
+    fragment[6] = number::FRAGMENT;
+    fragment.splice(40..40, [number::ICMPV6, 0, 0, 8, 0, 0, 0, 1]);
+    for (mut packet, expected) in [(solicitation, true), (fragment, false)] {
+        weir_ipsec::ip::set_len(&mut packet, IpFamily::V6).unwrap();
+        assert_eq!(is_neighbourly(&packet, &IpHeaders::read_all(&packet).unwrap()), expected);
+    }
+}
+
+#[test]
+fn every_association_in_udp_is_heard_at_its_port() {
+    let [mut one, _] = gateways();
+    let mut plan = plan(0, Lifetime::default());
+    plan.associations = [4500, 4501, 4501]
+        .map(|port| AssociationPlan { udp_ports: Some([4500, port]), ..plan.associations[1].clone() })
+        .to_vec();
+    plan.policies.clear();
+    let keys = (0..3).map(|_| key(0, AssociationNumbers::unmarked())).collect();
+    one.esp.change(EspChange { plan, keys }, 0);
+    assert_eq!(one.esp.udp_ports, [4500, 4501]);
+}

@@ -307,6 +307,13 @@ impl Stage {
             self.accept_made(len_bytes.into());
             cut.push(packet.in_frame(frame, len_bytes));
         }
+        if let Decision::Esp(esp) = &mut self.decision
+            && esp.is_waiting()
+        {
+            // The packet waited, and those behind it still do.
+            self.keeping.entered += cut.len() as u64;
+            cut.drain(..).rev().for_each(|fragment| esp.put_back(fragment));
+        }
         while !cut.is_empty() {
             let burst = cut.len().min(BURST_MAX);
             self.protect(INSIDE, &mut cut, burst, around);

@@ -25,6 +25,8 @@ use crate::stats::Snapshot;
 
 /// The longest time that a client may take to ask, and to read the answer, in nanoseconds.
 const PATIENCE_NS: u64 = 2_000_000_000;
+/// The most clients that are taken in at a time.
+const ACCEPTED_MAX: usize = 64;
 /// Enough for a classes file of [`FILE_BYTES_MAX`] with every byte escaped.
 const REQUEST_BYTES_MAX: usize = (6 * FILE_BYTES_MAX + 64 * 1024) as usize;
 /// Enough for every request that others than root may make.
@@ -120,7 +122,9 @@ impl Control {
         let mut recent = Recent::default();
         let mut clients = Vec::new();
         while !self.wait(&clients, end) {
-            while let Ok((stream, _)) = self.listener.accept() {
+            // Who come and go without a pause keep nobody waiting who was taken in.
+            for _ in 0..ACCEPTED_MAX {
+                let Ok((stream, _)) = self.listener.accept() else { break };
                 let user = sys::peer_user(stream.as_fd()).unwrap_or(u32::MAX);
                 let is_admitted = admits(clients.iter().map(|client: &Client| client.user), user);
                 if stream.set_nonblocking(true).is_err() {

@@ -30,6 +30,9 @@ use self::message::{Followed, FollowedPolicy, Heard, StateId, read};
 use super::new_key::{self, NewKey};
 use super::xfrm::{XfrmPolicy, XfrmState, as_asked};
 
+/// The protocol that stands for all of IPsec's (`IPSEC_PROTO_ANY`), which `setkey -F` flushes.
+const PROTOCOL_ANY: u8 = 255;
+
 /// The associations and policies of the kernel, as far as they were told.
 pub struct Follower {
     /// The directory of the key files.
@@ -153,7 +156,8 @@ impl Follower {
                 }
             }
             Heard::StatesFlushed(protocol) => {
-                self.states.retain(|entry| protocol != 0 && entry.id.protocol != protocol);
+                let is_flushed = |of: u8| matches!(protocol, 0 | PROTOCOL_ANY) || of == protocol;
+                self.states.retain(|entry| !is_flushed(entry.id.protocol));
                 Some("- all associations".into())
             }
             Heard::Sealed { id, packets } => {

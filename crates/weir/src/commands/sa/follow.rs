@@ -250,7 +250,6 @@ impl Following<'_> {
 
     fn apply(&self, running: &Running, wanted: &WantedPlan) -> Result<(), String> {
         let steps = wanted.steps(running.esp());
-        let mut before = running.esp();
         for (number, step) in steps.iter().enumerate() {
             let mut changes = running.apply(step, false);
             for _ in 0..TRIES {
@@ -264,11 +263,9 @@ impl Following<'_> {
                 // Nobody reading is no reason to leave the rest.
                 let _ = output::print_line(line);
             });
-            if let Err(why) = remove_keys(&self.directory, before, step) {
-                output::warn(why);
-            }
-            before = step;
         }
+        // A key that stays while its association changes is in no plan in between.
+        remove_keys(&self.directory, running.esp(), &wanted.plan).unwrap_or_else(output::warn);
         Ok(())
     }
 }
