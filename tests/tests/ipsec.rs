@@ -33,6 +33,7 @@ fn main() -> ExitCode {
         privileged!(a_sender_is_told_what_fits),
         privileged!(a_way_that_takes_less_is_learned),
         privileged!(what_is_cut_on_the_way_is_put_together),
+        privileged!(ipv6_goes_by_a_way_that_leaves_it_less_than_it_takes),
         privileged!(what_a_far_router_tells_is_sealed),
     ])
 }
@@ -50,10 +51,10 @@ fn on_the_wire(internet: &Namespace) -> Result<[u64; 2]> {
 }
 
 /// Requires most of the rate from a stream of TCP.
-fn require_tcp(near: &Namespace, far: &Namespace) -> Result<()> {
+fn require_tcp(near: &Namespace, far: &Namespace, address: &str) -> Result<()> {
     let mut server = Process::spawn(far.command("iperf3").args(["-s", "-1", "--forceflush"]))?;
     server.wait_for_output("listening", COMMAND_LIMIT)?;
-    let done = run(near.command("iperf3").args(["-c", FAR[0], "-t", "2", "-J"]), PATIENCE)?.success()?;
+    let done = run(near.command("iperf3").args(["-c", address, "-t", "2", "-J"]), PATIENCE)?.success()?;
     let report: Value = serde_json::from_str(&done.stdout)?;
     let rate = report["end"]["sum_received"]["bits_per_second"].as_f64().context("iperf3 reports")?;
     require_timing!(rate > 60e6, "{:.1} Mbit/s of TCP", rate / 1e6);
@@ -75,7 +76,7 @@ fn what_passes_is_sealed_and_none_of_it_is_lost() -> Result<()> {
         require_lossless(&flood.finish(PATIENCE)?, &load).context(address)?;
         require_timing!(rate > 80e6, "{:.1} Mbit/s of 100 with ESP around it", rate / 1e6);
     }
-    require_tcp(near, far)?;
+    require_tcp(near, far, FAR[0])?;
     let times = Ping::start_series(near, FAR[0], 20, 0.05)?.finish()?;
     ensure!(times.sorted_ms.len() == 20, "{} of 20 pings answered", times.sorted_ms.len());
     let [sealed, clear] = on_the_wire(&internet)?;
@@ -267,8 +268,8 @@ fn a_sender_is_told_what_fits() -> Result<()> {
 /// The MTU of the way between the gateways by a router, in bytes.
 const TAKES_BYTES: u64 = 1400;
 
-/// Makes the internet between two gateways a router, whose next link takes less than its own.
-fn route_between(internet: &Namespace) -> Result<()> {
+/// Makes the internet between two gateways a router, whose next link takes so many bytes.
+fn route_between(internet: &Namespace, takes_bytes: u64) -> Result<()> {
     internet.sh("nft delete table netdev wire")?;
     internet.ip("link del br0")?;
     internet.ip("addr add 203.0.113.1/32 dev lo")?;
@@ -282,7 +283,7 @@ fn route_between(internet: &Namespace) -> Result<()> {
         ))?;
         internet.ip(&format!("neigh add proxy 2001:db8::{other} dev w{number}"))?;
         internet
-            .ip(&format!("route add 192.0.2.{to}/32 dev w{number} src 203.0.113.1 mtu lock {TAKES_BYTES}"))?;
+            .ip(&format!("route add 192.0.2.{to}/32 dev w{number} src 203.0.113.1 mtu lock {takes_bytes}"))?;
     }
     Ok(())
 }
@@ -291,7 +292,7 @@ fn route_between(internet: &Namespace) -> Result<()> {
 fn a_way_that_takes_less_is_learned() -> Result<()> {
     let internet = Namespace::new("net")?;
     let sites = sites(Some(&internet))?;
-    route_between(&internet)?;
+    route_between(&internet, TAKES_BYTES)?;
     let ups = [sites[0].up()?, sites[1].up()?];
     let [near, far] = sites.each_ref().map(|site| &site.host);
     for (address, bytes) in [(FAR[0], "1400"), (FAR[1], "1380")] {
@@ -309,7 +310,7 @@ fn a_way_that_takes_less_is_learned() -> Result<()> {
         let done = ping("2", "want")?.success()?;
         ensure!(done.stdout.contains("2 received"), "{}", done.stdout);
     }
-    require_tcp(near, far)?;
+    require_tcp(near, far, FAR[0])?;
     ensure!(count(&association(&ups[0], "one-to-two")?, "path_mtu_bytes")? == TAKES_BYTES);
     let said = ups[0].weir(&["stat", &ups[0].name])?.success()?.stdout;
     ensure!(said.contains(&format!("path-mtu {TAKES_BYTES}")), "{said}");
@@ -324,7 +325,7 @@ fn a_way_that_takes_less_is_learned() -> Result<()> {
 fn what_is_cut_on_the_way_is_put_together() -> Result<()> {
     let internet = Namespace::new("net")?;
     let mut sites = sites(Some(&internet))?;
-    route_between(&internet)?;
+    route_between(&internet, TAKES_BYTES)?;
     for site in &mut sites {
         site.text = site
             .text
@@ -340,7 +341,7 @@ fn what_is_cut_on_the_way_is_put_together() -> Result<()> {
         let done = run(ping.args(args), COMMAND_LIMIT)?.success()?;
         ensure!(done.stdout.contains("50 received"), "{address}: {}", done.stdout);
     }
-    require_tcp(near, far)?;
+    require_tcp(near, far, FAR[0])?;
     let cut = internet.sh("nstat -asz IpFragOKs")?;
     let cut: u64 =
         cut.split_whitespace().skip_while(|&word| word != "IpFragOKs").nth(1).context("a count")?.parse()?;
@@ -349,6 +350,30 @@ fn what_is_cut_on_the_way_is_put_together() -> Result<()> {
         up.check()?;
         let esp = esp(&up)?;
         ensure!(count(&esp, "held")? == 0, "{esp}");
+        up.down()?;
+    }
+    Ok(())
+}
+
+/// Senders of IPv6 make packets of 1,280 bytes, whatever they are told. The gateway cuts those that do not fit after it has sealed them.
+fn ipv6_goes_by_a_way_that_leaves_it_less_than_it_takes() -> Result<()> {
+    let internet = Namespace::new("net")?;
+    let sites = sites(Some(&internet))?;
+    route_between(&internet, 1300)?;
+    let ups = [sites[0].up()?, sites[1].up()?];
+    let [near, far] = sites.each_ref().map(|site| &site.host);
+    wait_for(near, FAR[1])?;
+    let ping = |count: &str| {
+        let mut ping = near.command("ping");
+        run(ping.args(["-n", "-q", "-c", count, "-i", "0.1", "-W", "1", "-s", "1232", FAR[1]]), COMMAND_LIMIT)
+    };
+    // Each gateway loses the packet by which it learns what the way takes.
+    ping("2")?;
+    let done = ping("20")?.success()?;
+    ensure!(done.stdout.contains("20 received"), "{}", done.stdout);
+    require_tcp(near, far, FAR[1])?;
+    for up in ups {
+        up.check()?;
         up.down()?;
     }
     Ok(())

@@ -131,6 +131,12 @@ impl Policies {
         }
     }
 
+    /// Returns whether fragments of a packet would pass as it does: no port decides on it.
+    pub fn passes_cut(&self, packet: &[u8], headers: &IpHeaders) -> bool {
+        let selected = Selected::of(packet, headers);
+        selected.and_then(|selected| self.action(&Selected { ports: None, ..selected })).is_ok()
+    }
+
     #[inline]
     fn action(&self, selected: &Selected) -> Result<PolicyAction, DropReason> {
         for policy in &self.list {

@@ -62,7 +62,7 @@ use weir_ring::memory::FrameMemory;
 
 pub use self::deferral::QUEUES;
 use self::deferral::{Deferral, side_of};
-use self::frame::{LINK_LEN, Link, in_place, ip_of, is_neighbourly, too_long};
+use self::frame::{LINK_LEN, Link, in_place, ip_of, is_neighbourly, leaves, too_long};
 use self::plan::{EspDispatch, EspPlan};
 use self::sealer::SealerWork;
 use self::sealing::Sealing;
@@ -94,6 +94,8 @@ pub(crate) enum EspVerdict {
     Consume,
     /// The packet is cut first, into packets of at most so many bytes.
     Cut(u16),
+    /// The packet is sealed and leaves in fragments, of at most so many bytes.
+    CutSealed(u16),
     /// The packet is too long, and its sender is told this length, in bytes, which is not.
     TooLong(u16),
     /// The packet is dropped.
@@ -146,6 +148,8 @@ pub struct Esp {
     waiting: VecDeque<PathPacket>,
     held: Count,
     reassembly: Reassembly<PathPacket>,
+    /// The packets of IPv6 that were cut after they were sealed.
+    cut: u32,
     errors: Limiter,
 }
 
@@ -168,6 +172,7 @@ impl Esp {
             waiting: VecDeque::new(),
             held: Count::default(),
             reassembly: Reassembly::default(),
+            cut: 0,
             errors: Limiter::new(ERRORS_PER_SECOND, ERRORS_BURST),
         }
     }
@@ -311,7 +316,10 @@ impl Esp {
         let mtu_bytes = association.path_mtu.limit(self.mtu_bytes, now_ns);
         let longest = association.packet_len_max(mtu_bytes, ip, &headers)?;
         if headers.packet_len() > longest {
-            return Ok(too_long(ip, &headers, longest as u16, association.plan.is_tunnel));
+            let passes_cut = association.plan.is_tunnel && self.outbound.passes_cut(ip, &headers);
+            if let Some(verdict) = too_long(ip, &headers, longest as u16, passes_cut) {
+                return Ok(verdict);
+            }
         }
         let out = match self.sealing.gives() {
             false => in_place(packet, memory, |room| association.seal(room, &headers, now_ns)).map(|()| {
@@ -329,7 +337,7 @@ impl Esp {
             Ok(out) => {
                 self.note_sent(place, packet.bytes(memory), now_ns);
                 set_sealed(&mut packet.meta, true);
-                Ok(EspVerdict::Pass(out))
+                Ok(if out == OUTSIDE { leaves(packet, mtu_bytes) } else { EspVerdict::Pass(out) })
             }
             Err(Unsealed::Wait) => Ok(EspVerdict::Wait),
             Err(Unsealed::Drop(reason)) => {

@@ -1,4 +1,4 @@
-//! An IPv4 packet cut into fragments that fit a link.
+//! A packet cut into fragments that fit a link.
 //!
 //! ```text
 //! data of a fragment = min(left, 8 floor((MTU - header) / 8))        the last one: all that is left, if header + left <= MTU
@@ -9,10 +9,13 @@
 //! word. So there are as few fragments as can be, and they come in order (RFC 1812 section 4.2.2.7). A fragment is cut as any
 //! other packet: it keeps its offset and its more-fragments flag.
 //!
-//! Ownership: borrows the packet; each fragment is written into memory of the caller's. Source: RFC 791 section 3.2.
+//! Of IPv6 a packet is cut by its source alone, which puts a fragment header of 8 bytes behind the fixed one (RFC 8200 section 4.5):
+//! [`Fragments::of_own_v6`].
+//!
+//! Ownership: borrows the packet; each fragment is written into memory of the caller's. Source: RFC 791 section 3.2, RFC 8200 section 4.5.
 //!
 //! Limits: only a header that has been checked ([`super::input`]) is to be passed in. Packets with options that contradict their own
-//! lengths, or with data that reaches past 65,535 bytes, are not cut. Nothing is reassembled.
+//! lengths, or with data that reaches past 65,535 bytes, are not cut. Of IPv6 only packets without extension headers are.
 
 use smoltcp::wire::Ipv4Packet;
 
@@ -23,7 +26,10 @@ use crate::drops::DropReason;
 pub const MTU_BYTES_MIN: u16 = 68;
 
 const ETHERNET_LEN: usize = 14;
-const IPV6_LEN: u32 = 40;
+const IPV6_LEN: usize = 40;
+const V6_HEADERS_LEN: usize = IPV6_LEN + 8;
+/// The number of the fragment header as a next header.
+const V6_FRAGMENT: u8 = 44;
 const HEADER_LEN_MAX: usize = 60;
 const DONT_FRAGMENT: u16 = 0x4000;
 const MORE_FRAGMENTS: u16 = 0x2000;
@@ -35,6 +41,7 @@ const UNIT: usize = 8;
 #[derive(Clone, Debug)]
 pub struct Fragments<'a> {
     ethernet: &'a [u8],
+    is_v6: bool,
     /// The header of the next fragment.
     header: [u8; HEADER_LEN_MAX],
     header_len: usize,
@@ -66,7 +73,36 @@ impl<'a> Fragments<'a> {
         let mut header = [0; HEADER_LEN_MAX];
         header[..header_len].copy_from_slice(whole);
         let (later, later_len) = later_header(whole)?;
-        Ok(Fragments { ethernet, header, header_len, later, later_len, left, mtu })
+        Ok(Fragments { ethernet, is_v6: false, header, header_len, later, later_len, left, mtu })
+    }
+
+    /// The fragments of an IPv6 packet of our own, for a link that takes `mtu_bytes`. The identification is to be another for each packet.
+    ///
+    /// # Errors
+    /// If the packet is none of IPv6, or has extension headers, or the link is none of IPv6.
+    pub fn of_own_v6(
+        frame: &'a [u8],
+        mtu_bytes: u16,
+        identification: u32,
+    ) -> Result<Fragments<'a>, DropReason> {
+        let (ethernet, ip) = frame.split_at_checked(ETHERNET_LEN).ok_or(DropReason::Malformed)?;
+        let (fixed, data) = ip.split_first_chunk::<IPV6_LEN>().ok_or(DropReason::Malformed)?;
+        let left = data.get(..usize::from(u16::from_be_bytes([fixed[4], fixed[5]])));
+        let left = left.ok_or(DropReason::Malformed)?;
+        if fixed[0] >> 4 != 6 || matches!(fixed[6], 0 | 43 | V6_FRAGMENT | 60) {
+            return Err(DropReason::Malformed);
+        }
+        let mtu = usize::from(mtu_bytes);
+        if mtu < V6_HEADERS_LEN + UNIT {
+            return Err(DropReason::TooLong);
+        }
+        let mut header = [0; HEADER_LEN_MAX];
+        header[..IPV6_LEN].copy_from_slice(fixed);
+        header[6] = V6_FRAGMENT;
+        header[IPV6_LEN] = fixed[6];
+        header[IPV6_LEN + 4..V6_HEADERS_LEN].copy_from_slice(&identification.to_be_bytes());
+        let (later, header_len, later_len) = (header, V6_HEADERS_LEN, V6_HEADERS_LEN);
+        Ok(Fragments { ethernet, is_v6: true, header, header_len, later, later_len, left, mtu })
     }
 
     /// The number of fragments left.
@@ -82,7 +118,7 @@ impl<'a> Fragments<'a> {
     /// Writes the next fragment, with the packet's Ethernet header, to the front of `frame`; returns its length, or `None` after the last.
     ///
     /// # Panics
-    /// If `frame` is shorter than the fragment, which is no longer than the packet.
+    /// If `frame` is shorter than the fragment, which is no longer than the packet, and than 8 bytes more of IPv6.
     pub fn write_next(&mut self, frame: &mut [u8]) -> Option<u16> {
         if self.left.is_empty() {
             return None;
@@ -96,20 +132,36 @@ impl<'a> Fragments<'a> {
         header.copy_from_slice(&self.header[..self.header_len]);
         room[..data.len()].copy_from_slice(data);
 
-        let position = u16::from_be_bytes([header[6], header[7]]);
-        let more = if is_last { 0 } else { MORE_FRAGMENTS };
         let len = (self.header_len + data.len()) as u16;
-        header[2..4].copy_from_slice(&len.to_be_bytes());
-        header[6..8].copy_from_slice(&(position | more).to_be_bytes());
-        Ipv4Packet::new_unchecked(header).fill_checksum();
-
+        let units = (data.len() / UNIT) as u16;
+        let (at, next) = match self.is_v6 {
+            false => (6, finish_v4(header, len, is_last, units)),
+            true => (IPV6_LEN + 2, finish_v6(header, len, is_last, units)),
+        };
         (self.header, self.header_len, self.left) = (self.later, self.later_len, left);
-        let offset = (position & OFFSET) + (data.len() / UNIT) as u16;
-        let next = position & !OFFSET | offset;
-        self.header[6..8].copy_from_slice(&next.to_be_bytes());
-        self.later[6..8].copy_from_slice(&next.to_be_bytes());
+        self.header[at..at + 2].copy_from_slice(&next.to_be_bytes());
+        self.later[at..at + 2].copy_from_slice(&next.to_be_bytes());
         Some(ETHERNET_LEN as u16 + len)
     }
+}
+
+/// Finishes the header of a fragment of so many units; returns the word with flags and offset of the next.
+fn finish_v4(header: &mut [u8], len: u16, is_last: bool, units: u16) -> u16 {
+    let position = u16::from_be_bytes([header[6], header[7]]);
+    let more = if is_last { 0 } else { MORE_FRAGMENTS };
+    header[2..4].copy_from_slice(&len.to_be_bytes());
+    header[6..8].copy_from_slice(&(position | more).to_be_bytes());
+    Ipv4Packet::new_unchecked(header).fill_checksum();
+    position & !OFFSET | (position & OFFSET) + units
+}
+
+/// Finishes the header of a fragment as [`finish_v4`] does.
+fn finish_v6(header: &mut [u8], len: u16, is_last: bool, units: u16) -> u16 {
+    let position = u16::from_be_bytes([header[IPV6_LEN + 2], header[IPV6_LEN + 3]]);
+    header[4..6].copy_from_slice(&(len - IPV6_LEN as u16).to_be_bytes());
+    header[IPV6_LEN + 2..IPV6_LEN + 4].copy_from_slice(&(position | u16::from(!is_last)).to_be_bytes());
+    // The offset stands in the upper 13 bits.
+    position + (units << 3)
 }
 
 /// Returns whether the packet in `frame` goes by a link that takes `mtu_bytes`: whole (false), or cut (true), or the reason why not. No
@@ -119,7 +171,7 @@ pub fn fit(frame: &[u8], mtu_bytes: u16) -> Result<bool, DropReason> {
     let ip = ip.ok_or(DropReason::Malformed)?;
     let word = |at: usize| u16::from_be_bytes([ip[at], ip[at + 1]]);
     let is_v6 = ip[0] >> 4 == 6;
-    let len_bytes = if is_v6 { IPV6_LEN + u32::from(word(4)) } else { word(2).into() };
+    let len_bytes = if is_v6 { IPV6_LEN as u32 + u32::from(word(4)) } else { word(2).into() };
     if len_bytes <= mtu_bytes.into() {
         return Ok(false);
     }

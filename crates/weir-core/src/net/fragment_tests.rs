@@ -157,6 +157,48 @@ fn what_cannot_be_cut_is_not() {
     assert_eq!(fit(&[0; 30], 68), Err(DropReason::Malformed));
 }
 
+/// A packet of IPv6 with these data behind its header, and padding behind it.
+fn packet_v6(next: u8, data: &[u8]) -> Vec<u8> {
+    let [high, low] = (data.len() as u16).to_be_bytes();
+    let mut ip = vec![0x6a, 0xbc, 0xde, 0xf0, high, low, next, 64];
+    ip.extend([[0x20; 16], [0x21; 16]].concat());
+    let link = [&LINK[..12], &[0x86, 0xdd]].concat();
+    [&link[..], &ip, data, &[0xee; 3]].concat()
+}
+
+#[test]
+fn ipv6_is_cut_by_its_source() {
+    for (len, mtu_bytes) in [(1300, 1280), (1232, 1280), (1233, 1280), (3000, 1280), (100, 56), (8, 1280)] {
+        let data = data(len);
+        let whole = packet_v6(50, &data);
+        let mut fragments = Fragments::of_own_v6(&whole, mtu_bytes, 0x1234_5678).unwrap();
+        let count = fragments.count();
+        let mut together = Vec::new();
+        let mut room = [0xdd; 4096];
+        for number in 1..=count {
+            let len = usize::from(fragments.write_next(&mut room).unwrap());
+            assert!(len <= 14 + usize::from(mtu_bytes));
+            let (head, part) = room[..len].split_at(14 + 48);
+            assert_eq!((&head[..18], &head[21..54]), (&whole[..18], &whole[21..54]));
+            assert_eq!(usize::from(head[18]) * 256 + usize::from(head[19]), 8 + part.len());
+            assert_eq!((head[20], head[54], head[55]), (44, 50, 0));
+            let position = usize::from(head[56]) * 256 + usize::from(head[57]);
+            assert_eq!((position & 6, position & !7), (0, together.len()), "in order, without holes");
+            assert_eq!(position & 1 == 1, number < count);
+            assert!(number == count || part.len() % 8 == 0 && len + 8 > 14 + usize::from(mtu_bytes));
+            assert_eq!(head[58..62], [0x12, 0x34, 0x56, 0x78]);
+            together.extend(part);
+        }
+        assert_eq!((together, fragments.write_next(&mut room)), (data, None));
+    }
+    for next in [0, 43, 44, 60] {
+        let refused = Fragments::of_own_v6(&packet_v6(next, &[0; 100]), 1280, 1).err();
+        assert_eq!(refused, Some(DropReason::Malformed));
+    }
+    assert_eq!(Fragments::of_own_v6(&packet_v6(50, &[0; 100]), 55, 1).err(), Some(DropReason::TooLong));
+    assert_eq!(Fragments::of_own_v6(&packet(&[], &[0; 100], 0), 1280, 1).err(), Some(DropReason::Malformed));
+}
+
 proptest! {
     #[test]
     fn fragments_are_the_packet_and_as_few_as_can_be(

@@ -1,4 +1,8 @@
-//! Fragments of the ESP that comes to a stage: put together, then opened as any other.
+//! Fragments of the ESP that comes to a stage, put together and then opened as any other, and of what leaves it.
+//!
+//! What is too long is cut before it is sealed, or its sender is told ([`super::frame::too_long`]). A packet is cut after it is sealed where
+//! neither helps: its fragments would not pass the policies, or in transport mode, and its sender allows cutting; or it is of IPv6, whose
+//! senders make no packet shorter than 1,280 bytes.
 //!
 //! Rule: a fragment of ESP for this gateway, or of UDP that may be ESP, waits for the others in its frame ([`weir_ipsec::reassembly`]). The
 //! whole packet takes the first fragment's frame, and the others end here. Fragments of what is not ESP go on as they are.
@@ -52,6 +56,18 @@ impl Esp {
         in_place(first, memory, |room| {
             join(room, others.iter().map(|other| &other.bytes(memory)[LINK_LEN..]))
         })
+    }
+
+    /// Lets a packet that is sealed be cut: takes DF off its outer header, which its fragments' checksums cover, or returns a number that its
+    /// fragments have in IPv6.
+    pub(crate) fn allow_fragments(&mut self, frame: &mut [u8]) -> Option<u32> {
+        let ip = &mut frame[LINK_LEN..];
+        if ip[0] >> 4 == 4 {
+            ip[6] &= !0x40;
+            return None;
+        }
+        self.cut = self.cut.wrapping_add(1);
+        Some(self.cut)
     }
 
     /// The verdict on a fragment of what is not ESP.

@@ -11,7 +11,7 @@ use weir_ipsec::policy::AddressPrefix;
 use weir_ipsec::room::Room;
 use weir_ring::memory::FrameMemory;
 
-use super::EspVerdict;
+use super::{EspVerdict, OUTSIDE};
 use crate::packet::PathPacket;
 
 /// The length of a link header, in bytes.
@@ -21,6 +21,8 @@ const STATIONS_LEN: usize = 12;
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
 const ETHERTYPE_ARP: u16 = 0x0806;
+/// The length that every link takes of IPv6, in bytes.
+const V6_MTU_MIN: u16 = 1280;
 
 /// The payload of a frame, by its EtherType.
 pub(super) enum Link {
@@ -47,10 +49,23 @@ pub(super) fn is_neighbourly(ip: &[u8], headers: &IpHeaders) -> bool {
         && matches!(ip.get(headers.end()), Some(133..=137))
 }
 
-/// The verdict on a packet that would be too long when it is sealed.
-pub(super) fn too_long(ip: &[u8], headers: &IpHeaders, longest: u16, is_tunnel: bool) -> EspVerdict {
-    let may_be_cut = headers.family() == IpFamily::V4 && ip[6] & 0x40 == 0 && is_tunnel;
-    if may_be_cut { EspVerdict::Cut(longest) } else { EspVerdict::TooLong(longest) }
+/// The verdict on a packet that would be too long when it is sealed; none if it is sealed, and cut then. `passes_cut` says that its
+/// fragments pass the policies as it does, and may be sealed.
+pub(super) fn too_long(ip: &[u8], headers: &IpHeaders, longest: u16, passes_cut: bool) -> Option<EspVerdict> {
+    match headers.family() {
+        IpFamily::V4 if ip[6] & 0x40 != 0 => Some(EspVerdict::TooLong(longest)),
+        IpFamily::V4 => passes_cut.then_some(EspVerdict::Cut(longest)),
+        // Its sender makes no shorter packets, whatever it is told.
+        IpFamily::V6 if headers.packet_len() <= V6_MTU_MIN.into() => None,
+        IpFamily::V6 => Some(EspVerdict::TooLong(longest.max(V6_MTU_MIN))),
+    }
+}
+
+/// The verdict on a packet that is sealed.
+#[inline]
+pub(super) fn leaves(packet: &PathPacket, mtu_bytes: u16) -> EspVerdict {
+    let is_long = usize::from(packet.len_bytes) > LINK_LEN + usize::from(mtu_bytes);
+    if is_long { EspVerdict::CutSealed(mtu_bytes) } else { EspVerdict::Pass(OUTSIDE) }
 }
 
 pub(super) fn prefix(address: IpAddr, len: u8) -> AddressPrefix {

@@ -31,11 +31,11 @@ use weir_ring::memory::FrameMemory;
 use weir_ring::spsc::Producer;
 
 use super::deferral::SEALERS;
-use super::frame::in_place;
+use super::frame::{in_place, leaves};
 use super::hybrid::{Hybrid, SealingWay};
 use super::plan::EspDispatch;
 use super::sealer::{SealerRun, SealerWork};
-use super::{Decided, Esp, EspVerdict, INSIDE, OUTSIDE};
+use super::{Decided, Esp, EspVerdict, INSIDE};
 use crate::egress::set_sealed;
 use crate::packet::PathPacket;
 
@@ -284,12 +284,14 @@ impl Esp {
         let before = merged.len();
         let turn = self.sealing.merge(verdicts.len(), merged)?;
         let place = self.associations.iter().position(|running| running.serial == turn.serial);
+        let mtu_bytes = place
+            .map_or(self.mtu_bytes, |place| self.associations[place].path_mtu.limit(self.mtu_bytes, now_ns));
         let mut decided = Decided::default();
         for (packet, verdict) in merged[before..].iter_mut().zip(verdicts) {
             let (len_bytes, is_unproven) = (packet.len_bytes, std::mem::take(&mut packet.is_unproven));
             let passed = match (is_unproven, turn.opens, place) {
                 (true, ..) => Err(DropReason::EspBadIcv),
-                (false, false, _) => Ok(EspVerdict::Pass(OUTSIDE)),
+                (false, false, _) => Ok(leaves(packet, mtu_bytes)),
                 (false, true, None) => Err(DropReason::EspNoAssociation),
                 (false, true, Some(place)) => self.accept(packet, (place, turn.upper), memory, now_ns),
             };

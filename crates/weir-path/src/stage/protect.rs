@@ -204,6 +204,7 @@ impl Stage {
             EspVerdict::Consume => self.consume(packet, around),
             EspVerdict::Drop(reason) => self.drop(packet, reason, around),
             EspVerdict::Cut(mtu_bytes) => self.cut_inside(packet, mtu_bytes, around),
+            EspVerdict::CutSealed(mtu_bytes) => self.cut_sealed(packet, mtu_bytes, around),
             EspVerdict::TooLong(mtu_bytes) => self.refuse_long(packet, mtu_bytes, around),
         }
     }
@@ -290,23 +291,11 @@ impl Stage {
     /// dropped.
     fn cut_inside(&mut self, packet: PathPacket, mtu_bytes: u16, around: &mut Around) {
         let memory = std::sync::Arc::clone(around.frames.memory());
-        let cut = Fragments::new(packet.bytes(&memory), mtu_bytes);
-        let cut = cut.and_then(|fragments| {
-            match take_frames(&mut self.cutting, fragments.count(), around.frames) {
-                true => Ok(fragments),
-                false => Err(DropReason::NoFrame),
-            }
-        });
-        let mut fragments = match cut {
-            Ok(fragments) => fragments,
+        let fragments = Fragments::new(packet.bytes(&memory), mtu_bytes);
+        let mut cut = match self.make_fragments(&packet, fragments, around) {
+            Ok(cut) => cut,
             Err(reason) => return self.drop(packet, reason, around),
         };
-        let mut cut = Vec::with_capacity(self.cutting.len());
-        for mut frame in std::mem::take(&mut self.cutting) {
-            let len_bytes = fragments.write_next(memory.bytes_mut(&mut frame)).expect("it was counted");
-            self.accept_made(len_bytes.into());
-            cut.push(packet.in_frame(frame, len_bytes));
-        }
         if let Decision::Esp(esp) = &mut self.decision
             && esp.is_waiting()
         {
@@ -319,6 +308,45 @@ impl Stage {
             self.protect(INSIDE, &mut cut, burst, around);
         }
         self.consume(packet, around);
+    }
+
+    /// Cuts a packet that is sealed, and sends the fragments in its place, or drops it, as [`Stage::cut_inside`] does.
+    fn cut_sealed(&mut self, mut packet: PathPacket, mtu_bytes: u16, around: &mut Around) {
+        let Decision::Esp(esp) = &mut self.decision else { return };
+        let memory = std::sync::Arc::clone(around.frames.memory());
+        let identification = esp.allow_fragments(packet.bytes_mut(&memory));
+        let fragments = match identification {
+            None => Fragments::new(packet.bytes(&memory), mtu_bytes),
+            Some(number) => Fragments::of_own_v6(packet.bytes(&memory), mtu_bytes, number),
+        };
+        match self.make_fragments(&packet, fragments, around) {
+            Ok(cut) => {
+                cut.into_iter().for_each(|fragment| self.send(OUTSIDE, fragment, around));
+                self.consume(packet, around);
+            }
+            Err(reason) => self.drop(packet, reason, around),
+        }
+    }
+
+    /// Makes the fragments of a packet, all or none.
+    fn make_fragments(
+        &mut self,
+        packet: &PathPacket,
+        fragments: Result<Fragments, DropReason>,
+        around: &mut Around,
+    ) -> Result<Vec<PathPacket>, DropReason> {
+        let mut fragments = fragments?;
+        if !take_frames(&mut self.cutting, fragments.count(), around.frames) {
+            return Err(DropReason::NoFrame);
+        }
+        let memory: &FrameMemory = around.frames.memory();
+        let mut cut = Vec::with_capacity(self.cutting.len());
+        for mut frame in std::mem::take(&mut self.cutting) {
+            let len_bytes = fragments.write_next(memory.bytes_mut(&mut frame)).expect("it was counted");
+            self.accept_made(len_bytes.into());
+            cut.push(packet.in_frame(frame, len_bytes));
+        }
+        Ok(cut)
     }
 
     /// Drops a packet that is too long, and tells its sender.

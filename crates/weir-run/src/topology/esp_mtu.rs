@@ -2,7 +2,7 @@
 //!
 //! Rule: what a file says of an MTU and cannot work is warned of, with the figure that can. An ESP within another learns from it what it
 //! takes, as from every router on its way, but the packets that tell it are lost. A sender of IPv6 never makes packets shorter than 1,280
-//! bytes (RFC 8200 section 5), and an ESP does not cut packets that it has sealed.
+//! bytes (RFC 8200 section 5); without room for these an ESP cuts them after it has sealed them, and firewalls often drop fragments.
 
 use std::ops::Range;
 
@@ -45,7 +45,7 @@ impl TopologyReader<'_> {
         }
     }
 
-    /// Warns of an ESP that has policies for IPv6 and no room for its shortest packets that are whole.
+    /// Warns of an ESP that has policies for IPv6 and no room for packets of the length that every link of IPv6 takes.
     pub(super) fn warn_of_short(&mut self, file: &TopologyFile, plan: &Plan) {
         for stage in &plan.stages {
             let StageKind::Esp(esp) = &stage.kind else { continue };
@@ -62,7 +62,7 @@ impl TopologyReader<'_> {
                 let least = (V6_MTU_MIN..).find(|&mtu| fit(mtu)).expect("an MTU is long enough");
                 let why = format!(
                     "senders of IPv6 never make packets shorter than {V6_MTU_MIN} bytes, for which \"{}\" has no room, so their long \
-                     packets do not pass: write mtu = {least}, or more",
+                     packets leave in fragments, which firewalls may drop: write mtu = {least} or more, if the way takes it",
                     stage.name
                 );
                 self.warn(mtu_span(file, &stage.name), why);

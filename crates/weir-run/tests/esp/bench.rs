@@ -62,12 +62,18 @@ pub struct Bench {
     next_ns: Option<u64>,
 }
 
-/// The plan of a file.
+/// The plan of a file, of which nothing is warned.
 pub fn plan(file: &str) -> Plan {
+    let (plan, warnings) = plan_and_warnings(file);
+    assert_eq!(warnings, [""; 0]);
+    plan
+}
+
+/// The plan of a file, and what is warned of.
+pub fn plan_and_warnings(file: &str) -> (Plan, Vec<String>) {
     let read = topology::read("chain.toml", file, "4711", |path| Err(path.into()));
     let read = read.unwrap_or_else(|told| panic!("{}\n{file}", told.join("\n")));
-    assert_eq!(read.warnings, [""; 0]);
-    read.plan.expect("it has ports")
+    (read.plan.expect("it has ports"), read.warnings)
 }
 
 fn key(association: &AssociationPlan, depths: &StackDepths) -> AssociationKey {

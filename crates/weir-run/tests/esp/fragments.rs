@@ -4,11 +4,19 @@ use weir_core::drops::{Count, DropReason};
 use weir_core::net::fragment::Fragments;
 use weir_ipsec::reassembly::PATIENCE_NS;
 
-use super::bench::{Bench, LAN, LINK_LEN, MS, WAN, frame, plan};
+use super::bench::{Bench, LAN, LINK_LEN, MS, WAN, frame, plan, plan_and_warnings};
 
-/// One of two gateways with a tunnel, whose packets may be cut on the way.
+/// The addresses of two gateways, of each family.
+const V4: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
+const V6: [&str; 2] = ["2001:db8::1", "2001:db8::2"];
+
+/// One of two gateways with a tunnel for all that is inside, whose associations have these options.
 fn gateway(own: usize, options: &str) -> String {
-    let ends = ["192.0.2.1", "192.0.2.2"];
+    gateway_of(V4, own, options, "from = \"10.0.0.0/8\"")
+}
+
+/// A gateway as of [`gateway`] with these ends, whose outbound policies have these options.
+fn gateway_of(ends: [&str; 2], own: usize, options: &str, selects: &str) -> String {
     let mut file = format!(
         "[[port]]\ninterface = \"lan\"\n[[port]]\ninterface = \"wan\"\n\
          [[esp]]\nname = \"gw\"\ninside = \"lan\"\noutside = \"wan\"\naddress = [\"{}\"]\n",
@@ -20,7 +28,7 @@ fn gateway(own: usize, options: &str) -> String {
         file += &format!(
             "[[sa]]\nname = \"{name}\"\ndirection = \"{direction}\"\nspi = {}\nsource = \"{}\"\ndestination = \"{}\"\n\
              algorithm = \"aes128-gcm\"\nkey_file = \"{name}.key\"\n{options}\n\
-             [[policy]]\ndirection = \"{direction}\"\naction = \"protect\"\nfrom = \"10.0.0.0/8\"\nsa = [\"{name}\"]\n",
+             [[policy]]\ndirection = \"{direction}\"\naction = \"protect\"\n{selects}\nsa = [\"{name}\"]\n",
             0x1000 * (1 + from),
             ends[from],
             ends[1 - from],
@@ -127,4 +135,52 @@ fn other_datagrams_for_the_gateway_pass_in_their_fragments() {
         assert_eq!(received(&mut far, fragments.clone()), fragments);
     }
     assert_eq!((held(&far), far.dropped()), (Count::default(), vec![]));
+}
+
+/// A frame of IPv6 with TCP whose packet has so many bytes.
+fn frame_v6(len: usize) -> Vec<u8> {
+    let mut ip = vec![0x60, 0, 0, 0, 0, 0, 6, 64];
+    ip.extend([[0xfd; 16], [0xfc; 16]].concat());
+    ip.resize(len, 0x5a);
+    weir_ipsec::ip::set_len(&mut ip, weir_ipsec::ip::IpFamily::V6).unwrap();
+    [&[2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 8, 0x86, 0xdd][..], &ip].concat()
+}
+
+#[test]
+fn what_can_neither_be_cut_inside_nor_be_shorter_is_cut_after_it_is_sealed() {
+    let ports = "protocol = \"udp\"\nto_ports = 2000";
+    let short = |file: String, own: &str| {
+        let address = format!("address = [\"{own}\"]\n");
+        let cut = file.replace(&address, &format!("{address}mtu = 1280\n"));
+        assert_ne!(cut, file);
+        cut
+    };
+    for (ends, frames, selects) in [
+        // Fragments inside would not pass the policy.
+        (V4, vec![frame(1, 1400, true), frame(2, 100, true)], ports),
+        (V6, vec![frame(1, 1400, true), frame(2, 100, true)], ports),
+        // A sender of IPv6 makes none shorter.
+        (V4, vec![frame_v6(1280), frame_v6(100)], "from = \"::/0\""),
+        (V6, vec![frame_v6(1280), frame_v6(1260)], "from = \"::/0\""),
+    ] {
+        let file = |own: usize| short(gateway_of(ends, own, "", selects), ends[own]);
+        let [mut near, mut far] = [0, 1].map(|own| Bench::new(&plan_and_warnings(&file(own)).0));
+        frames.iter().for_each(|frame| near.port(LAN).send(0, frame.clone()));
+        near.run();
+        let sealed = near.left(WAN);
+        assert!(sealed.len() > frames.len() && sealed.iter().all(|frame| frame.len() <= LINK_LEN + 1280));
+        assert_eq!((near.dropped(), near.left(LAN).len()), (vec![], 0));
+        assert!(received(&mut far, sealed) == frames, "all, in order, as they were");
+        assert_eq!((held(&far), far.dropped()), (Count::default(), vec![]));
+    }
+    // Longer ones of IPv6 are told what every link takes, and those of IPv4 that may not be cut what fits.
+    for (long, told_at, told) in [(frame_v6(1400), 40, 1280), (frame(1, 1400, false), 20, 1226)] {
+        let file = short(gateway_of(V4, 0, "", ""), V4[0]);
+        let mut near = Bench::new(&plan_and_warnings(&file).0);
+        near.port(LAN).send(0, long);
+        near.run();
+        let [error] = &near.left(LAN)[..] else { panic!("its sender is told") };
+        let mtu = &error[LINK_LEN + told_at + 6..][..2];
+        assert_eq!((u16::from_be_bytes([mtu[0], mtu[1]]), near.left(WAN).len()), (told, 0));
+    }
 }

@@ -117,7 +117,7 @@ fn a_tunnel_without_room_for_ipv6_is_warned_of() {
         let told = warned(1343, from);
         let [warning] = &told[..] else { panic!("{told:?}") };
         assert!(
-            warning.contains("\"tunnel\" has no room") && warning.contains("write mtu = 1344, or"),
+            warning.contains("\"tunnel\" has no room") && warning.contains("write mtu = 1344 or"),
             "{warning}"
         );
         assert_eq!(warned(1344, from), [""; 0]);

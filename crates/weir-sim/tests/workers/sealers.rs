@@ -66,30 +66,57 @@ fn require_merged(bench: &Bench, plan: &Plan, case: &str) {
     assert!(worked.iter().all(|&packets| packets > 0), "{case}: {worked:?}");
 }
 
+/// Sends packets through both gateways of a plan, both ways, whoever's turn it is; requires that none is lost or late.
+fn send_both_ways(plan: &Plan, workers: usize, seed: u64, case: &str) -> Bench {
+    let (mut bench, _) = dealt(plan, 4, workers, seed);
+    let mut sent = [[0u64; 4]; 2];
+    for _ in 0..60 {
+        for _ in 0..bench.random.below(200) {
+            let [from, queue] = [2, 4].map(|below| bench.random.below(below) as usize);
+            bench.port(from).send(queue, through(from, queue, sent[from][queue]));
+            sent[from][queue] += 1;
+        }
+        // Each pass takes a random time.
+        for pass_ns in 0..bench.workers.len() {
+            bench.pass_ns[pass_ns] = bench.random.below(50_000);
+        }
+        let passes = bench.random.below(20) as usize;
+        bench.go_on(passes, MS / 10);
+    }
+    assert!(bench.run_dry(20_000 * MS), "{case}: {} left", bench.left_to_do());
+    require_order(&mut bench, &sent, case);
+    bench
+}
+
 #[test]
 fn sealers_lose_and_reorder_nothing_whoever_s_turn_it_is() {
     for sealers in [2, 3] {
         for (workers, queue_packets) in [(1, 16), (2, 256), (3, 64), (5, 256), (8, 16)] {
             let plan = there_and_back(shared(sealers, queue_packets), 50);
-            let (mut bench, _) = dealt(&plan, 4, workers, SEED + u64::from(sealers));
-            let mut sent = [[0u64; 4]; 2];
-            for _ in 0..60 {
-                for _ in 0..bench.random.below(200) {
-                    let [from, queue] = [2, 4].map(|below| bench.random.below(below) as usize);
-                    bench.port(from).send(queue, through(from, queue, sent[from][queue]));
-                    sent[from][queue] += 1;
-                }
-                // Each pass takes a random time.
-                for pass_ns in 0..bench.workers.len() {
-                    bench.pass_ns[pass_ns] = bench.random.below(50_000);
-                }
-                let passes = bench.random.below(20) as usize;
-                bench.go_on(passes, MS / 10);
-            }
             let case = format!("{sealers} sealers, {queue_packets} packets, {workers} workers");
-            assert!(bench.run_dry(20_000 * MS), "{case}: {} left", bench.left_to_do());
-            require_order(&mut bench, &sent, &case);
+            let bench = send_both_ways(&plan, workers, SEED + u64::from(sealers), &case);
             require_merged(&bench, &plan, &case);
+        }
+    }
+}
+
+/// A policy for ports would not let fragments of a packet through, so what is too long is cut when it is sealed, and put together again.
+#[test]
+fn what_is_cut_after_it_is_sealed_is_whole_and_in_order_behind_the_tunnel() {
+    for (workers, dispatch) in
+        [(1, EspDispatch::default()), (2, shared(0, 64)), (1, shared(2, 64)), (3, shared(2, 64))]
+    {
+        let mut plan = there_and_back(dispatch, 50);
+        for stage in &mut plan.stages {
+            let esp = esp_mut(stage);
+            esp.mtu_bytes = 300;
+            esp.policies.iter_mut().for_each(|policy| policy.selector.destination_ports = Some(0..=u16::MAX));
+        }
+        let case = format!("{dispatch:?}, {workers} workers");
+        let bench = send_both_ways(&plan, workers, SEED, &case);
+        for stage in 0..2 {
+            let [made, consumed] = stage_of(&bench, stage).own();
+            assert!(made.packets > 1000 && consumed.packets > 1000, "{case}: {made:?} {consumed:?}");
         }
     }
 }
