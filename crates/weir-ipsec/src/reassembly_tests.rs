@@ -189,10 +189,10 @@ fn udp_waits_for_its_first_fragment_and_passes_if_that_is_not_esp() {
     // IKE, and another port.
     for all in [udp(7, UDP_PORT, 0), udp(8, 500, 0x1000)] {
         let [first, second, third] = all.try_into().unwrap();
-        assert_eq!(take(&mut reassembly, &[second.clone()], 0), (Gathered::Taken, vec![]));
+        assert_eq!(take(&mut reassembly, std::slice::from_ref(&second), 0), (Gathered::Taken, vec![]));
         let passed = (Gathered::Passes, vec![second, first.clone()]);
         assert_eq!(take(&mut reassembly, &[first], 0), passed);
-        assert_eq!(take(&mut reassembly, &[third.clone()], 0), (Gathered::Passes, vec![third]));
+        assert_eq!(take(&mut reassembly, std::slice::from_ref(&third), 0), (Gathered::Passes, vec![third]));
         assert_eq!(reassembly.held(), Count::default());
     }
     // Numbers come again.

@@ -152,7 +152,7 @@ fn finish_v4(header: &mut [u8], len: u16, is_last: bool, units: u16) -> u16 {
     header[2..4].copy_from_slice(&len.to_be_bytes());
     header[6..8].copy_from_slice(&(position | more).to_be_bytes());
     Ipv4Packet::new_unchecked(header).fill_checksum();
-    position & !OFFSET | (position & OFFSET) + units
+    position & !OFFSET | ((position & OFFSET) + units)
 }
 
 /// Finishes the header of a fragment as [`finish_v4`] does.

@@ -1,6 +1,7 @@
 //! The stages of a file on one worker, in virtual time, with keys made here.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use weir_core::drops::DropReason;
@@ -25,28 +26,33 @@ pub const WAN: usize = 1;
 pub const LINK_LEN: usize = 14;
 pub const MS: u64 = 1_000_000;
 /// So few numbers at once that a mark is asked for all the time.
-const AHEAD: u64 = 4;
+pub const AHEAD: u64 = 4;
 
 /// The places on the stack where each association, by its SPI, sealed packets.
 type StackDepths = Arc<Mutex<BTreeSet<(u32, usize)>>>;
 
-/// A mark that is safe at once, and remembers how deep the stack was where it was asked.
+/// A mark that is safe at once while the disk is not slow, and remembers how deep the stack was where it was asked.
 #[derive(Debug)]
 struct StackProbe {
     safe: u64,
+    wanted: u64,
+    is_slow: Arc<AtomicBool>,
     depths: StackDepths,
     spi: u32,
 }
 
 impl SequenceMark for StackProbe {
     fn want(&mut self, mark: u64) {
-        self.safe = mark;
+        self.wanted = mark;
+        if !self.is_slow.load(Ordering::Relaxed) {
+            self.safe = mark;
+        }
     }
 
     fn safe(&self) -> u64 {
         let here = std::hint::black_box(0u8);
         self.depths.lock().unwrap().insert((self.spi, &raw const here as usize));
-        self.safe
+        if self.is_slow.load(Ordering::Relaxed) { self.safe } else { self.safe.max(self.wanted) }
     }
 
     fn end(&mut self, _: u64) {}
@@ -58,6 +64,8 @@ pub struct Bench {
     stages: Vec<String>,
     /// The depths of the stack at which packets were sealed.
     depths: StackDepths,
+    /// True while no mark becomes safe.
+    pub is_slow: Arc<AtomicBool>,
     pub now_ns: u64,
     next_ns: Option<u64>,
 }
@@ -76,11 +84,12 @@ pub fn plan_and_warnings(file: &str) -> (Plan, Vec<String>) {
     (read.plan.expect("it has ports"), read.warnings)
 }
 
-fn key(association: &AssociationPlan, depths: &StackDepths) -> AssociationKey {
+fn key(association: &AssociationPlan, depths: &StackDepths, is_slow: &Arc<AtomicBool>) -> AssociationKey {
     let AssociationPlan { algorithm, spi, is_extended, .. } = *association;
     let material = KeyMaterial::new(algorithm, &vec![(spi ^ spi >> 8) as u8; algorithm.key_len()]).unwrap();
     let numbers = SequenceNumbers::from_mark(1, is_extended, AHEAD);
-    let probe = StackProbe { safe: 1 + AHEAD, depths: Arc::clone(depths), spi };
+    let (depths, is_slow) = (Arc::clone(depths), Arc::clone(is_slow));
+    let probe = StackProbe { safe: 1 + AHEAD, wanted: 0, is_slow, depths, spi };
     AssociationKey {
         transform: Transform::new(algorithm, &material).unwrap(),
         numbers: match association.is_inbound {
@@ -99,15 +108,15 @@ impl Bench {
         let frames = pools.into_iter().map(Frames::new).collect();
         let workers = deal::workers((plan, &Owners::alone(plan)), ports, frames, shares, 0).unwrap();
         let [mut worker] = <[Worker<FramePort>; 1]>::try_from(workers).ok().expect("one worker");
-        let depths = Arc::default();
+        let (depths, is_slow) = (Arc::default(), Arc::default());
         for (number, stage) in plan.stages.iter().enumerate() {
             if let StageKind::Esp(esp) = &stage.kind {
-                let keys = esp.associations.iter().map(|of| Some(key(of, &depths))).collect();
+                let keys = esp.associations.iter().map(|of| Some(key(of, &depths, &is_slow))).collect();
                 worker.change_esp(number, EspChange { plan: (**esp).clone(), keys }, 0);
             }
         }
         let stages = plan.stages.iter().map(|stage| stage.name.clone()).collect();
-        Bench { worker, stages, depths, now_ns: 0, next_ns: None }
+        Bench { worker, stages, depths, is_slow, now_ns: 0, next_ns: None }
     }
 
     pub fn port(&mut self, port: usize) -> &mut FramePort {

@@ -1,10 +1,12 @@
 //! ESP that comes in fragments is put together and opened; what is not ESP passes in its fragments.
 
+use std::sync::atomic::Ordering;
+
 use weir_core::drops::{Count, DropReason};
 use weir_core::net::fragment::Fragments;
 use weir_ipsec::reassembly::PATIENCE_NS;
 
-use super::bench::{Bench, LAN, LINK_LEN, MS, WAN, frame, plan, plan_and_warnings};
+use super::bench::{AHEAD, Bench, LAN, LINK_LEN, MS, WAN, frame, plan, plan_and_warnings};
 
 /// The addresses of two gateways, of each family.
 const V4: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
@@ -183,4 +185,23 @@ fn what_can_neither_be_cut_inside_nor_be_shorter_is_cut_after_it_is_sealed() {
         let mtu = &error[LINK_LEN + told_at + 6..][..2];
         assert_eq!((u16::from_be_bytes([mtu[0], mtu[1]]), near.left(WAN).len()), (told, 0));
     }
+}
+
+#[test]
+fn a_packet_that_waited_for_a_number_is_cut_in_its_turn() {
+    let [mut near, mut far] = [0, 1].map(|own| Bench::new(&plan(&gateway(own, ""))));
+    near.is_slow.store(true, Ordering::Relaxed);
+    let lens = [100; AHEAD as usize].into_iter().chain([100, 1500, 100]);
+    for (number, len) in (0..).zip(lens.clone()) {
+        near.port(LAN).send(0, frame(number, len, true));
+    }
+    near.run();
+    assert_eq!((near.left(WAN).len() as u64, held(&near).packets), (AHEAD, 3));
+    near.is_slow.store(false, Ordering::Relaxed);
+    near.rest(10 * MS);
+    let sealed = near.left(WAN);
+    assert_eq!((sealed.len(), held(&near), near.dropped()), (4, Count::default(), vec![]));
+    let numbers = received(&mut far, sealed).iter().map(|frame| frame[LINK_LEN + 5]).collect::<Vec<_>>();
+    let first = AHEAD as u8;
+    assert_eq!(numbers, [first, first + 1, first + 1, first + 2]);
 }
