@@ -125,6 +125,7 @@ pub(crate) fn gateway(
         window: SIZE_MAX,
         udp_ports: None,
         keepalive_ns: None,
+        follows_peer: false,
         dont_fragment: OuterDontFragment::Copied,
         lifetime: Lifetime::default(),
     };

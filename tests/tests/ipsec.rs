@@ -32,6 +32,7 @@ fn main() -> ExitCode {
         privileged!(hybrid_shares_with_sealers_and_keeps_the_order),
         privileged!(a_sender_is_told_what_fits),
         privileged!(a_way_that_takes_less_is_learned),
+        privileged!(a_peer_that_a_translator_moves_is_followed),
         privileged!(what_is_cut_on_the_way_is_put_together),
         privileged!(ipv6_goes_by_a_way_that_leaves_it_less_than_it_takes),
         privileged!(what_a_far_router_tells_is_sealed),
@@ -314,6 +315,47 @@ fn a_way_that_takes_less_is_learned() -> Result<()> {
     ensure!(count(&association(&ups[0], "one-to-two")?, "path_mtu_bytes")? == TAKES_BYTES);
     let said = ups[0].weir(&["stat", &ups[0].name])?.success()?.stdout;
     ensure!(said.contains(&format!("path-mtu {TAKES_BYTES}")), "{said}");
+    for up in ups {
+        up.check()?;
+        up.down()?;
+    }
+    Ok(())
+}
+
+/// The first gateway is behind a translator, which gives its port another number at any time.
+fn a_peer_that_a_translator_moves_is_followed() -> Result<()> {
+    let internet = Namespace::new("net")?;
+    let mut sites = sites(Some(&internet))?;
+    for (number, site) in sites.iter_mut().enumerate() {
+        site.text = site.text.replace("key_file =", "udp_ports = [4500, 4500]\nkey_file =");
+        if number == 1 {
+            site.text =
+                site.text.replace("direction = \"in\"\nspi", "direction = \"in\"\nfollow_peer = true\nspi");
+            ensure!(site.text.contains("follow_peer"), "no association in {}", site.text);
+        }
+    }
+    let translate = |port: u16| -> Result<()> {
+        for (chain, rule) in [
+            ("w0", format!("udp sport 4500 udp sport set {port}")),
+            ("w1", format!("udp dport {port} udp dport set 4500")),
+        ] {
+            internet.sh(&format!("nft flush chain netdev wire {chain}"))?;
+            internet.sh(&format!("nft add rule netdev wire {chain} {rule}"))?;
+        }
+        Ok(())
+    };
+    translate(5001)?;
+    let ups = [sites[0].up()?, sites[1].up()?];
+    let [near, far] = sites.each_ref().map(|site| &site.host);
+    for port in [5001, 61000] {
+        translate(port)?;
+        FAR.iter().try_for_each(|address| wait_for(near, address))?;
+        require_tcp(near, far, FAR[0])?;
+        for (name, place) in [("one-to-two", 0), ("two-to-one", 1)] {
+            let row = association(&ups[1], name)?;
+            ensure!(row["udp_ports"][place] == port, "{port}: {row}");
+        }
+    }
     for up in ups {
         up.check()?;
         up.down()?;

@@ -14,6 +14,7 @@
 //!
 //! Owner: one worker. Source: RFC 4301 section 4.4.2, RFC 4303 sections 3.3 and 3.4.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use weir_core::drops::DropReason;
@@ -155,6 +156,17 @@ impl Outbound {
     /// An association that takes its numbers from `numbers`.
     pub fn new(settings: AssociationSettings, numbers: SequenceNumbers, now_ns: u64) -> Outbound {
         Outbound { common: Common::new(settings, now_ns), numbers }
+    }
+
+    /// Sends to another address and port from here on, if it is in UDP; in transport mode to the port alone.
+    pub fn set_peer(&mut self, address: IpAddr, port: u16) {
+        let Encapsulation { mode, udp } = &mut self.common.encapsulation;
+        if let Some(udp) = udp {
+            udp.destination = port;
+            if let EspMode::Tunnel(tunnel) = mode {
+                tunnel.set_destination(address);
+            }
+        }
     }
 
     /// Seals a packet with these headers, all of them, in place.

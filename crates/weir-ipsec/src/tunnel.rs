@@ -87,6 +87,15 @@ impl Tunnel {
         })
     }
 
+    /// Makes it a tunnel to another address of the same family; others are passed over.
+    pub fn set_destination(&mut self, address: IpAddr) {
+        match (&mut self.ends, address) {
+            (Ends::V4([_, destination]), IpAddr::V4(address)) => *destination = address.octets(),
+            (Ends::V6([_, destination]), IpAddr::V6(address)) => *destination = address.octets(),
+            _ => {}
+        }
+    }
+
     /// The family of its outer header.
     #[inline]
     pub fn family(&self) -> IpFamily {

@@ -40,6 +40,7 @@ mod hybrid;
 mod keepalive;
 pub mod marks;
 mod path_mtu;
+mod peer;
 pub mod plan;
 pub(crate) mod sealer;
 mod sealing;
@@ -362,7 +363,7 @@ impl Esp {
             && self.is_own(destination_of(ip, headers.family()))
         {
             match locate(ip, &headers, &self.udp_ports)? {
-                Arrival::Esp(located) => return self.open(packet, memory, &located, now_ns),
+                Arrival::Esp(located) => return self.open(packet, memory, (&headers, &located), now_ns),
                 Arrival::Keepalive => return Ok(EspVerdict::Consume),
                 Arrival::Ike => return Ok(EspVerdict::Pass(INSIDE)),
                 Arrival::Other => {}
@@ -381,7 +382,7 @@ impl Esp {
         &mut self,
         packet: &mut PathPacket,
         memory: &FrameMemory,
-        located: &Located,
+        (headers, located): (&IpHeaders, &Located),
         now_ns: u64,
     ) -> Result<EspVerdict, DropReason> {
         let place = self.by_spi.binary_search_by_key(&located.spi, |(spi, _)| *spi);
@@ -404,6 +405,7 @@ impl Esp {
             return given.map(EspVerdict::Pass);
         }
         self.sealing.note_at_home();
+        let came = association.came_from(&packet.bytes(memory)[LINK_LEN..], headers, located);
         let policies = &self.inbound;
         let opened = in_place(packet, memory, |room| {
             let headers = association.open(room, located, now_ns)?;
@@ -413,6 +415,7 @@ impl Esp {
             Ok(()) => set_sealed(&mut packet.meta, false),
             Err(reason) => association.dropped.add(reason, len_bytes.into()),
         }
+        self.follow(place, came, opened.is_ok());
         opened.map(|()| EspVerdict::Pass(INSIDE))
     }
 

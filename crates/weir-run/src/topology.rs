@@ -75,6 +75,7 @@
 //! extended = true             # [false] sequence numbers of 64 bits
 //! window = 1024               # [64] replay window of an inbound one, up to 1024
 //! udp_ports = [4500, 4500]    # [none] in UDP
+//! follow_peer = true          # [false] of an inbound one in UDP: send to where its packets come from, as where a NAT moves the peer
 //! dont_fragment = "set"       # [set], "copy" or "clear" of the outer header; set, routers tell of a way that takes less
 //! soft = { time = "50m" }     # limits, each in time, bytes and packets: a successor is due,
 //! hard = { time = "1h" }      # and none passes any more

@@ -53,6 +53,7 @@ fn association(from: usize, own: usize, algorithm: Algorithm) -> AssociationPlan
         window: SIZE_MAX,
         udp_ports: None,
         keepalive_ns: None,
+        follows_peer: false,
         dont_fragment: OuterDontFragment::Copied,
         lifetime: Lifetime::default(),
     }

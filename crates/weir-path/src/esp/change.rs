@@ -5,7 +5,6 @@
 //! Owner: the stage.
 
 use weir_ipsec::esp::UDP_PORT;
-use weir_ipsec::path_mtu::PathMtu;
 use weir_ipsec::policy::{BundleId, Policies, PolicyAction, SecurityPolicy, Selector};
 
 use super::Esp;
@@ -31,15 +30,19 @@ impl Esp {
         now_ns: u64,
     ) {
         let mut before = std::mem::take(&mut self.associations);
-        let known: Vec<_> = before.iter().map(|running| (running.plan.ends(), running.path_mtu)).collect();
+        let known: Vec<_> =
+            before.iter().map(|running| (running.plan.ends(), running.path_mtu, running.peer)).collect();
         for (plan, key) in associations {
             let association = match key {
                 Some(key) => {
                     self.begun += 1;
                     let mut running = RunningAssociation::new(plan, key, self.begun, now_ns);
                     // A new key goes the way that the one before went.
-                    let same = known.iter().find(|(ends, _)| *ends == running.plan.ends());
-                    running.path_mtu = same.map_or_else(PathMtu::default, |&(_, path_mtu)| path_mtu);
+                    let same = known.iter().find(|(ends, ..)| *ends == running.plan.ends());
+                    if let Some(&(_, path_mtu, peer)) = same {
+                        peer.into_iter().for_each(|peer| running.send_to(peer));
+                        running.path_mtu = path_mtu;
+                    }
                     running
                 }
                 None => {

@@ -59,9 +59,8 @@ impl Esp {
     pub(crate) fn write_keepalive(&mut self, room: &mut [u8], now_ns: u64) -> Option<u16> {
         for running in &mut self.associations {
             let lives = running.age(now_ns) != Age::Expired;
-            let (Some(keepalive), Some([source, destination])) =
-                (&mut running.keepalive, running.plan.udp_ports)
-            else {
+            let ([own, peer], udp_ports) = (running.ends(), running.udp_ports());
+            let (Some(keepalive), Some([source, destination])) = (&mut running.keepalive, udp_ports) else {
                 continue;
             };
             if !lives || keepalive.timer.due_ns().is_none_or(|due_ns| due_ns > now_ns) {
@@ -69,7 +68,7 @@ impl Esp {
             }
             let ports = UdpEncapsulation { source, destination };
             let (link, ip) = room.split_at_mut_checked(LINK_LEN)?;
-            let len = write(ip, running.plan.source, running.plan.destination, ports)?;
+            let len = write(ip, own, peer, ports)?;
             link.copy_from_slice(&keepalive.link);
             keepalive.timer.sent(now_ns);
             keepalive.sent.add((LINK_LEN + len) as u32);

@@ -9,7 +9,7 @@ use weir_ipsec::ip::{IpHeaders, destination_of, number};
 use weir_ipsec::path_mtu::TooBig;
 
 use super::Esp;
-use super::plan::AssociationPlan;
+use super::state::RunningAssociation;
 
 impl Esp {
     /// Learns from a packet that came in outside; returns whether it tells that a packet of this stage was too long.
@@ -20,17 +20,18 @@ impl Esp {
             return false;
         }
         let Some(told) = TooBig::read(ip, headers) else { return false };
-        let goes_there = |plan: &AssociationPlan| plan.ends() == [told.source, told.destination];
-        let is_of = |plan: &AssociationPlan| {
-            !plan.is_inbound && (plan.spi, plan.udp_ports) == (told.spi, told.udp_ports) && goes_there(plan)
+        let goes_there = |running: &RunningAssociation| running.ends() == [told.source, told.destination];
+        let is_of = |running: &&RunningAssociation| {
+            let is_sent = (running.plan.spi, running.udp_ports()) == (told.spi, told.udp_ports);
+            !running.plan.is_inbound && is_sent && goes_there(running)
         };
-        let sender = self.associations.iter().find(|running| is_of(&running.plan));
+        let sender = self.associations.iter().find(is_of);
         if !sender.is_some_and(|running| told.was_sent_lately(running.highest())) {
             return false;
         }
         // A longer one than the stage's own tells nothing.
         if told.mtu_bytes < self.mtu_bytes {
-            for running in self.associations.iter_mut().filter(|running| goes_there(&running.plan)) {
+            for running in self.associations.iter_mut().filter(|running| goes_there(running)) {
                 running.path_mtu.learn(told.mtu_bytes, now_ns);
             }
         }

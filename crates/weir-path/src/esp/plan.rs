@@ -95,6 +95,8 @@ pub struct AssociationPlan {
     pub udp_ports: Option<[u16; 2]>,
     /// The time without a packet after which an outbound association in UDP sends a keepalive, in nanoseconds; none where it sends none.
     pub keepalive_ns: Option<u64>,
+    /// True if the association is inbound, and its peer's address and port are those of the last packet.
+    pub follows_peer: bool,
     /// DF of the outer header.
     pub dont_fragment: OuterDontFragment,
     /// Its limits.

@@ -313,7 +313,8 @@ impl Esp {
         now_ns: u64,
     ) -> Result<EspVerdict, DropReason> {
         let (association, policies) = (&mut self.associations[place], &self.inbound);
-        in_place(packet, memory, |room| {
+        let mut came = None;
+        let accepted = in_place(packet, memory, |room| {
             let headers = IpHeaders::read_all(room.packet())?;
             // Whatever port it came to, also if that is no port of an association any more.
             let udp_port = room.packet().get(headers.end() + 2..).and_then(<[u8]>::first_chunk);
@@ -321,10 +322,13 @@ impl Esp {
             let Arrival::Esp(located) = locate(room.packet(), &headers, &[udp_port])? else {
                 return Err(DropReason::EspTruncated);
             };
+            came = association.came_from(room.packet(), &headers, &located);
             let headers =
                 association.accept(room, &located, upper | u64::from(located.sequence_low), now_ns)?;
             policies.inbound(room.packet(), &headers, Some(&association.bundles))
-        })?;
+        });
+        self.follow(place, came, accepted.is_ok());
+        accepted?;
         set_sealed(&mut packet.meta, false);
         Ok(EspVerdict::Pass(INSIDE))
     }

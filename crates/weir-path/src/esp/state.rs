@@ -2,6 +2,7 @@
 //!
 //! Owner: the stage.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use weir_core::drops::{Count, DropCounts, DropReason};
@@ -17,6 +18,7 @@ use weir_ipsec::room::Room;
 
 use super::keepalive::Keepalive;
 use super::marks::{ReceivedMark, SequenceMark};
+use super::peer::Peer;
 use super::plan::{AssociationKey, AssociationNumbers, AssociationPlan};
 
 /// An association as it runs.
@@ -33,6 +35,8 @@ pub struct RunningAssociation {
     pub(super) keepalive: Option<Keepalive>,
     /// The MTU of the way that its packets go.
     pub(super) path_mtu: PathMtu,
+    /// The address and port of the peer, if they are not those of the plan: of the last packet, or to which packets are sent.
+    pub(super) peer: Option<Peer>,
 }
 
 #[derive(Debug)]
@@ -80,12 +84,46 @@ impl RunningAssociation {
             bundles: Vec::new(),
             keepalive,
             path_mtu: PathMtu::default(),
+            peer: None,
         }
     }
 
     /// The plan of the association.
     pub fn plan(&self) -> &AssociationPlan {
         &self.plan
+    }
+
+    /// The addresses that its packets come from and go to.
+    pub fn ends(&self) -> [IpAddr; 2] {
+        let [source, destination] = self.plan.ends();
+        match self.peer.filter(|_| self.plan.is_tunnel) {
+            Some(peer) if self.plan.is_inbound => [peer.address, destination],
+            Some(peer) => [source, peer.address],
+            None => [source, destination],
+        }
+    }
+
+    /// The ports of its UDP, from and to.
+    pub fn udp_ports(&self) -> Option<[u16; 2]> {
+        self.plan.udp_ports.map(|[source, destination]| match self.peer {
+            Some(peer) if self.plan.is_inbound => [peer.port, destination],
+            Some(peer) => [source, peer.port],
+            None => [source, destination],
+        })
+    }
+
+    /// Sends to a peer that has moved, if the association is outbound and in UDP.
+    pub(super) fn send_to(&mut self, peer: Peer) {
+        if let State::Out(outbound, _) = &mut self.state
+            && self.plan.udp_ports.is_some()
+            && self.peer != Some(peer)
+            && peer.address.is_ipv4() == self.plan.destination.is_ipv4()
+        {
+            outbound.set_peer(peer.address, peer.port);
+            self.peer = Some(peer);
+            // The way there is another.
+            self.path_mtu = PathMtu::default();
+        }
     }
 
     /// Packets that the association dropped.

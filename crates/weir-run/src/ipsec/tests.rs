@@ -48,6 +48,7 @@ fn association(name: &str, is_inbound: bool, key_file: String) -> AssociationPla
         window: 64,
         udp_ports: None,
         keepalive_ns: None,
+        follows_peer: false,
         dont_fragment: OuterDontFragment::Copied,
         lifetime: Lifetime::default(),
     }

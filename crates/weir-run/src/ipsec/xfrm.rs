@@ -168,6 +168,7 @@ impl XfrmState {
             is_extended: self.is_extended,
             window,
             udp_ports: self.udp_ports,
+            follows_peer: false,
             keepalive_ns: self
                 .udp_ports
                 .filter(|_| !is_inbound)

@@ -74,17 +74,18 @@ impl AssociationStats {
             packets: limits.packets,
         };
         let dropped = running.dropped().occurred();
+        let [source, destination] = running.ends();
         AssociationStats {
             name: plan.name.clone(),
             direction: if plan.is_inbound { "in" } else { "out" }.into(),
-            source: plan.source.to_string(),
-            destination: plan.destination.to_string(),
+            source: source.to_string(),
+            destination: destination.to_string(),
             spi: plan.spi,
             mode: if plan.is_tunnel { "tunnel" } else { "transport" }.into(),
             algorithm: plan.algorithm.name().into(),
             extended: plan.is_extended,
             window: plan.is_inbound.then_some(plan.window),
-            udp_ports: plan.udp_ports,
+            udp_ports: running.udp_ports(),
             age: match running.age(now_ns) {
                 _ if running.is_exhausted() => "exhausted",
                 Age::Alive => "alive",

@@ -40,8 +40,8 @@ const QUEUE_PACKETS_MAX: u32 = 1 << 16;
 pub(super) const DIRECTIONS: [(&str, bool); 2] = [("in", true), ("out", false)];
 /// Words for modes, and whether each is a tunnel.
 pub(super) const MODES: [(&str, bool); 2] = [("tunnel", true), ("transport", false)];
-/// Words for DF of the outer header, the default first: ESP that comes in fragments is not opened, so a packet is cut before it is sealed,
-/// and routers tell how long it may be (RFC 4301 sections 8.1 and 8.2).
+/// Words for DF of the outer header, the default first: fragments are often lost on the way, so a packet is cut before it is sealed, and
+/// routers tell how long it may be (RFC 4301 sections 8.1 and 8.2).
 pub(super) const DONT_FRAGMENT: [(&str, OuterDontFragment); 3] = [
     ("set", OuterDontFragment::Set),
     ("copy", OuterDontFragment::Copied),
@@ -263,6 +263,7 @@ impl TopologyReader<'_> {
             _ => {}
         }
         let keepalive_ns = self.keepalive(table, is_inbound);
+        let follows_peer = self.follows_peer(table, is_inbound);
         let lifetime =
             Lifetime { soft: self.limits_of_life(&table.soft), hard: self.limits_of_life(&table.hard) };
         self.check_lifetime(table, &lifetime);
@@ -279,9 +280,26 @@ impl TopologyReader<'_> {
             window: window?,
             udp_ports: table.udp_ports.as_ref().map(|ports| *ports.as_ref()),
             keepalive_ns,
+            follows_peer,
             dont_fragment,
             lifetime,
         })
+    }
+
+    /// Whether an association follows its peer to where packets come from.
+    fn follows_peer(&mut self, table: &AssociationTable, is_inbound: bool) -> bool {
+        let Some(follows) = table.follow_peer.as_ref().filter(|follows| *follows.as_ref()) else {
+            return false;
+        };
+        let why = match &table.udp_ports {
+            _ if !is_inbound => {
+                "a peer is followed to where its packets come from: write it where direction is \"in\""
+            }
+            None => "a peer is followed by ESP in UDP: write udp_ports, or take it out",
+            Some(_) => return true,
+        };
+        self.tell(follows.span(), why);
+        false
     }
 
     /// The time between keepalives, in nanoseconds, which keep a way through a translator of addresses alive.

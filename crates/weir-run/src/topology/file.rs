@@ -54,7 +54,7 @@ const PLACES: [(&[&str], &str); 9] = [
     (&["queue", "shaper"], "is a port's: write its line below [[port]]"),
     (&["stations_max", "ageing"], "is a bridge's: write its line below [[bridge]]"),
     (
-        &["spi", "algorithm", "key_file", "window", "udp_ports"],
+        &["spi", "algorithm", "key_file", "window", "udp_ports", "follow_peer"],
         "is a security association's: write its line below [[sa]]",
     ),
     (&["address", "mac", "mtu"], "is a router's: write its line below [[router.interface]]"),

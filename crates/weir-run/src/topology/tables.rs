@@ -362,6 +362,11 @@ pub struct AssociationTable {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", extend("examples" = ["20s"]))]
     pub keepalive: Option<Spanned<String>>,
+    /// Whether the peer's address and port are those of its last packet, as where a NAT gives it others; of what comes in by UDP. Not on a
+    /// gateway that is behind a NAT itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<bool>")]
+    pub follow_peer: Option<Spanned<bool>>,
     /// DF of the outer header: `set`, `copy` or `clear`. Where it is set, routers tell of a way that takes less.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]

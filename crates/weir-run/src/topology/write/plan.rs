@@ -231,6 +231,7 @@ fn esp_tables(file: &mut TopologyFile, name: Spanned<String>, plan: &EspPlan, at
             window: (association.window != WINDOW_DEFAULT).then(|| spanned(association.window.into())),
             udp_ports: association.udp_ports.map(spanned),
             keepalive: keepalive(association).map(spanned),
+            follow_peer: association.follows_peer.then(|| spanned(true)),
             dont_fragment: DONT_FRAGMENT
                 .iter()
                 .skip(1)
