@@ -45,6 +45,7 @@ fn main() -> ExitCode {
         privileged!(kinds_share_by_bytes),
         privileged!(small_packets_share_with_large_ones),
         privileged!(sixty_four_senders_that_never_block),
+        privileged!(more_flows_than_leaves_lose_nothing),
         privileged!(leaves_empty_themselves_whatever_is_dropped_behind),
     ])
 }
@@ -330,15 +331,28 @@ fn shares(row: &Row, kinds: &[Kind]) -> Result<()> {
 /// EAGAIN holds them, EPOLLOUT lets them go on.
 fn sixty_four_senders_that_never_block() -> Result<()> {
     const SENDERS: usize = 64;
+    let (wakes, in_vain) = senders_that_never_block(SENDERS, "50mbit")?;
+    ensure!(wakes > SENDERS as u64, "{wakes} wakes: the senders were not held");
+    ensure!(in_vain == 0, "{in_vain} of {wakes} wakes in vain");
+    Ok(())
+}
+
+/// Flows that find no leaf empty share leaves, each as many as the others.
+fn more_flows_than_leaves_lose_nothing() -> Result<()> {
+    senders_that_never_block(600, "100mbit").map(drop)
+}
+
+/// Sends by so many sockets for three seconds, and requires that all arrives in order; returns the wakes of the senders, and those in vain.
+fn senders_that_never_block(senders: usize, rate: &str) -> Result<(u64, u64)> {
     const PORT: u16 = 7002;
     let row = Row::new(Between::Bridge)?;
-    row.weir("limit wa --rate 50mbit")?.success()?;
+    row.weir(&format!("limit wa --rate {rate}"))?.success()?;
     let to = row.right_address(Between::Bridge);
     let receiver = row.right.enter(|| UdpSocket::bind(("0.0.0.0", PORT)))??;
     widen(&receiver)?;
-    let sockets = senders(&row.left, &to, PORT, SENDERS)?;
+    let sockets = sockets(&row.left, &to, PORT, senders)?;
     let (sent, received) = std::thread::scope(|scope| {
-        let receiving = scope.spawn(|| receive(&receiver, SENDERS, Duration::from_secs(3)));
+        let receiving = scope.spawn(|| receive(&receiver, senders, Duration::from_secs(3)));
         let sent = send_until(&sockets, 1470, now() + Duration::from_secs(3));
         (sent, receiving.join().map_err(|_| anyhow!("the receiver panicked")))
     });
@@ -352,12 +366,10 @@ fn sixty_four_senders_that_never_block() -> Result<()> {
         sent.total(),
         arrived.iter().sum::<u64>()
     );
-    ensure!(sent.wakes > SENDERS as u64, "{} wakes: the senders were not held", sent.wakes);
-    ensure!(sent.in_vain == 0, "{} of {} wakes in vain", sent.in_vain, sent.wakes);
-    Ok(())
+    Ok((sent.wakes, sent.in_vain))
 }
 
-fn senders(from: &Namespace, to: &str, port: u16, count: usize) -> Result<Vec<UdpSocket>> {
+fn sockets(from: &Namespace, to: &str, port: u16, count: usize) -> Result<Vec<UdpSocket>> {
     from.enter(|| -> Result<Vec<UdpSocket>> {
         let open = |_| -> Result<UdpSocket> {
             let socket = UdpSocket::bind(("0.0.0.0", 0))?;
@@ -390,7 +402,7 @@ fn leaves_empty_themselves_whatever_is_dropped_behind() -> Result<()> {
     let crowded = || -> Result<u64> { row.lossless_limit("wa")?["crowded"].as_u64().context("crowded") };
     let is_free = || -> Result<bool> {
         let before = crowded()?;
-        for socket in senders(&row.left, &to, 7010, NEW_FLOWS)? {
+        for socket in sockets(&row.left, &to, 7010, NEW_FLOWS)? {
             socket.send(&[0; 100])?;
         }
         Ok(crowded()? == before)

@@ -283,6 +283,25 @@ fn has_gone(path: &Path) -> bool {
     UnixStream::connect(path).is_err_and(|error| matches!(error.kind(), ConnectionRefused | NotFound))
 }
 
+/// The first of [`names_from`] that nothing is up as, and that is not `is_used` otherwise.
+///
+/// # Errors
+/// If nobody can be asked, for want of descriptors or memory.
+pub fn free_name(first: &str, is_used: impl Fn(&str) -> bool) -> io::Result<String> {
+    for name in names_from(first).filter(|name| !is_used(name)) {
+        match UnixStream::connect(Control::path_of(&name)) {
+            Err(error)
+                if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM)) =>
+            {
+                return Err(error);
+            }
+            _ if has_gone(&Control::path_of(&name)) => return Ok(name),
+            _ => {}
+        }
+    }
+    unreachable!("numbers have no end")
+}
+
 /// Returns whether somebody listens there.
 pub fn is_up(path: &Path) -> bool {
     !has_gone(path)

@@ -32,6 +32,27 @@ pub fn print_line(text: impl Display) -> Result<(), Failure> {
     print(format_args!("{text}\n"))
 }
 
+/// Lines that tell of work which is done whether or not they can be read.
+#[derive(Default)]
+pub struct Lines(Option<Failure>);
+
+impl Lines {
+    /// Writes a line to standard output, unless one could not be written.
+    pub fn print(&mut self, text: impl Display) {
+        if self.0.is_none() {
+            self.0 = print_line(text).err();
+        }
+    }
+
+    /// The failure of the line that could not be written.
+    ///
+    /// # Errors
+    /// If there is one.
+    pub fn end(self) -> Result<(), Failure> {
+        self.0.map_or(Ok(()), Err)
+    }
+}
+
 /// A text without characters that a terminal would take for a command, colours apart: names of interfaces are in it, and a container
 /// chooses the name of its own end of a pair.
 pub fn harmless(text: &str) -> String {

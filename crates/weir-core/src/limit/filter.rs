@@ -134,9 +134,16 @@ pub fn decide(asm: &mut Asm, classifier: &Classifier, number: impl Fn(Target) ->
         if rule.conditions.contradiction().is_some() {
             continue;
         }
-        let next = asm.label();
+        let (next, before) = (asm.label(), asm.len());
         conditions(asm, &rule.conditions, next);
+        let is_for_all = asm.len() == before;
         asm.op_imm(Op::Mov, Reg::R7, number(rule.target).into());
+        if is_for_all {
+            // No rule behind it is ever asked, and the kernel takes no program with instructions that nothing leads to.
+            asm.place(next);
+            asm.place(decided);
+            return Ok(());
+        }
         asm.jump(decided);
         asm.place(next);
         if asm.len() - slots > SLOTS_MAX || asm.jumps() - jumps > CONDITIONS_MAX {

@@ -41,6 +41,7 @@ use std::path::PathBuf;
 use weir_core::limit::shared::{HtbClassKind, kind_of};
 use weir_core::limit::{FALLBACK, HtbClass, HtbTree};
 use weir_core::rate::Rate;
+use weir_core::units::{size_text, time_text};
 use weir_path::classes::Classes;
 
 use self::find::Found;
@@ -54,6 +55,9 @@ use crate::bpf::program::Program;
 use crate::error::{Doing, PortError, Result};
 use crate::link::Link;
 use crate::netns::NetNs;
+
+/// The longest burst that HTB keeps, in time at the rate: 2^32 of its ticks of 64 ns, in whole seconds.
+const BURST_NS_MAX: u64 = 274_000_000_000;
 
 /// An interface and its namespace.
 #[derive(Debug)]
@@ -320,6 +324,17 @@ fn wanted_record(
     let burst_kept = before
         .filter(|before| rate_before.is_some_and(|rate| before.burst_bytes != burst_default(rate)))
         .map(|before| before.burst_bytes);
+    let burst_max = rate.bytes_in(BURST_NS_MAX);
+    if let Some(burst_bytes) = asked.burst_bytes.filter(|burst_bytes| *burst_bytes > burst_max) {
+        let why = format!(
+            "has no burst of {}: the kernel's queue keeps {} at most, which {rate} takes {} for",
+            size_text(burst_bytes),
+            size_text(burst_max),
+            time_text(BURST_NS_MAX)
+        );
+        return Err(unsuitable(place, &why));
+    }
+    let burst_kept = burst_kept.map(|burst_bytes| burst_bytes.min(burst_max));
     Ok(Record {
         name: asked.name.clone(),
         direction: asked.direction,

@@ -129,6 +129,9 @@ fn choose_leaf(asm: &mut Asm, group: LeafMemory, leaves: Leaves) {
     asm.op_imm(Op::Sub, Reg::R0, 1);
     asm.jump_if(Cond::Ne, Reg::R0, 0, again);
     count(asm, group.word(memory::CROWDED));
+    // None is empty: such flows have their leaves in turn, so that none of these has more of them than others.
+    asm.op_imm(Op::Add, Reg::R2, 1);
+    leaf_of(asm, Reg::R2, group, leaves);
     asm.place(found);
     asm.store(Width::Double, Reg::R8, group.word(memory::NEXT), Reg::R2);
 

@@ -19,7 +19,7 @@ use weir_port::lock::Lock;
 use weir_port::{directory, sys};
 
 use super::admission::{ROOT, Recent, admits, allows};
-use super::{Command, DIRECTORY, FILE_BYTES_MAX, VERSION, is_up, names_from};
+use super::{Command, DIRECTORY, FILE_BYTES_MAX, VERSION, free_name, is_up};
 use crate::clock::now_ns;
 use crate::stats::Snapshot;
 
@@ -97,9 +97,8 @@ impl Control {
     /// # Errors
     /// If there is no listening.
     pub fn listen_from(first: &str, is_used: impl Fn(&str) -> bool) -> io::Result<Control> {
-        let mut free = names_from(first).filter(|name| !is_used(name) && !is_up(&Control::path_of(name)));
         loop {
-            let name = free.next().expect("numbers have no end");
+            let name = free_name(first, &is_used)?;
             match Control::listen(&name) {
                 Err(error) if error.kind() == ErrorKind::AddrInUse => {}
                 listening => return listening,

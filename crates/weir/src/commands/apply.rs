@@ -185,7 +185,10 @@ fn tasks<'a>(topology: &Topology, found: &'a [(&LimitWanted, Ways)]) -> Result<V
                 let own_name = named.iter().find(|(other, _)| other.is(place)).map(|(_, name)| name.clone());
                 let name = wanted.name.clone().or(own_name);
                 let asked = Asked {
-                    name: name.unwrap_or_else(|| ways.default_name(target, &named, is_wanted)),
+                    name: match name {
+                        Some(name) => name,
+                        None => ways.default_name(target, &named, is_wanted)?,
+                    },
                     direction,
                     rate: Some(rate),
                     burst_bytes: Some(wanted.burst_bytes.unwrap_or_else(|| burst_bytes_default(rate))),

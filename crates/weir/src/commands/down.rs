@@ -15,6 +15,7 @@ use weir_run::topology::{LimitWanted, Topology, name_of};
 
 use super::apply::target;
 use super::limit::remove_one;
+use crate::output::Lines;
 use crate::{Failure, Outcome, names, output, text};
 
 /// The longest time that a topology may take to end, in nanoseconds.
@@ -103,8 +104,9 @@ fn down(topology: &Topology) -> Outcome {
         ))?;
     }
     let mut status = ExitCode::SUCCESS;
+    let mut lines = Lines::default();
     for wanted in &topology.limits {
-        match remove(wanted) {
+        match remove(wanted, &mut lines) {
             Ok(true) => {}
             Ok(false) => status = ExitCode::FAILURE,
             Err(failure) => {
@@ -113,7 +115,7 @@ fn down(topology: &Topology) -> Outcome {
             }
         }
     }
-    Ok(status)
+    lines.end().map(|()| status)
 }
 
 /// The topologies that are up and have ports of this one, by their names.
@@ -151,10 +153,10 @@ fn end(name: &str) -> Result<(), Failure> {
 }
 
 /// Returns whether a limit is gone as it should be.
-fn remove(wanted: &LimitWanted) -> Result<bool, Failure> {
+fn remove(wanted: &LimitWanted, lines: &mut Lines) -> Result<bool, Failure> {
     let target = target(wanted);
     if target.is_missing() {
-        output::print_line(format_args!("there is no {}, and so no limit", target.label()))?;
+        lines.print(format_args!("there is no {}, and so no limit", target.label()));
         return Ok(true);
     }
     let ways = target.ways(wanted.rate_back.is_some())?;
@@ -165,9 +167,9 @@ fn remove(wanted: &LimitWanted) -> Result<bool, Failure> {
     let mut is_done = true;
     for place in there.into_iter().chain(back) {
         let place = place?;
-        match remove_one(place, false)? {
+        match remove_one(place, false, lines)? {
             Some(is_gone) => is_done &= is_gone,
-            None => output::print_line(format_args!("there is no limit at {}", place.describe()))?,
+            None => lines.print(format_args!("there is no limit at {}", place.describe())),
         }
     }
     Ok(is_done)

@@ -19,6 +19,7 @@ use weir_run::clock::now_ns;
 use weir_run::limits::{burst_bytes_default, burst_warnings};
 
 use super::ways::{LimitTarget, Ways};
+use crate::output::Lines;
 use crate::{Failure, Outcome, human, output, text};
 
 /// Limit an interface where it stands; programs that send are held back and lose nothing.
@@ -150,7 +151,7 @@ fn tasks<'a>(
             ways.check_name(name, named.iter())?;
             name.clone()
         }
-        None => ways.default_name(target, &named, |_| false),
+        None => ways.default_name(target, &named, |_| false)?,
     };
     let wanted = |direction, rate| Asked {
         name: name.clone(),
@@ -198,21 +199,27 @@ fn set_both(tasks: &[(&NetnsInterface, Asked)], is_name_told: bool) -> Result<()
         weir_port::limit::check(place, asked, burst_bytes_default)
     };
     let before = tasks.iter().map(check).collect::<weir_port::Result<Vec<_>>>()?;
-    for (done, (place, asked)) in tasks.iter().enumerate() {
-        if let Err(failure) = set(place, asked, is_name_told) {
-            let done = tasks[..done].iter().zip(&before);
-            let undone: Vec<_> = done
-                .map(|((place, _), before)| {
-                    let left = put_back(place, before.as_ref().map(|(record, _)| record));
-                    left.unwrap_or_else(|| format!("{} is as it was before", place.describe()))
-                })
-                .collect();
-            let message =
-                std::iter::once(failure.message.clone()).chain(undone).collect::<Vec<_>>().join("; ");
-            return Err(Failure { message, ..failure });
+    let mut set = Vec::new();
+    for (place, asked) in tasks {
+        match set_patiently(place, asked).map_err(Failure::from) {
+            Ok((done, record)) => set.push((place, done, record)),
+            Err(failure) => {
+                let done = tasks[..set.len()].iter().zip(&before);
+                let undone: Vec<_> = done
+                    .map(|((place, _), before)| {
+                        let left = put_back(place, before.as_ref().map(|(record, _)| record));
+                        left.unwrap_or_else(|| format!("{} is as it was before", place.describe()))
+                    })
+                    .collect();
+                let message =
+                    std::iter::once(failure.message.clone()).chain(undone).collect::<Vec<_>>().join("; ");
+                return Err(Failure { message, ..failure });
+            }
         }
     }
-    Ok(())
+    let mut lines = Lines::default();
+    set.iter().for_each(|(place, done, record)| tell(place, *done, record, is_name_told, &mut lines));
+    lines.end()
 }
 
 /// Puts a limit back as it was before, which may be none. Returns a sentence if it is not so all the same.
@@ -258,49 +265,45 @@ pub fn hold_and_change(place: &NetnsInterface, asked: &Asked) -> Result<Record, 
     Ok(record)
 }
 
-fn set(place: &NetnsInterface, asked: &Asked, is_name_told: bool) -> Result<(), Failure> {
-    let (done, record) = set_patiently(place, asked)?;
+/// Tells of a limit that is set.
+fn tell(place: &NetnsInterface, done: Done, record: &Record, is_name_told: bool, lines: &mut Lines) {
     let verb = match done {
         Done::Made => "limited",
         Done::Changed => "changed",
     };
     let rate =
         Rate::from_bits_per_s(record.rate_bits_per_s).map_or_else(String::new, |rate| rate.to_string());
-    output::print_line(format_args!(
+    lines.print(format_args!(
         "{verb}: {} sends at most {rate}, {} at once; {} for each of {} flows with a socket, {} of what passes without",
         place.describe(),
         size_text(record.burst_bytes),
         size_text(u64::from(weir_core::limit::HELD_BYTES_EACH)),
         weir_core::limit::HELD.count,
         time_text(weir_core::limit::PASSING_NS),
-    ))?;
+    ));
     if done == Done::Made && record.lost_when_set > 0 {
-        output::print_line(format_args!(
+        lines.print(format_args!(
             "  {} lost, which came while the kernel swapped the queue",
             human::plural(record.lost_when_set, "packet")
-        ))?;
+        ));
     }
     if record.direction == Direction::Back {
-        output::print_line(format_args!("  {}", whom_it_holds(place)))?;
+        lines.print(format_args!("  {}", whom_it_holds(place)));
     }
     if is_name_told {
-        output::print_line(format_args!("  called {}", record.name))?;
+        lines.print(format_args!("  called {}", record.name));
     }
     let classes = record.classes.iter().filter(|class| !class.is_going);
     let classes: Vec<_> = classes.map(|class| class.name.as_str()).collect();
     if !record.classes.is_empty() {
-        output::print_line(format_args!(
-            "  shared by the classes {}, each with as many leaves",
-            classes.join(", ")
-        ))?;
+        lines.print(format_args!("  shared by the classes {}, each with as many leaves", classes.join(", ")));
     }
-    warn_of_burst(&record);
+    warn_of_burst(record);
     warn_of_unseen(place);
     if done == Done::Made {
-        warn_of_doubtful(place, Some(&record));
+        warn_of_doubtful(place, Some(record));
     }
-    say_what_stays(place, &record);
-    Ok(())
+    say_what_stays(place, record);
 }
 
 /// The sentence on the way back: it holds programs that send from this side.
@@ -375,8 +378,9 @@ fn warn_of_doubtful(place: &NetnsInterface, record: Option<&Record>) {
 fn remove(ways: &Ways, now: bool) -> Outcome {
     let mut is_none = true;
     let mut status = ExitCode::SUCCESS;
+    let mut lines = Lines::default();
     for place in ways.ends() {
-        match remove_one(place, now)? {
+        match remove_one(place, now, &mut lines)? {
             Some(is_done) if !is_done => status = ExitCode::FAILURE,
             Some(_) => {}
             None => continue,
@@ -391,22 +395,22 @@ fn remove(ways: &Ways, now: bool) -> Outcome {
         )
         .into());
     }
-    Ok(status)
+    lines.end().map(|()| status)
 }
 
 /// Removes the limit of one interface, which nobody else changes meanwhile, and says the outcome. Returns whether it is gone as it should
 /// be; `None`, and nothing said, if there was none.
-pub fn remove_one(place: &NetnsInterface, now: bool) -> Result<Option<bool>, Failure> {
+pub fn remove_one(place: &NetnsInterface, now: bool, lines: &mut Lines) -> Result<Option<bool>, Failure> {
     match off::off(place, now, now_ns)? {
         Off::None => return Ok(None),
         Off::Removed { lost: 0 } => {
-            output::print_line(format_args!("removed: {} sends as before", place.describe()))?;
+            lines.print(format_args!("removed: {} sends as before", place.describe()));
         }
-        Off::Removed { lost } => output::print_line(format_args!(
+        Off::Removed { lost } => lines.print(format_args!(
             "removed: {} sends as before; {} lost, which waited or came meanwhile",
             place.describe(),
             human::plural(lost, "packet")
-        ))?,
+        )),
         Off::Gone => {
             output::say(format_args!(
                 "weir: {} vanished while its limit was being removed, and took along the limit and what waited there: nothing is left to \

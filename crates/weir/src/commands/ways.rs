@@ -26,6 +26,12 @@ impl LimitTarget<'_> {
         let name = self.device;
         if let Some(pid) = self.pid {
             let there = NetnsInterface::of_process(pid, name)?;
+            // A container's own shell is asked for by its process.
+            if pid != std::os::unix::process::parent_id() && NetNs::current()?.is(&there.netns) {
+                output::warn(format_args!(
+                    "process {pid} is in this network namespace itself: it is {name} here that is meant"
+                ));
+            }
             // Needed for the way back alone; the kernel may not tell where it is.
             let back = if needs_back { there.far_end()? } else { there.far_end().ok().flatten() };
             return Ok(Ways { there, back, is_doubtful: false });
@@ -175,10 +181,10 @@ impl Ways {
         target: LimitTarget,
         named: &[(NetnsInterface, String)],
         is_wanted: impl Fn(&str) -> bool,
-    ) -> String {
+    ) -> Result<String, Failure> {
         let is_of_ours = |place: &NetnsInterface| self.ends().any(|end| end.is(place));
         if let Some((_, name)) = named.iter().find(|(place, _)| is_of_ours(place)) {
-            return name.clone();
+            return Ok(name.clone());
         }
         let host_end =
             self.back.as_ref().filter(|back| NetNs::current().is_ok_and(|here| here.is(&back.netns)));
@@ -187,9 +193,8 @@ impl Ways {
             (Some(pid), None) => format!("{}@{pid}", self.there.link.name),
             (None, None) => target.device.into(),
         };
-        let is_up = |name: &str| control::is_up(&Control::path_of(name));
-        let is_used =
-            |name: &str| is_wanted(name) || named.iter().any(|(_, other)| other == name) || is_up(name);
-        control::names_from(&first).find(|name| !is_used(name)).unwrap_or_default()
+        let is_used = |name: &str| is_wanted(name) || named.iter().any(|(_, other)| other == name);
+        control::free_name(&first, is_used)
+            .map_err(|error| format!("looking for what is up that could be called {first}: {error}").into())
     }
 }

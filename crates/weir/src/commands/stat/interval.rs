@@ -126,14 +126,16 @@ pub fn between(before: &Reading, after: &Reading) -> Vec<Line> {
     lines.extend(after.limits.iter().map(|seen| {
         let old = before.limits.iter().find(|old| old.place == seen.place);
         let old_blocked_ns = old.and_then(|old| old.blocked_ns).unwrap_or_default();
+        let interval_ns = after.now_ns.saturating_sub(before.now_ns);
         Line {
             subject: Subject::Limit,
             name: seen.name.clone(),
-            interval_ns: after.now_ns.saturating_sub(before.now_ns),
+            interval_ns,
             input: None,
             output: seen.output.since(old.map_or(Flow::default(), |old| old.output)),
             held_packets: seen.held_packets,
-            blocked_ns: seen.blocked_ns.map(|ns| ns.saturating_sub(old_blocked_ns)),
+            // The counters are read a little before the clock.
+            blocked_ns: seen.blocked_ns.map(|ns| ns.saturating_sub(old_blocked_ns).min(interval_ns)),
         }
     }));
     lines
