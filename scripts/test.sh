@@ -9,16 +9,22 @@ scripts/setup.sh || echo "test: going on without; tests that need these packages
 . scripts/rust.sh
 
 log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+trap 'rm -f "$log"; jobs -p | xargs -r kill 2>/dev/null' EXIT
 
-# The whole-program tests try the programs that people run.
-cargo build --release -p weir-cli -p weir-lab -p weir-memcache
+# Not the examples, which are benchmarks: `make lint` builds them.
+kinds=(--lib --bins --tests)
+# The whole-program tests try the programs that people run. These are built beside the tests: cargo has a folder and a lock for each of the
+# two profiles, and the end of a program's optimisation keeps one processor busy for a minute.
+cargo build --release --quiet -p weir-cli -p weir-lab -p weir-memcache &
+programs=$!
+# Tests that cannot be built are told again, and counted, where they are run.
+cargo test --workspace --no-run "${kinds[@]}" || true
+wait "$programs"
 WEIR_BIN=${WEIR_BIN:-$(cargo metadata --format-version 1 --no-deps | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')/release/weir}
 export WEIR_BIN
 seed=${PROPTEST_RNG_SEED:-$(sed -n 's/^PROPTEST_RNG_SEED = "\(.*\)"/\1/p' .cargo/config.toml)}
 status=0
-# Not the examples, which are benchmarks: `make lint` builds them.
-for targets in '--lib --bins --tests' --doc; do
+for targets in "${kinds[*]}" --doc; do
     # shellcheck disable=SC2086
     scripts/awake.sh cargo test --workspace --no-fail-fast $targets 2>&1 | tee -a "$log" || status=$?
 done
