@@ -8,8 +8,12 @@ cd "$(dirname "$0")/.."
 scripts/setup.sh || echo "test: going on without; tests that need these packages will fail" >&2
 . scripts/rust.sh
 
-log=$(mktemp)
-trap 'rm -f "$log"; jobs -p | xargs -r kill 2>/dev/null' EXIT
+# The files of whole-program tests that run beside each other.
+FILES_AT_ONCE=4
+
+folder=$(mktemp -d)
+log=$folder/log
+trap 'rm -rf "$folder"; jobs -p | xargs -r kill 2>/dev/null' EXIT
 
 # Not the examples, which are benchmarks: `make lint` builds them.
 kinds=(--lib --bins --tests)
@@ -18,15 +22,26 @@ kinds=(--lib --bins --tests)
 cargo build --release --quiet -p weir-cli -p weir-lab -p weir-memcache &
 programs=$!
 # Tests that cannot be built are told again, and counted, where they are run.
-cargo test --workspace --no-run "${kinds[@]}" || true
+cargo test --workspace --no-run "${kinds[@]}" --message-format json-render-diagnostics |
+    sed -nE '/#weir-tests@.*"kind":\["test"\]/s/.*"executable":"([^"]+)".*/\1/p' >"$folder/files" || true
 wait "$programs"
 WEIR_BIN=${WEIR_BIN:-$(cargo metadata --format-version 1 --no-deps | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')/release/weir}
 export WEIR_BIN
 seed=${PROPTEST_RNG_SEED:-$(sed -n 's/^PROPTEST_RNG_SEED = "\(.*\)"/\1/p' .cargo/config.toml)}
 status=0
+# Whole-program tests that bear others beside them: the cases that say so, `.together()`. What a file says is told when all have ended.
+[[ -s $folder/files ]] || { echo "test: there are no whole-program tests" >&2 && status=1; }
+mkdir "$folder/said"
+# shellcheck disable=SC2016
+WEIR_TESTS=together scripts/awake.sh xargs -r -P "$FILES_AT_ONCE" -I '{}' \
+    sh -c '"$1" >"$0/$(basename "$1")" 2>&1' "$folder/said" '{}' <"$folder/files" || status=1
+for said in "$folder"/said/*; do
+    [[ ! -s $said ]] || { echo "     Together ${said##*/}" && cat "$said"; }
+done | tee -a "$log"
+# The others, and all tests of the crates, one file after another.
 for targets in "${kinds[*]}" --doc; do
     # shellcheck disable=SC2086
-    scripts/awake.sh cargo test --workspace --no-fail-fast $targets 2>&1 | tee -a "$log" || status=$?
+    WEIR_TESTS=alone scripts/awake.sh cargo test --workspace --no-fail-fast $targets 2>&1 | tee -a "$log" || status=$?
 done
 # Threads stopped between any two steps of the hand-off: the bounded part of what `make verify` does at length.
 if ! cargo run -p weir-ring --features preempt --example stress -- --handoffs 1000000 --seed 1; then

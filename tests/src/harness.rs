@@ -7,14 +7,18 @@
 //! and missed the figure. If it was quiet in none, the test is unjudged, which is counted and named, and never a pass. With
 //! `CI=true` a file whose run as a whole was quiet may leave nothing unjudged.
 //!
-//! Its output is libtest's with the time of each test, skipped tests as `ignored`, and the unjudged in the last line. Tests run one
-//! after another, because each loads every core; a word on the command line picks the one of that name, or else those whose
-//! name contains it.
+//! Its output is libtest's with the time of each test, skipped tests as `ignored`, and the unjudged in the last line. A word on the command
+//! line picks the test of that name, or else those whose name contains it.
+//!
+//! Tests of one file run one after another. A test needs the machine alone, because it judges a figure, floods, or looks at what all
+//! programs of the machine share, unless its case says `.together()`: files may run those at the same time. `WEIR_TESTS=together`
+//! picks them, `WEIR_TESTS=alone` the others; `scripts/test.sh` runs several files of the ones, then all files of the others in turn. A
+//! figure that is short is a failure at once where tests run together.
 
 use std::process::ExitCode;
 use std::thread;
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use weir_lab::stolen::{Processors, STOLEN_MAX};
 use weir_lab::{bed, clock, interrupt};
 
@@ -27,6 +31,8 @@ pub struct Case {
     pub needs_root: bool,
     /// The number of processors that it needs.
     pub processors_min: usize,
+    /// True if tests of other files may run at the same time.
+    pub is_together: bool,
     /// The test. It fails by an error or by a panic.
     pub run: fn() -> Result<()>,
 }
@@ -35,6 +41,47 @@ impl Case {
     /// This test, which is skipped where there are fewer than two processors.
     pub const fn on_two_processors(self) -> Case {
         Case { processors_min: 2, ..self }
+    }
+
+    /// This test, which bears tests of other files at the same time: it judges no figure of speed or time, floods nothing, and neither
+    /// changes nor looks at what others on the machine share with it.
+    pub const fn together(self) -> Case {
+        Case { is_together: true, ..self }
+    }
+}
+
+/// The tests of a file that are asked for by `WEIR_TESTS`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    All,
+    Together,
+    Alone,
+}
+
+impl Part {
+    fn asked_for() -> Result<Part> {
+        match std::env::var("WEIR_TESTS").unwrap_or_default().as_str() {
+            "" => Ok(Part::All),
+            "together" => Ok(Part::Together),
+            "alone" => Ok(Part::Alone),
+            other => bail!("WEIR_TESTS is `{other}`: write together, alone, or nothing"),
+        }
+    }
+
+    fn has(self, case: &Case) -> bool {
+        match self {
+            Part::All => true,
+            Part::Together => case.is_together,
+            Part::Alone => !case.is_together,
+        }
+    }
+
+    /// Runs a test as its part is run. Beside others a figure says nothing, so none is excused or tried again there.
+    fn judge(self, case: &Case) -> Outcome {
+        match self {
+            Part::Together => run_one(case).map_or_else(Outcome::Failed, |()| Outcome::Passed),
+            Part::All | Part::Alone => judge(case.name, || run_one(case), Processors::now),
+        }
     }
 }
 
@@ -107,6 +154,7 @@ macro_rules! privileged {
             name: stringify!($function),
             needs_root: true,
             processors_min: 1,
+            is_together: false,
             run: $function,
         }
     };
@@ -120,6 +168,7 @@ macro_rules! plain {
             name: stringify!($function),
             needs_root: false,
             processors_min: 1,
+            is_together: false,
             run: $function,
         }
     };
@@ -197,6 +246,16 @@ pub fn main(cases: &[Case]) -> ExitCode {
         cases.iter().for_each(|case| println!("{}: test", case.name));
         return ExitCode::SUCCESS;
     }
+    let part = match Part::asked_for() {
+        Ok(part) => part,
+        Err(error) => {
+            println!("{error:#}");
+            return ExitCode::FAILURE;
+        }
+    };
+    if !cases.iter().any(|case| part.has(case)) {
+        return ExitCode::SUCCESS;
+    }
     interrupt::install();
     let started = clock::now();
     let place = Place::here();
@@ -208,7 +267,7 @@ pub fn main(cases: &[Case]) -> ExitCode {
     let picks: Vec<&str> = words.iter().filter(|word| !word.starts_with('-')).map(String::as_str).collect();
     println!("\nrunning {} tests", cases.len());
     let before = Processors::now();
-    let tally = run_all(cases, &picks, place);
+    let tally = run_all(cases, part, &picks, place);
     let is_quiet = match (before, Processors::now()) {
         (Ok(before), Ok(after)) => after.stolen_since(&before) <= STOLEN_MAX,
         // Where nobody says how much was stolen, nothing excuses a figure.
@@ -223,14 +282,14 @@ pub fn main(cases: &[Case]) -> ExitCode {
     if is_ok { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn run_all(cases: &[Case], picks: &[&str], place: Place) -> Tally {
+fn run_all(cases: &[Case], part: Part, picks: &[&str], place: Place) -> Tally {
     let mut tally = Tally::default();
     for case in cases {
         let names = |pick: &&str| match cases.iter().any(|case| case.name == *pick) {
             true => case.name == *pick,
             false => case.name.contains(pick),
         };
-        if !picks.is_empty() && !picks.iter().any(names) {
+        if !part.has(case) || !picks.is_empty() && !picks.iter().any(names) {
             tally.filtered += 1;
             continue;
         }
@@ -240,7 +299,7 @@ fn run_all(cases: &[Case], picks: &[&str], place: Place) -> Tally {
             continue;
         }
         let started = clock::now();
-        let outcome = judge(case.name, || run_one(case), Processors::now);
+        let outcome = part.judge(case);
         let seconds = started.elapsed().as_secs_f64();
         let indented = |error: &anyhow::Error| format!("{error:#}").replace('\n', "\n    ");
         match outcome {

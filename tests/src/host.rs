@@ -85,9 +85,14 @@ impl Host {
     /// The state of the host that a run could change, as text: interfaces, addresses, routes, tables, forwarding.
     pub fn state(&self) -> Result<String> {
         let mut state = String::new();
-        for what in ["-br link", "-br addr", "route show table all", "-6 route show table all", "neigh"] {
+        for what in ["-br link", "-br addr", "route show table all", "-6 route show table all"] {
             state.push_str(&self.namespace.ip(what)?);
         }
+        // A neighbour's link-local address is learned when that neighbour asks of itself, some seconds after it came.
+        let neighbours = self.namespace.ip("neigh")?;
+        state.extend(
+            neighbours.lines().filter(|line| !line.starts_with("fe80:")).map(|line| format!("{line}\n")),
+        );
         // Times and counters of routes change by themselves; none is shown without -s.
         state.push_str(&self.namespace.sh("nft list ruleset")?);
         for setting in FORWARDING {

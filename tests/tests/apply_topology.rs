@@ -27,11 +27,11 @@ const KEPT_BITS_PER_S: f64 = 40e6;
 fn main() -> ExitCode {
     harness::main(&[
         privileged!(random_changes_lose_and_reorder_nothing),
-        privileged!(what_cannot_be_changes_nothing),
-        privileged!(a_port_is_set_and_shown),
-        privileged!(limits_and_ports_of_one_file),
-        privileged!(what_is_up_ends_by_its_name_whatever_became_of_its_file),
-        privileged!(classes_that_are_guaranteed_more_than_their_port_are_warned_of_once),
+        privileged!(what_cannot_be_changes_nothing).together(),
+        privileged!(a_port_is_set_and_shown).together(),
+        privileged!(limits_and_ports_of_one_file).together(),
+        privileged!(what_is_up_ends_by_its_name_whatever_became_of_its_file).together(),
+        privileged!(classes_that_are_guaranteed_more_than_their_port_are_warned_of_once).together(),
     ])
 }
 

@@ -24,17 +24,17 @@ const NOBODY: &str = "65534";
 
 fn main() -> ExitCode {
     harness::main(&[
-        privileged!(any_user_reads_counters_and_only_root_changes_a_wire),
+        privileged!(any_user_reads_counters_and_only_root_changes_a_wire).together(),
         privileged!(silent_clients_hold_nobody_up),
-        privileged!(modes_are_what_they_should_be_whatever_the_umask),
-        privileged!(a_directory_of_another_user_is_refused),
-        privileged!(a_link_in_the_place_of_a_socket_is_not_followed),
-        privileged!(a_full_run_at_the_start_is_one_sentence),
-        plain!(a_classes_file_that_is_none_is_refused_at_once),
-        plain!(a_name_leads_nowhere),
-        plain!(a_link_in_the_place_of_a_report_is_not_followed),
-        privileged!(a_far_end_may_be_called_anything),
-        privileged!(programs_of_the_working_directory_are_not_run),
+        privileged!(modes_are_what_they_should_be_whatever_the_umask).together(),
+        privileged!(a_directory_of_another_user_is_refused).together(),
+        privileged!(a_link_in_the_place_of_a_socket_is_not_followed).together(),
+        privileged!(a_full_run_at_the_start_is_one_sentence).together(),
+        plain!(a_classes_file_that_is_none_is_refused_at_once).together(),
+        plain!(a_name_leads_nowhere).together(),
+        plain!(a_link_in_the_place_of_a_report_is_not_followed).together(),
+        privileged!(a_far_end_may_be_called_anything).together(),
+        privileged!(programs_of_the_working_directory_are_not_run).together(),
         privileged!(malformed_frames_harm_nobody),
         privileged!(root_of_a_container_harms_its_own_wire_alone),
     ])

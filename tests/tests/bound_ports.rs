@@ -16,9 +16,9 @@ use weir_tests::{harness, privileged};
 
 fn main() -> ExitCode {
     harness::main(&[
-        privileged!(each_packet_goes_to_whose_it_is),
-        privileged!(what_all_workers_must_hear_goes_to_each),
-        privileged!(a_flow_comes_by_the_queue_of_its_bucket),
+        privileged!(each_packet_goes_to_whose_it_is).together(),
+        privileged!(what_all_workers_must_hear_goes_to_each).together(),
+        privileged!(a_flow_comes_by_the_queue_of_its_bucket).together(),
     ])
 }
 

@@ -19,8 +19,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 fn main() -> ExitCode {
     harness::main(&[
-        plain!(what_is_wrong_with_a_file_is_told_with_its_place),
-        plain!(what_is_perhaps_not_as_meant_is_warned_of_with_its_place),
+        plain!(what_is_wrong_with_a_file_is_told_with_its_place).together(),
+        plain!(what_is_perhaps_not_as_meant_is_warned_of_with_its_place).together(),
         privileged!(floors_are_met_and_what_is_idle_is_borrowed),
         privileged!(a_quiet_class_is_quick_beside_a_blocked_flood),
         privileged!(what_is_free_passes_the_limit),
@@ -28,7 +28,7 @@ fn main() -> ExitCode {
         privileged!(a_class_with_ecn_marks_and_drops_nothing),
         privileged!(what_waits_too_long_is_dropped_and_counted),
         privileged!(a_program_is_run_behind_classes),
-        privileged!(a_wrong_file_changes_nothing),
+        privileged!(a_wrong_file_changes_nothing).together(),
     ])
 }
 

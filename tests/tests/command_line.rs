@@ -16,18 +16,18 @@ const LIMIT: Duration = Duration::from_secs(10);
 
 fn main() -> ExitCode {
     harness::main(&[
-        plain!(wrong_command_lines),
-        plain!(more_workers_than_cores),
-        plain!(help_names_every_command),
-        plain!(a_full_disk_is_one_sentence),
-        plain!(what_cannot_be_done_without_root),
-        privileged!(no_such_interface),
-        privileged!(the_two_ends_of_one_pair),
-        privileged!(what_a_user_may_not_expect),
-        privileged!(hooks_that_a_wire_passes_by),
-        privileged!(limits_that_make_no_sense),
+        plain!(wrong_command_lines).together(),
+        plain!(more_workers_than_cores).together(),
+        plain!(help_names_every_command).together(),
+        plain!(a_full_disk_is_one_sentence).together(),
+        plain!(what_cannot_be_done_without_root).together(),
+        privileged!(no_such_interface).together(),
+        privileged!(the_two_ends_of_one_pair).together(),
+        privileged!(what_a_user_may_not_expect).together(),
+        privileged!(hooks_that_a_wire_passes_by).together(),
+        privileged!(limits_that_make_no_sense).together(),
         privileged!(a_kernel_that_lacks_something),
-        privileged!(no_wire_to_ask),
+        privileged!(no_wire_to_ask).together(),
     ])
 }
 

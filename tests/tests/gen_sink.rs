@@ -15,8 +15,8 @@ fn main() -> ExitCode {
     harness::main(&[
         plain!(in_memory_on_one_worker),
         plain!(in_memory_through_the_test_bed_on_two_workers).on_two_processors(),
-        plain!(what_makes_no_sense_is_refused),
-        plain!(a_sink_of_wrong_settings_is_refused),
+        plain!(what_makes_no_sense_is_refused).together(),
+        plain!(a_sink_of_wrong_settings_is_refused).together(),
         privileged!(as_fast_as_it_goes_over_a_veth),
         privileged!(at_a_rate_over_a_veth),
         privileged!(two_workers_share_one_queue).on_two_processors(),
@@ -24,7 +24,7 @@ fn main() -> ExitCode {
         privileged!(any_mode_and_policy_keeps_everything_in_order).on_two_processors(),
         privileged!(what_a_rule_drops_is_counted),
         privileged!(what_is_no_packet_is_counted_by_its_reason),
-        privileged!(an_interface_that_is_none),
+        privileged!(an_interface_that_is_none).together(),
     ])
 }
 

@@ -18,14 +18,14 @@ fn main() -> ExitCode {
         privileged!(a_stock_kernel_loses_what_its_limit_cannot_hold),
         privileged!(a_system_that_cannot_run_fails_its_row_and_no_other),
         privileged!(the_command_writes_json_and_html),
-        plain!(options_that_make_no_sense),
+        plain!(options_that_make_no_sense).together(),
         privileged!(the_bed_command_writes_json_and_html),
-        plain!(the_epair_command_writes_json_and_html),
-        plain!(the_epair_command_refuses_what_is_not_its_own),
-        plain!(a_feeder_faster_than_the_work_is_held_or_loses),
-        plain!(packets_are_sealed_now_or_later_and_none_is_lost),
-        plain!(settings_of_netisr_that_cannot_be),
-        plain!(two_inputs_and_one_device),
+        plain!(the_epair_command_writes_json_and_html).together(),
+        plain!(the_epair_command_refuses_what_is_not_its_own).together(),
+        plain!(a_feeder_faster_than_the_work_is_held_or_loses).together(),
+        plain!(packets_are_sealed_now_or_later_and_none_is_lost).together(),
+        plain!(settings_of_netisr_that_cannot_be).together(),
+        plain!(two_inputs_and_one_device).together(),
     ])
 }
 

@@ -28,11 +28,11 @@ const VALUE_BYTES: usize = 1000;
 
 fn main() -> ExitCode {
     harness::main(&[
-        privileged!(libmemcached_finds_it_capable),
-        privileged!(a_key_set_by_one_flow_is_read_by_flows_of_every_bucket),
+        privileged!(libmemcached_finds_it_capable).together(),
+        privileged!(a_key_set_by_one_flow_is_read_by_flows_of_every_bucket).together(),
         privileged!(multi_gets_behind_a_limit_lose_no_reply),
         privileged!(two_workers_lose_nothing_and_keep_order),
-        privileged!(the_program_says_what_is_wrong_and_which_port_it_has),
+        privileged!(the_program_says_what_is_wrong_and_which_port_it_has).together(),
     ])
 }
 

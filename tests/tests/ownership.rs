@@ -18,16 +18,16 @@ use weir_tests::rig::Rig;
 
 fn main() -> ExitCode {
     harness::main(&[
-        privileged!(a_generator_into_a_wire_leaves_the_wires_queue),
-        privileged!(a_generator_at_a_sender_that_moved_leaves_the_wires_queue),
-        privileged!(two_generators_on_one_pair_share_its_queues),
-        privileged!(a_second_wire_is_told_whose_the_interface_is),
-        privileged!(commands_that_are_refused_leave_no_hold),
+        privileged!(a_generator_into_a_wire_leaves_the_wires_queue).together(),
+        privileged!(a_generator_at_a_sender_that_moved_leaves_the_wires_queue).together(),
+        privileged!(two_generators_on_one_pair_share_its_queues).together(),
+        privileged!(a_second_wire_is_told_whose_the_interface_is).together(),
+        privileged!(commands_that_are_refused_leave_no_hold).together(),
         privileged!(a_wire_waits_for_the_guardian_of_a_killed_one),
-        privileged!(a_wire_that_is_killed_and_started_at_once_stays_whole),
-        privileged!(a_rule_that_somebody_wrote_is_not_obeyed),
-        privileged!(a_flushed_ruleset_does_not_leave_the_host_a_router),
-        privileged!(the_last_of_two_runs_puts_forwarding_back),
+        privileged!(a_wire_that_is_killed_and_started_at_once_stays_whole).together(),
+        privileged!(a_rule_that_somebody_wrote_is_not_obeyed).together(),
+        privileged!(a_flushed_ruleset_does_not_leave_the_host_a_router).together(),
+        privileged!(the_last_of_two_runs_puts_forwarding_back).together(),
         privileged!(after_a_run_was_killed_whole_a_command_puts_forwarding_back),
     ])
 }

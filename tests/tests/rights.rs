@@ -18,11 +18,11 @@ const NOBODY: &str = "65534";
 
 fn main() -> ExitCode {
     harness::main(&[
-        privileged!(a_wire_and_its_guardian_keep_few_rights),
-        privileged!(generators_and_sinks_keep_few_rights),
-        privileged!(a_program_run_under_sudo_is_the_user_who_called_it),
-        privileged!(a_program_is_root_where_that_is_asked_for),
-        privileged!(signals_reach_a_program_of_another_user),
+        privileged!(a_wire_and_its_guardian_keep_few_rights).together(),
+        privileged!(generators_and_sinks_keep_few_rights).together(),
+        privileged!(a_program_run_under_sudo_is_the_user_who_called_it).together(),
+        privileged!(a_program_is_root_where_that_is_asked_for).together(),
+        privileged!(signals_reach_a_program_of_another_user).together(),
     ])
 }
 

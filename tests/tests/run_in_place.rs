@@ -18,14 +18,14 @@ const LIMIT: Duration = Duration::from_secs(30);
 
 fn main() -> ExitCode {
     harness::main(&[
-        privileged!(no_packet_passes_through_its_process),
-        privileged!(it_is_found_and_changed_by_its_name),
-        privileged!(what_only_a_wire_can_do_it_does_by_one),
-        privileged!(classes_of_a_file_share_it_in_place),
-        privileged!(a_file_that_only_a_wire_keeps_goes_by_one),
-        privileged!(a_kernel_without_the_queue_takes_a_wire),
-        privileged!(a_limit_that_its_program_takes_away_is_said),
-        privileged!(an_interface_that_vanishes_ends_it),
+        privileged!(no_packet_passes_through_its_process).together(),
+        privileged!(it_is_found_and_changed_by_its_name).together(),
+        privileged!(what_only_a_wire_can_do_it_does_by_one).together(),
+        privileged!(classes_of_a_file_share_it_in_place).together(),
+        privileged!(a_file_that_only_a_wire_keeps_goes_by_one).together(),
+        privileged!(a_kernel_without_the_queue_takes_a_wire).together(),
+        privileged!(a_limit_that_its_program_takes_away_is_said).together(),
+        privileged!(an_interface_that_vanishes_ends_it).together(),
     ])
 }
 

@@ -22,10 +22,10 @@ const AROUND: &str = "[[port]]\ninterface = \"lan\"\n[[port]]\ninterface = \"wan
 
 fn main() -> ExitCode {
     harness::main(&[
-        plain!(what_is_printed_makes_a_file_that_is_right),
-        plain!(a_second_time_nothing_is_written),
-        plain!(what_cannot_be_taken_over_is_one_sentence),
-        privileged!(policies_follow_the_kernels),
+        plain!(what_is_printed_makes_a_file_that_is_right).together(),
+        plain!(a_second_time_nothing_is_written).together(),
+        plain!(what_cannot_be_taken_over_is_one_sentence).together(),
+        privileged!(policies_follow_the_kernels).together(),
     ])
 }
 

@@ -38,11 +38,11 @@ fn main() -> ExitCode {
     }
     harness::main(&[
         privileged!(each_answers_at_its_ports_under_load),
-        privileged!(a_port_is_the_ones_or_the_others),
-        privileged!(a_stack_connects_out_from_the_kernels_address),
-        privileged!(an_address_of_its_own_is_the_stacks_alone),
-        privileged!(both_go_on_after_the_interface_was_down),
-        privileged!(a_killed_stack_leaves_the_interface_as_it_was),
+        privileged!(a_port_is_the_ones_or_the_others).together(),
+        privileged!(a_stack_connects_out_from_the_kernels_address).together(),
+        privileged!(an_address_of_its_own_is_the_stacks_alone).together(),
+        privileged!(both_go_on_after_the_interface_was_down).together(),
+        privileged!(a_killed_stack_leaves_the_interface_as_it_was).together(),
     ])
 }
 

@@ -29,12 +29,12 @@ const DATAGRAMS: u32 = 3000;
 
 fn main() -> ExitCode {
     harness::main(&[
-        privileged!(a_stack_is_found_and_answers),
-        privileged!(soft_errors_reach_no_reader),
+        privileged!(a_stack_is_found_and_answers).together(),
+        privileged!(soft_errors_reach_no_reader).together(),
         privileged!(echoes_lose_nothing),
-        privileged!(a_server_that_does_not_read_holds_who_sends),
-        privileged!(streams_go_both_ways_with_the_kernel),
-        privileged!(a_kernel_that_does_not_read_holds_the_writer_and_may_reset),
+        privileged!(a_server_that_does_not_read_holds_who_sends).together(),
+        privileged!(streams_go_both_ways_with_the_kernel).together(),
+        privileged!(a_kernel_that_does_not_read_holds_the_writer_and_may_reset).together(),
         privileged!(an_honest_client_opens_in_a_flood_of_syns),
         privileged!(quic_goes_to_the_kernel_and_back),
         privileged!(a_stream_through_a_limit_has_its_rate_and_loses_nothing),

@@ -20,14 +20,14 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 fn main() -> ExitCode {
     harness::main(&[
-        plain!(options_that_do_not_go_together),
+        plain!(options_that_do_not_go_together).together(),
         privileged!(no_wire_is_up),
-        privileged!(a_wire_that_may_not_be_asked_is_no_proof),
-        privileged!(one_that_does_not_answer_does_not_hide_the_others),
+        privileged!(a_wire_that_may_not_be_asked_is_no_proof).together(),
+        privileged!(one_that_does_not_answer_does_not_hide_the_others).together(),
         privileged!(tables_and_proof_under_load),
         privileged!(a_line_an_interval),
         privileged!(workstreams_under_load),
-        privileged!(a_reader_that_leaves_and_a_signal),
+        privileged!(a_reader_that_leaves_and_a_signal).together(),
         privileged!(askers_cost_a_run_of_two_workers_nothing),
     ])
 }

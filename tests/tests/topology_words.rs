@@ -16,12 +16,12 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 fn main() -> ExitCode {
     harness::main(&[
-        plain!(invalid_files_are_refused_with_their_place),
-        plain!(what_is_no_file_is_one_sentence),
-        plain!(what_a_command_does_not_do_is_told_with_what_does),
-        plain!(a_file_of_ports_is_applied_to_what_is_up),
-        plain!(nothing_is_applied_without_root),
-        privileged!(invalid_files_touch_nothing),
+        plain!(invalid_files_are_refused_with_their_place).together(),
+        plain!(what_is_no_file_is_one_sentence).together(),
+        plain!(what_a_command_does_not_do_is_told_with_what_does).together(),
+        plain!(a_file_of_ports_is_applied_to_what_is_up).together(),
+        plain!(nothing_is_applied_without_root).together(),
+        privileged!(invalid_files_touch_nothing).together(),
         privileged!(what_cannot_be_is_said_before_anything_is_touched),
     ])
 }

@@ -25,15 +25,15 @@ fn main() -> ExitCode {
     harness::main(&[
         privileged!(a_slow_port_of_a_bridge_holds_nothing_for_the_others),
         privileged!(the_published_bed_carries_floods_without_loss),
-        privileged!(a_router_cuts_and_tells),
+        privileged!(a_router_cuts_and_tells).together(),
         privileged!(wires_of_one_file_share_nothing),
         privileged!(two_on_one_pair_see_what_the_other_sends),
         privileged!(a_hundred_wires_in_one_process),
         privileged!(ten_wires_on_two_workers),
-        privileged!(a_port_that_goes_down_comes_back),
-        privileged!(killed_everything_is_as_before),
-        privileged!(two_of_one_name_and_two_of_one_port),
-        privileged!(a_service_manager_is_told),
+        privileged!(a_port_that_goes_down_comes_back).together(),
+        privileged!(killed_everything_is_as_before).together(),
+        privileged!(two_of_one_name_and_two_of_one_port).together(),
+        privileged!(a_service_manager_is_told).together(),
     ])
 }
 

@@ -27,11 +27,11 @@ const TABLE: &str = "table inet weir0";
 
 fn main() -> ExitCode {
     harness::main(&[
-        privileged!(a_neighbour_does_not_pass_by_way_of_a_run),
-        privileged!(a_second_run_outlives_the_first),
-        privileged!(a_flushed_ruleset_comes_back),
-        privileged!(a_host_that_was_a_router_stays_one),
-        privileged!(what_a_bridge_carries_is_not_cut_off),
+        privileged!(a_neighbour_does_not_pass_by_way_of_a_run).together(),
+        privileged!(a_second_run_outlives_the_first).together(),
+        privileged!(a_flushed_ruleset_comes_back).together(),
+        privileged!(a_host_that_was_a_router_stays_one).together(),
+        privileged!(what_a_bridge_carries_is_not_cut_off).together(),
         privileged!(what_two_killed_processes_left_is_mended),
     ])
 }
