@@ -120,7 +120,7 @@ fn a_wire_with_classes() -> Result<()> {
         Ok(is_known && there["held"].as_u64() > Some(0) && there["blocked_ns"].as_u64() > Some(0))
     })?;
     require_found(&stat_of(&wire)?, 10, 4)?;
-    flood.finish(PATIENCE)?;
+    drop(flood);
     wire.check()?;
     wire.stop().map(drop)
 }
@@ -161,7 +161,7 @@ fn a_topology_with_a_bridge_and_a_router() -> Result<()> {
         Ok(report["classes"][1]["waits_for"] == "->p1")
     })?;
     require_found(&up.stat()?, 4, 3)?;
-    flood.finish(PATIENCE)?;
+    drop(flood);
     up.check()?;
     up.down().map(drop)
 }
@@ -188,7 +188,7 @@ fn a_limit_in_place_with_classes() -> Result<()> {
     let line = json_of(&row.weir("stat wa -i 0.2 --count 1 --json")?.success()?.stdout)?;
     let has_sent = line["out"]["packets"].as_u64() > Some(0);
     ensure!(line["limit"] == "wa" && line["in"].is_null() && has_sent, "a line an interval: {line}");
-    flood.finish(PATIENCE)?;
+    drop(flood);
     row.weir("limit wa --off")?.success().map(drop)
 }
 

@@ -49,7 +49,7 @@ interface = "p2"
 rate = "200mbit"
 [[port]]
 interface = "p3"
-rate = "1mbit"
+rate = "2mbit"
 [[bridge]]
 name = "lan"
 ports = ["p0", "p1", "p2", "p3"]
@@ -210,7 +210,7 @@ fn wires_of_one_file_share_nothing() -> Result<()> {
         hosts.address(host, address)?;
     }
     let up = hosts.up(
-        "[[port]]\ninterface = \"p0\"\n[[port]]\ninterface = \"p1\"\nrate = \"1mbit\"\n[[port]]\ninterface = \"p2\"\n[[port]]\n\
+        "[[port]]\ninterface = \"p0\"\n[[port]]\ninterface = \"p1\"\nrate = \"2mbit\"\n[[port]]\ninterface = \"p2\"\n[[port]]\n\
          interface = \"p3\"\nrate = \"100mbit\"\n[[wire]]\nports = [\"p0\", \"p1\"]\n[[wire]]\nports = [\"p2\", \"p3\"]\n",
     )?;
     let slow = Load::new(&hosts.hosts[0], &hosts.hosts[1], "10.99.1.2", 2, SECONDS);
