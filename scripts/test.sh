@@ -8,9 +8,6 @@ cd "$(dirname "$0")/.."
 scripts/setup.sh || echo "test: going on without; tests that need these packages will fail" >&2
 . scripts/rust.sh
 
-# The files of whole-program tests that run beside each other.
-FILES_AT_ONCE=4
-
 folder=$(mktemp -d)
 log=$folder/log
 trap 'rm -rf "$folder"; jobs -p | xargs -r kill 2>/dev/null' EXIT
@@ -29,15 +26,18 @@ WEIR_BIN=${WEIR_BIN:-$(cargo metadata --format-version 1 --no-deps | sed 's/.*"t
 export WEIR_BIN
 seed=${PROPTEST_RNG_SEED:-$(sed -n 's/^PROPTEST_RNG_SEED = "\(.*\)"/\1/p' .cargo/config.toml)}
 status=0
-# Whole-program tests that bear others beside them: the cases that say so, `.together()`. What a file says is told when all have ended.
+# Whole-program tests that bear others beside them, as their cases say (`.together()`, `.flooding()`), so many files at once. What a file
+# says is told when all have ended.
 [[ -s $folder/files ]] || { echo "test: there are no whole-program tests" >&2 && status=1; }
-mkdir "$folder/said"
-# shellcheck disable=SC2016
-WEIR_TESTS=together scripts/awake.sh xargs -r -P "$FILES_AT_ONCE" -I '{}' \
-    sh -c '"$1" >"$0/$(basename "$1")" 2>&1' "$folder/said" '{}' <"$folder/files" || status=1
-for said in "$folder"/said/*; do
-    [[ ! -s $said ]] || { echo "     Together ${said##*/}" && cat "$said"; }
-done | tee -a "$log"
+for part in together:4 flooding:2; do
+    mkdir "$folder/${part%:*}"
+    # shellcheck disable=SC2016
+    WEIR_TESTS=${part%:*} scripts/awake.sh xargs -r -P "${part#*:}" -I '{}' \
+        sh -c '"$1" >"$0/$(basename "$1")" 2>&1' "$folder/${part%:*}" '{}' <"$folder/files" || status=1
+    for said in "$folder/${part%:*}"/*; do
+        [[ ! -s $said ]] || { echo "     Running ${said##*/}, ${part%:*}" && cat "$said"; }
+    done | tee -a "$log"
+done
 # The others, and all tests of the crates, one file after another.
 for targets in "${kinds[*]}" --doc; do
     # shellcheck disable=SC2086

@@ -10,10 +10,9 @@
 //! Its output is libtest's with the time of each test, skipped tests as `ignored`, and the unjudged in the last line. A word on the command
 //! line picks the test of that name, or else those whose name contains it.
 //!
-//! Tests of one file run one after another. A test needs the machine alone, because it judges a figure, floods, or looks at what all
-//! programs of the machine share, unless its case says `.together()`: files may run those at the same time. `WEIR_TESTS=together`
-//! picks them, `WEIR_TESTS=alone` the others; `scripts/test.sh` runs several files of the ones, then all files of the others in turn. A
-//! figure that is short is a failure at once where tests run together.
+//! Tests of one file run one after another. A test needs the machine alone, because it judges a figure, or looks at what all programs of
+//! the machine share, unless its case says that it belongs to another [`Part`]: then tests of other files may run at the same time.
+//! `WEIR_TESTS` picks a part, and `scripts/test.sh` runs one part after the other. Beside others no figure that is short is excused.
 
 use std::process::ExitCode;
 use std::thread;
@@ -31,8 +30,8 @@ pub struct Case {
     pub needs_root: bool,
     /// The number of processors that it needs.
     pub processors_min: usize,
-    /// True if tests of other files may run at the same time.
-    pub is_together: bool,
+    /// The tests that may run at the same time.
+    pub part: Part,
     /// The test. It fails by an error or by a panic.
     pub run: fn() -> Result<()>,
 }
@@ -43,44 +42,38 @@ impl Case {
         Case { processors_min: 2, ..self }
     }
 
-    /// This test, which bears tests of other files at the same time: it judges no figure of speed or time, floods nothing, and neither
-    /// changes nor looks at what others on the machine share with it.
+    /// This test, which bears any number of its like: it judges no figure of speed or time, floods nothing, and neither changes nor looks
+    /// at what others on the machine share with it.
     pub const fn together(self) -> Case {
-        Case { is_together: true, ..self }
+        Case { part: Part::Together, ..self }
+    }
+
+    /// This test, which floods, and bears one more that does: what it judges is loss, order and words, and no figure of speed or time.
+    pub const fn flooding(self) -> Case {
+        Case { part: Part::Flooding, ..self }
     }
 }
 
-/// The tests of a file that are asked for by `WEIR_TESTS`.
+/// A part of all tests: those that may run at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
-    All,
+pub enum Part {
+    /// Quiet tests, several at a time.
     Together,
+    /// Floods that judge no figure, two at a time.
+    Flooding,
+    /// One at a time.
     Alone,
 }
 
 impl Part {
-    fn asked_for() -> Result<Part> {
+    /// The part that `WEIR_TESTS` asks for; `None` for all of them.
+    fn asked_for() -> Result<Option<Part>> {
         match std::env::var("WEIR_TESTS").unwrap_or_default().as_str() {
-            "" => Ok(Part::All),
-            "together" => Ok(Part::Together),
-            "alone" => Ok(Part::Alone),
-            other => bail!("WEIR_TESTS is `{other}`: write together, alone, or nothing"),
-        }
-    }
-
-    fn has(self, case: &Case) -> bool {
-        match self {
-            Part::All => true,
-            Part::Together => case.is_together,
-            Part::Alone => !case.is_together,
-        }
-    }
-
-    /// Runs a test as its part is run. Beside others a figure says nothing, so none is excused or tried again there.
-    fn judge(self, case: &Case) -> Outcome {
-        match self {
-            Part::Together => run_one(case).map_or_else(Outcome::Failed, |()| Outcome::Passed),
-            Part::All | Part::Alone => judge(case.name, || run_one(case), Processors::now),
+            "" => Ok(None),
+            "together" => Ok(Some(Part::Together)),
+            "flooding" => Ok(Some(Part::Flooding)),
+            "alone" => Ok(Some(Part::Alone)),
+            other => bail!("WEIR_TESTS is `{other}`: write together, flooding, alone, or nothing"),
         }
     }
 }
@@ -154,7 +147,7 @@ macro_rules! privileged {
             name: stringify!($function),
             needs_root: true,
             processors_min: 1,
-            is_together: false,
+            part: $crate::harness::Part::Alone,
             run: $function,
         }
     };
@@ -168,7 +161,7 @@ macro_rules! plain {
             name: stringify!($function),
             needs_root: false,
             processors_min: 1,
-            is_together: false,
+            part: $crate::harness::Part::Alone,
             run: $function,
         }
     };
@@ -253,7 +246,7 @@ pub fn main(cases: &[Case]) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    if !cases.iter().any(|case| part.has(case)) {
+    if !cases.iter().any(|case| is_asked_for(case, part)) {
         return ExitCode::SUCCESS;
     }
     interrupt::install();
@@ -282,14 +275,18 @@ pub fn main(cases: &[Case]) -> ExitCode {
     if is_ok { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn run_all(cases: &[Case], part: Part, picks: &[&str], place: Place) -> Tally {
+fn is_asked_for(case: &Case, part: Option<Part>) -> bool {
+    part.is_none_or(|part| case.part == part)
+}
+
+fn run_all(cases: &[Case], part: Option<Part>, picks: &[&str], place: Place) -> Tally {
     let mut tally = Tally::default();
     for case in cases {
         let names = |pick: &&str| match cases.iter().any(|case| case.name == *pick) {
             true => case.name == *pick,
             false => case.name.contains(pick),
         };
-        if !part.has(case) || !picks.is_empty() && !picks.iter().any(names) {
+        if !is_asked_for(case, part) || !picks.is_empty() && !picks.iter().any(names) {
             tally.filtered += 1;
             continue;
         }
@@ -299,7 +296,11 @@ fn run_all(cases: &[Case], part: Part, picks: &[&str], place: Place) -> Tally {
             continue;
         }
         let started = clock::now();
-        let outcome = part.judge(case);
+        let outcome = match part {
+            None | Some(Part::Alone) => judge(case.name, || run_one(case), Processors::now),
+            // Beside others a figure says nothing, so none is excused or tried again.
+            Some(_) => run_one(case).map_or_else(Outcome::Failed, |()| Outcome::Passed),
+        };
         let seconds = started.elapsed().as_secs_f64();
         let indented = |error: &anyhow::Error| format!("{error:#}").replace('\n', "\n    ");
         match outcome {

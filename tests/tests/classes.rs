@@ -24,9 +24,9 @@ fn main() -> ExitCode {
         privileged!(floors_are_met_and_what_is_idle_is_borrowed),
         privileged!(a_quiet_class_is_quick_beside_a_blocked_flood),
         privileged!(what_is_free_passes_the_limit),
-        privileged!(a_class_that_drops_counts_what_it_drops),
+        privileged!(a_class_that_drops_counts_what_it_drops).flooding(),
         privileged!(a_class_with_ecn_marks_and_drops_nothing),
-        privileged!(what_waits_too_long_is_dropped_and_counted),
+        privileged!(what_waits_too_long_is_dropped_and_counted).flooding(),
         privileged!(a_program_is_run_behind_classes),
         privileged!(a_wrong_file_changes_nothing).together(),
     ])

@@ -13,17 +13,17 @@ use weir_tests::{plain, privileged, weir_binary};
 
 fn main() -> ExitCode {
     harness::main(&[
-        plain!(in_memory_on_one_worker),
-        plain!(in_memory_through_the_test_bed_on_two_workers).on_two_processors(),
+        plain!(in_memory_on_one_worker).flooding(),
+        plain!(in_memory_through_the_test_bed_on_two_workers).on_two_processors().flooding(),
         plain!(what_makes_no_sense_is_refused).together(),
         plain!(a_sink_of_wrong_settings_is_refused).together(),
-        privileged!(as_fast_as_it_goes_over_a_veth),
+        privileged!(as_fast_as_it_goes_over_a_veth).flooding(),
         privileged!(at_a_rate_over_a_veth),
-        privileged!(two_workers_share_one_queue).on_two_processors(),
-        privileged!(two_workers_have_two_queues_each).on_two_processors(),
-        privileged!(any_mode_and_policy_keeps_everything_in_order).on_two_processors(),
-        privileged!(what_a_rule_drops_is_counted),
-        privileged!(what_is_no_packet_is_counted_by_its_reason),
+        privileged!(two_workers_share_one_queue).on_two_processors().flooding(),
+        privileged!(two_workers_have_two_queues_each).on_two_processors().flooding(),
+        privileged!(any_mode_and_policy_keeps_everything_in_order).on_two_processors().flooding(),
+        privileged!(what_a_rule_drops_is_counted).flooding(),
+        privileged!(what_is_no_packet_is_counted_by_its_reason).flooding(),
         privileged!(an_interface_that_is_none).together(),
     ])
 }

@@ -26,7 +26,7 @@ fn main() -> ExitCode {
     harness::main(&[
         privileged!(what_passes_is_sealed_and_none_of_it_is_lost),
         privileged!(back_to_back_they_find_each_other),
-        privileged!(keys_change_under_a_flood),
+        privileged!(keys_change_under_a_flood).flooding(),
         privileged!(a_worker_of_its_own_seals_and_costs_nobody_beside_anything),
         privileged!(sealers_share_one_association_and_keep_its_order),
         privileged!(hybrid_shares_with_sealers_and_keeps_the_order),

@@ -15,7 +15,7 @@ fn main() -> ExitCode {
     harness::main(&[
         privileged!(changes_under_eight_floods),
         privileged!(the_rate_follows_within_a_tenth_of_a_second),
-        privileged!(counters_add_up),
+        privileged!(counters_add_up).flooding(),
         privileged!(a_change_that_is_wrong_changes_nothing).together(),
     ])
 }

@@ -30,8 +30,8 @@ fn main() -> ExitCode {
     harness::main(&[
         privileged!(libmemcached_finds_it_capable).together(),
         privileged!(a_key_set_by_one_flow_is_read_by_flows_of_every_bucket).together(),
-        privileged!(multi_gets_behind_a_limit_lose_no_reply),
-        privileged!(two_workers_lose_nothing_and_keep_order),
+        privileged!(multi_gets_behind_a_limit_lose_no_reply).flooding(),
+        privileged!(two_workers_lose_nothing_and_keep_order).flooding(),
         privileged!(the_program_says_what_is_wrong_and_which_port_it_has).together(),
     ])
 }

@@ -17,13 +17,13 @@ const SECONDS: f64 = 2.0;
 
 fn main() -> ExitCode {
     harness::main(&[
-        privileged!(one_client),
-        privileged!(three_clients),
-        privileged!(sixteen_clients),
-        privileged!(one_client_with_two_workers),
-        privileged!(three_clients_with_two_workers),
-        privileged!(sixteen_clients_with_two_workers),
-        privileged!(queues_to_come_have_a_qdisc_each),
+        privileged!(one_client).flooding(),
+        privileged!(three_clients).flooding(),
+        privileged!(sixteen_clients).flooding(),
+        privileged!(one_client_with_two_workers).flooding(),
+        privileged!(three_clients_with_two_workers).flooding(),
+        privileged!(sixteen_clients_with_two_workers).flooding(),
+        privileged!(queues_to_come_have_a_qdisc_each).flooding(),
     ])
 }
 

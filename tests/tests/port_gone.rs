@@ -21,15 +21,15 @@ const QUEUES: u32 = 8;
 
 fn main() -> ExitCode {
     harness::main(&[
-        privileged!(a_pair_that_is_deleted_is_gone_and_comes_back),
+        privileged!(a_pair_that_is_deleted_is_gone_and_comes_back).flooding(),
         privileged!(a_container_that_ends_takes_nothing_along).together(),
-        privileged!(containers_that_restart_in_a_loop_disturb_nobody),
+        privileged!(containers_that_restart_in_a_loop_disturb_nobody).flooding(),
         privileged!(a_port_that_moves_away_and_back).together(),
         privileged!(killed_while_a_port_is_gone).together(),
         privileged!(down_while_a_port_is_gone).together(),
         privileged!(a_wire_ends_as_ever).together(),
-        privileged!(an_optional_port_is_taken_in_when_it_comes),
-        privileged!(a_port_whose_other_end_is_made_unfit_leaves_the_others),
+        privileged!(an_optional_port_is_taken_in_when_it_comes).flooding(),
+        privileged!(a_port_whose_other_end_is_made_unfit_leaves_the_others).flooding(),
         privileged!(an_end_that_changes_without_end_fills_no_log).together(),
         privileged!(an_interface_that_is_not_there_is_told_or_waited_for).together(),
     ])

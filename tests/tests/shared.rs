@@ -37,7 +37,7 @@ fn main() -> ExitCode {
         return open_and_wait();
     }
     harness::main(&[
-        privileged!(each_answers_at_its_ports_under_load),
+        privileged!(each_answers_at_its_ports_under_load).flooding(),
         privileged!(a_port_is_the_ones_or_the_others).together(),
         privileged!(a_stack_connects_out_from_the_kernels_address).together(),
         privileged!(an_address_of_its_own_is_the_stacks_alone).together(),

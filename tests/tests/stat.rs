@@ -24,9 +24,9 @@ fn main() -> ExitCode {
         privileged!(no_wire_is_up),
         privileged!(a_wire_that_may_not_be_asked_is_no_proof).together(),
         privileged!(one_that_does_not_answer_does_not_hide_the_others).together(),
-        privileged!(tables_and_proof_under_load),
-        privileged!(a_line_an_interval),
-        privileged!(workstreams_under_load),
+        privileged!(tables_and_proof_under_load).flooding(),
+        privileged!(a_line_an_interval).flooding(),
+        privileged!(workstreams_under_load).flooding(),
         privileged!(a_reader_that_leaves_and_a_signal).together(),
         privileged!(askers_cost_a_run_of_two_workers_nothing),
     ])

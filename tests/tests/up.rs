@@ -29,7 +29,7 @@ fn main() -> ExitCode {
         privileged!(wires_of_one_file_share_nothing),
         privileged!(two_on_one_pair_see_what_the_other_sends),
         privileged!(a_hundred_wires_in_one_process),
-        privileged!(ten_wires_on_two_workers),
+        privileged!(ten_wires_on_two_workers).flooding(),
         privileged!(a_port_that_goes_down_comes_back).together(),
         privileged!(killed_everything_is_as_before).together(),
         privileged!(two_of_one_name_and_two_of_one_port).together(),

@@ -20,12 +20,12 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 fn main() -> ExitCode {
     harness::main(&[
-        privileged!(where_packets_come_in),
-        privileged!(where_packets_go_out),
-        privileged!(at_the_senders_end),
-        privileged!(time_and_again),
-        privileged!(under_a_crowd),
-        privileged!(far_end_without_carrier),
+        privileged!(where_packets_come_in).flooding(),
+        privileged!(where_packets_go_out).flooding(),
+        privileged!(at_the_senders_end).flooding(),
+        privileged!(time_and_again).flooding(),
+        privileged!(under_a_crowd).flooding(),
+        privileged!(far_end_without_carrier).flooding(),
     ])
 }
 

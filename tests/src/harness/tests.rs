@@ -53,7 +53,7 @@ fn short_each_time(stolen: [u64; TRIES]) -> (Outcome, usize) {
 
 #[test]
 fn only_a_short_figure_is_tried_again() {
-    assert_eq!(run_all(&[plain!(is_short_but_the_last_time)], Part::All, &[], HERE).passed, 1);
+    assert_eq!(run_all(&[plain!(is_short_but_the_last_time)], None, &[], HERE).passed, 1);
     let mut runs = 0;
     let outcome = judge(
         "fails",
@@ -130,40 +130,39 @@ const CASES: [Case; 4] = [plain!(passes), plain!(fails), plain!(panics), privile
 
 #[test]
 fn errors_and_panics_are_failures_and_what_needs_root_is_skipped_without() {
-    let tally = run_all(&CASES, Part::All, &[], Place { is_root: false, ..HERE });
+    let tally = run_all(&CASES, None, &[], Place { is_root: false, ..HERE });
     assert_eq!(tally, Tally { passed: 1, failed: 2, skipped: 1, ..Tally::default() });
 }
 
 #[test]
 fn what_needs_root_runs_with_it() {
-    assert_eq!(run_all(&CASES, Part::All, &[], HERE), Tally { passed: 1, failed: 3, ..Tally::default() });
+    assert_eq!(run_all(&CASES, None, &[], HERE), Tally { passed: 1, failed: 3, ..Tally::default() });
 }
 
 #[test]
 fn what_needs_two_processors_is_skipped_on_one() {
     let cases = [plain!(fails).on_two_processors(), plain!(passes)];
-    let tally = run_all(&cases, Part::All, &[], Place { processors: 1, ..HERE });
+    let tally = run_all(&cases, None, &[], Place { processors: 1, ..HERE });
     assert_eq!(tally, Tally { passed: 1, skipped: 1, ..Tally::default() });
-    assert_eq!(run_all(&cases, Part::All, &[], HERE).failed, 1);
+    assert_eq!(run_all(&cases, None, &[], HERE).failed, 1);
 }
 
 #[test]
 fn a_word_picks_tests() {
-    assert_eq!(
-        run_all(&CASES, Part::All, &["pass"], HERE),
-        Tally { passed: 1, filtered: 3, ..Tally::default() }
-    );
+    assert_eq!(run_all(&CASES, None, &["pass"], HERE), Tally { passed: 1, filtered: 3, ..Tally::default() });
     let cases = [plain!(passes), Case { name: "passes_too", ..plain!(passes) }];
-    assert_eq!(run_all(&cases, Part::All, &["pass"], HERE).passed, 2);
-    assert_eq!(run_all(&cases, Part::All, &["passes"], HERE).passed, 1, "a whole name is that test's alone");
+    assert_eq!(run_all(&cases, None, &["pass"], HERE).passed, 2);
+    assert_eq!(run_all(&cases, None, &["passes"], HERE).passed, 1, "a whole name is that test's alone");
 }
 
 #[test]
 fn each_part_has_the_tests_that_the_other_leaves_out_and_tries_none_again_beside_others() {
     let cases = [plain!(passes).together(), plain!(is_short_each_time).together(), plain!(passes)];
-    let together = run_all(&cases, Part::Together, &[], HERE);
+    let together = run_all(&cases, Some(Part::Together), &[], HERE);
     assert_eq!(together, Tally { passed: 1, failed: 1, filtered: 1, ..Tally::default() });
     assert_eq!(RUNS_OF_SHORT.load(Ordering::Relaxed), 1);
-    let alone = run_all(&cases, Part::Alone, &[], HERE);
+    let alone = run_all(&cases, Some(Part::Alone), &[], HERE);
     assert_eq!(alone, Tally { passed: 1, filtered: 2, ..Tally::default() });
+    let flooding = run_all(&[plain!(passes).flooding()], Some(Part::Flooding), &[], HERE);
+    assert_eq!(flooding.passed, 1);
 }
