@@ -10,7 +10,7 @@ use serde_json::Value;
 use weir_lab::bed::names;
 use weir_lab::clock::{let_pass, wait_until};
 use weir_lab::iperf::{Flood, Load};
-use weir_lab::process::{Process, run};
+use weir_lab::process::Process;
 use weir_tests::classes::File;
 use weir_tests::limits::{Between, Row};
 use weir_tests::rig::require_lossless;
@@ -22,7 +22,6 @@ fn main() -> ExitCode {
     harness::main(&[
         privileged!(floors_and_ceilings_hold_under_floods),
         privileged!(filters_lead_where_they_say),
-        privileged!(a_filter_for_all_is_the_last_that_is_asked),
         privileged!(another_file_under_load_loses_nothing),
         privileged!(what_goes_is_removed_when_it_is_empty),
         privileged!(forwarded_packets_wait_in_their_class),
@@ -123,30 +122,6 @@ fn floors_and_ceilings_hold_under_floods() -> Result<()> {
         .with_context(|| format!("no mean: {pings}"))?;
     require_timing!(mean_ms <= 2.0, "a quiet class waits: {pings}");
     Ok(())
-}
-
-/// A filter without conditions is for all packets: those behind it are never asked.
-fn a_filter_for_all_is_the_last_that_is_asked() -> Result<()> {
-    let classes = |filters: &str| {
-        let class =
-            |name: &str| format!("[[class]]\nname = \"{name}\"\nrate = \"1mbit\"\nceil = \"10mbit\"\n");
-        format!("{}{}{filters}", class("all"), class("ping"))
-    };
-    let row = Row::new(Between::Bridge)?;
-    let (all, ping) =
-        ("[[filter]]\nclass = \"all\"\n", "[[filter]]\nprotocol = \"icmp\"\nclass = \"ping\"\n");
-    for (filters, expected) in
-        [(all.to_string(), "all"), (format!("{all}{ping}"), "all"), (format!("{ping}{all}"), "ping")]
-    {
-        let file = File::new(&classes(&filters))?;
-        row.weir(&format!("limit wa --rate 10mbit --classes {}", file.path()))?.success().context(filters)?;
-        let before = packets(&row, expected)?;
-        let mut ping = row.left.command("ping");
-        run(ping.args(["-n", "-q", "-c", "3", "-i", "0.1", &row.right_address(Between::Bridge)]), PATIENCE)?
-            .success()?;
-        ensure!(packets(&row, expected)? >= before + 3, "{expected}");
-    }
-    row.weir("limit wa --off")?.success().map(drop)
 }
 
 fn filters_lead_where_they_say() -> Result<()> {

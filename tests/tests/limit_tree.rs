@@ -1,4 +1,4 @@
-//! `weir limit --classes` at its ends: the largest tree, one that somebody left half made, and leaves after floods.
+//! `weir limit --classes` at its ends: the largest tree, one that somebody left half made, leaves after floods, a filter for all.
 
 use std::fmt::Write as _;
 use std::io::{Read, Write as _};
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use weir_lab::clock::{now, wait_until};
-use weir_lab::process::{Process, Signal};
+use weir_lab::process::{Process, Signal, run};
 use weir_tests::classes::File;
 use weir_tests::limits::{Between, Row};
 use weir_tests::{at_length, harness, privileged, require_timing, weir_binary};
@@ -20,6 +20,7 @@ fn main() -> ExitCode {
         privileged!(the_largest_tree_is_loaded_and_leads_to_its_last_class),
         privileged!(a_tree_left_half_made_is_said_and_finished_or_removed),
         privileged!(after_floods_new_flows_have_leaves_of_their_own),
+        privileged!(a_filter_for_all_is_the_last_that_is_asked).together(),
     ])
 }
 
@@ -234,4 +235,33 @@ fn after_floods_new_flows_have_leaves_of_their_own() -> Result<()> {
         Ok(crowded()? == before)
     })?;
     row.lossless_limit("wa").map(drop)
+}
+
+/// A filter without conditions is for all packets: those behind it are never asked.
+fn a_filter_for_all_is_the_last_that_is_asked() -> Result<()> {
+    let classes = |filters: &str| {
+        let class =
+            |name: &str| format!("[[class]]\nname = \"{name}\"\nrate = \"1mbit\"\nceil = \"10mbit\"\n");
+        format!("{}{}{filters}", class("all"), class("ping"))
+    };
+    let row = Row::new(Between::Bridge)?;
+    let packets = |name: &str| -> Result<u64> {
+        let classes = row.limits("wa")?[0]["classes"].clone();
+        let class = classes.as_array().context("classes")?.iter().find(|class| class["name"] == name);
+        class.context("a class")?["delivered"].as_u64().context("no packets")
+    };
+    let (all, ping) =
+        ("[[filter]]\nclass = \"all\"\n", "[[filter]]\nprotocol = \"icmp\"\nclass = \"ping\"\n");
+    for (filters, expected) in
+        [(all.to_string(), "all"), (format!("{all}{ping}"), "all"), (format!("{ping}{all}"), "ping")]
+    {
+        let file = File::new(&classes(&filters))?;
+        row.weir(&format!("limit wa --rate 10mbit --classes {}", file.path()))?.success().context(filters)?;
+        let before = packets(expected)?;
+        let mut ping = row.left.command("ping");
+        run(ping.args(["-n", "-q", "-c", "3", "-i", "0.1", &row.right_address(Between::Bridge)]), PATIENCE)?
+            .success()?;
+        ensure!(packets(expected)? >= before + 3, "{expected}");
+    }
+    row.weir("limit wa --off")?.success().map(drop)
 }

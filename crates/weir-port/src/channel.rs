@@ -116,11 +116,12 @@ impl Channel {
                 next = libc::CMSG_NXTHDR(&message, next);
             }
         }
-        if message.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0 {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidData,
-                "a message was too long, or its descriptors too many",
-            ));
+        if message.msg_flags & libc::MSG_TRUNC != 0 {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "a message was too long"));
+        }
+        if message.msg_flags & libc::MSG_CTRUNC != 0 {
+            // There is room for as many descriptors as a message of ours has: this process may open no more.
+            return Err(io::Error::from_raw_os_error(libc::EMFILE));
         }
         if length == 0 {
             return Ok(None);

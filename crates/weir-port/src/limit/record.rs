@@ -4,9 +4,14 @@ use serde::{Deserialize, Serialize};
 use weir_core::limit::shared::Shared;
 use weir_core::limit::{HtbTree, QueueParameters};
 use weir_core::rate::Rate;
+use weir_core::units::{size_text, time_text};
 
 use super::classify::Filters;
-use super::steering;
+use super::{Asked, NetnsInterface, steering, unsuitable};
+use crate::error::PortError;
+
+/// The longest burst that HTB keeps, in time at the rate: 2^32 of its ticks of 64 ns, in whole seconds.
+const BURST_NS_MAX: u64 = 274_000_000_000;
 
 /// The rate of a class that goes, the least that HTB takes: so its own rate is free for classes that stay.
 const GOING_BITS_PER_S: u64 = 8;
@@ -156,4 +161,51 @@ impl ClassRecord {
             is_leaf: self.is_leaf,
         })
     }
+}
+
+/// The record of a limit that is asked for, which is not made yet.
+///
+/// # Errors
+/// If it has no rate, or a burst that the kernel's queue cannot keep.
+pub(super) fn wanted(
+    place: &NetnsInterface,
+    asked: &Asked,
+    before: Option<&Record>,
+    burst_default: impl Fn(Rate) -> u64,
+) -> Result<Record, PortError> {
+    let rate_before = before.and_then(|before| Rate::from_bits_per_s(before.rate_bits_per_s));
+    let rate = asked.rate.or(rate_before);
+    let rate = rate.ok_or_else(|| unsuitable(place, "has no limit yet: give its rate"))?;
+    // A burst that was not asked for follows the rate.
+    let burst_kept = before
+        .filter(|before| rate_before.is_some_and(|rate| before.burst_bytes != burst_default(rate)))
+        .map(|before| before.burst_bytes);
+    let burst_max = rate.bytes_in(BURST_NS_MAX);
+    if let Some(burst_bytes) = asked.burst_bytes.filter(|burst_bytes| *burst_bytes > burst_max) {
+        let why = format!(
+            "has no burst of {}: the kernel's queue keeps {} at most, which {rate} takes {} for",
+            size_text(burst_bytes),
+            size_text(burst_max),
+            time_text(BURST_NS_MAX)
+        );
+        return Err(unsuitable(place, &why));
+    }
+    let burst_kept = burst_kept.map(|burst_bytes| burst_bytes.min(burst_max));
+    Ok(Record {
+        name: asked.name.clone(),
+        direction: asked.direction,
+        rate_bits_per_s: rate.bits_per_s(),
+        burst_bytes: asked.burst_bytes.or(burst_kept).unwrap_or_else(|| burst_default(rate)),
+        packet_bytes_max: place.link.gso_bytes_max.max(place.link.mtu_bytes + 18),
+        stage: LimitStage::Making,
+        steering_before: before.map(|before| before.steering_before.clone()).unwrap_or_default(),
+        steered_behind: before.map(|before| before.steered_behind.clone()).unwrap_or_default(),
+        sees_arrivals: before.is_some_and(|before| before.sees_arrivals),
+        keeps_note: before.is_some_and(|before| before.keeps_note),
+        made_clsact: before.is_some_and(|before| before.made_clsact),
+        lost_when_set: before.map_or(0, |before| before.lost_when_set),
+        refused_when_set: before.map_or(0, |before| before.refused_when_set),
+        classes: before.map(|before| before.classes.clone()).unwrap_or_default(),
+        filters: before.map(|before| before.filters.clone()).unwrap_or_default(),
+    })
 }

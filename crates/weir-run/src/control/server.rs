@@ -92,7 +92,7 @@ impl Control {
         Ok(Control { listener, path })
     }
 
-    /// Listens under the first of [`names_from`] that nothing is up as, and that is not `is_used` otherwise.
+    /// Listens under a name that is free ([`free_name`]).
     ///
     /// # Errors
     /// If there is no listening.

@@ -67,7 +67,8 @@ Good to know:
   and counts what they drop. If it was a router before, it stays one. Who makes
   it one while CMD runs finds it shut until the last run has ended. A firewall
   of this host that drops forwarded packets, such as that of Docker, drops
-  CMD's too.
+  CMD's too. A limit on the way out that is below --rate, as of a container
+  that this is, drops what is beyond it: there it has no sender to hold.
   When CMD has ended, weir waits until what it sent has left: packets that are
   held, and TCP connections it closed. Ctrl-C, TERM or HUP ends that wait; so
   does a child of CMD that goes on sending, after twice the time that what

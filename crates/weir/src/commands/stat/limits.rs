@@ -19,6 +19,9 @@ use weir_run::stats::PlaceStats;
 
 use crate::human;
 
+/// The longest wait that the stamp of a packet tells, with a margin: longer ones look shorter (`weir-core/limit/stamp.rs`).
+const STAMPED_NS_MAX: u64 = 8_000_000_000;
+
 /// The limits of the machine.
 pub fn read() -> Result<Vec<LimitInPlace>, String> {
     // Others may not ask what program a queue has.
@@ -279,9 +282,11 @@ pub fn render(seen: &LimitInPlace) -> String {
         human::count(seen.counts.marked),
     );
     if let (Some(arrivals), Some(bypassed)) = (seen.arrivals, bypassed) {
+        // A packet's stamp tells waits up to this.
+        let or_more = if arrivals.delay_ns_max >= STAMPED_NS_MAX { " or more" } else { "" };
         let _ = writeln!(
             text,
-            "  held for {}, the last packet for {}, the longest for {}; {bypassed} left past the queue",
+            "  held for {}, the last packet for {}, the longest for {}{or_more}; {bypassed} left past the queue",
             human::duration(arrivals.held_ns),
             human::duration(arrivals.delay_ns),
             human::duration(arrivals.delay_ns_max),
