@@ -242,7 +242,7 @@ fn a_filter_for_all_is_the_last_that_is_asked() -> Result<()> {
     let classes = |filters: &str| {
         let class =
             |name: &str| format!("[[class]]\nname = \"{name}\"\nrate = \"1mbit\"\nceil = \"10mbit\"\n");
-        format!("{}{}{filters}", class("all"), class("ping"))
+        format!("default = \"free\"\n{}{}{filters}", class("all"), class("ping"))
     };
     let row = Row::new(Between::Bridge)?;
     let packets = |name: &str| -> Result<u64> {
