@@ -14,7 +14,7 @@
 //!
 //! Source: RFC 4303 sections 2 and 3, RFC 3948 section 2 (UDP; over IPv6 with a checksum, RFC 8200 section 8.1).
 //!
-//! Limits: ESP in fragments is refused, and so are fragments in transport mode. After a change of addresses in transport mode (NAT) the
+//! Limits: ESP in fragments is refused, unless it was put together ([`crate::reassembly`]), and so are fragments in transport mode. After a change of addresses in transport mode (NAT) the
 //! checksum inside is not corrected (RFC 3948 section 3.1.2); the receiver has to ignore it. No traffic-flow padding is made.
 
 use smoltcp::wire::{IpAddress, Ipv6Packet, UdpPacket};

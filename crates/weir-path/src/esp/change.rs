@@ -30,16 +30,19 @@ impl Esp {
         now_ns: u64,
     ) {
         let mut before = std::mem::take(&mut self.associations);
-        let known: Vec<_> =
-            before.iter().map(|running| (running.plan.ends(), running.path_mtu, running.peer)).collect();
+        let known: Vec<_> = before
+            .iter()
+            .map(|running| (running.plan.ends(), running.plan.udp_ports, running.path_mtu, running.peer))
+            .collect();
         for (plan, key) in associations {
             let association = match key {
                 Some(key) => {
                     self.begun += 1;
                     let mut running = RunningAssociation::new(plan, key, self.begun, now_ns);
                     // A new key goes the way that the one before went.
-                    let same = known.iter().find(|(ends, ..)| *ends == running.plan.ends());
-                    if let Some(&(_, path_mtu, peer)) = same {
+                    let way = (running.plan.ends(), running.plan.udp_ports);
+                    let same = known.iter().find(|&&(ends, udp_ports, ..)| (ends, udp_ports) == way);
+                    if let Some(&(.., path_mtu, peer)) = same {
                         peer.into_iter().for_each(|peer| running.send_to(peer));
                         running.path_mtu = path_mtu;
                     }
