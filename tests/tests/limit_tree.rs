@@ -20,7 +20,7 @@ fn main() -> ExitCode {
         privileged!(the_largest_tree_is_loaded_and_leads_to_its_last_class),
         privileged!(a_tree_left_half_made_is_said_and_finished_or_removed),
         privileged!(after_floods_new_flows_have_leaves_of_their_own),
-        privileged!(a_filter_for_all_is_the_last_that_is_asked).together(),
+        privileged!(a_filter_for_all_is_the_last_that_is_asked),
     ])
 }
 
