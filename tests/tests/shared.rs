@@ -69,10 +69,12 @@ fn at(address: &str, port: u16) -> Result<SocketAddr> {
 }
 
 fn ping(pair: &Pair, address: &str, count: u32) -> Result<()> {
-    let mut ping = pair.left.command("ping");
-    ping.args(["-n", "-q", "-i", "0.01", "-W", "5", "-c", &count.to_string(), address]);
-    let said = run(&mut ping, PATIENCE)?.success().context(address.to_string())?;
-    ensure!(said.said().contains(" 0% packet loss"), "{}", said.said());
+    // One at a time: ping waits for the last of several no longer than twice as long as the others took.
+    for _ in 0..count {
+        let mut ping = pair.left.command("ping");
+        ping.args(["-n", "-q", "-W", "5", "-c", "1", address]);
+        run(&mut ping, PATIENCE)?.success().context(address.to_string())?;
+    }
     Ok(())
 }
 
