@@ -412,6 +412,10 @@ fn two_of_one_name_and_two_of_one_port() -> Result<()> {
     let refused = run(command.arg("up").arg(&path), PATIENCE)?;
     std::fs::remove_file(&path)?;
     ensure!(refused.stderr.contains("p0") && refused.stderr.lines().count() == 1, "{}", refused.stderr);
+    // A name with a number behind it is another's.
+    let mut command = hosts.middle.command(weir_binary()?);
+    let other = run(command.arg("down").arg(format!("{}.2", up.name)), PATIENCE)?;
+    ensure!(!other.status.success() && other.stdout.is_empty(), "{}{}", other.stdout, other.stderr);
     up.check()?;
     // The topology that is up says no word of it.
     up.down()?;

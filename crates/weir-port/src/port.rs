@@ -19,6 +19,7 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
+use std::time::Duration;
 
 use weir_core::drops::Count;
 use weir_path::carrier::Carrier;
@@ -410,6 +411,19 @@ impl Drop for Port {
     }
 }
 
+/// Returns whether an interface loses this XDP program by itself, within a second: the kernel takes that of a killed process off after the
+/// process has ended.
+fn goes(link: &Link, program: u32) -> bool {
+    const LOOKS: u32 = 100;
+    const LOOK_AGAIN: Duration = Duration::from_millis(10);
+    (0..LOOKS).any(|look| {
+        if look > 0 {
+            std::thread::sleep(LOOK_AGAIN);
+        }
+        Link::by_index(link.ifindex).is_ok_and(|now| now.xdp_program != Some(program))
+    })
+}
+
 pub(crate) fn check_suitable(link: &Link, sender: &Link) -> Result<()> {
     let refuse = |why: String| Err(PortError::Unsuitable { name: link.name.clone(), why });
     if link.master.is_some() {
@@ -419,15 +433,20 @@ pub(crate) fn check_suitable(link: &Link, sender: &Link) -> Result<()> {
         ));
     }
     if let Some(program) = link.xdp_program {
-        return refuse(match holder::of_program(program) {
+        match holder::of_program(program) {
             Some((pid, line)) => {
-                format!("is in use by process {pid} (`{line}`), whose XDP program it has: stop that first")
+                return refuse(format!(
+                    "is in use by process {pid} (`{line}`), whose XDP program it has: stop that first"
+                ));
             }
-            None => format!(
-                "has XDP program {program}, which no process holds: `ip link set {} xdp off` takes it off",
-                link.name
-            ),
-        });
+            None if goes(link, program) => {}
+            None => {
+                return refuse(format!(
+                    "has XDP program {program}, which no process holds: `ip link set {} xdp off` takes it off",
+                    link.name
+                ));
+            }
+        }
     }
     for end in [link, sender] {
         let other = if std::ptr::eq(end, sender) {

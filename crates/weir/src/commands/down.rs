@@ -71,9 +71,9 @@ pub fn run(arguments: &DownArguments) -> Outcome {
     })
 }
 
-/// The name that an argument is, if it is no path of a file by its looks.
+/// The name that an argument is, if it is no path of a file by its looks. The second of a name has a number behind it, as in `office.2`.
 fn name_alone(file: &Path) -> Option<&str> {
-    file.to_str().filter(|text| !text.contains(['/', '.']))
+    file.to_str().filter(|text| !text.contains('/') && !text.ends_with(".toml"))
 }
 
 fn require_root() -> Result<(), Failure> {
@@ -83,10 +83,14 @@ fn require_root() -> Result<(), Failure> {
     }
 }
 
-/// The name of a file that cannot be read, or is wrong: the one that it still says, or its own.
+/// The name of a file that cannot be read, or is wrong: the one that it still says, or its own. An argument that is a name is that name.
 fn called(file: &Path) -> String {
     let text = text::read_file(file).unwrap_or_default();
-    name_of(&text).unwrap_or_else(|| file.file_stem().unwrap_or_default().to_string_lossy().into_owned())
+    let own = || match name_alone(file) {
+        Some(name) if !file.exists() => name.to_string(),
+        _ => file.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
+    };
+    name_of(&text).unwrap_or_else(own)
 }
 
 /// Ends the topology of a file, and removes its limits.
