@@ -12,7 +12,7 @@
 
 use weir_core::drops::DropReason;
 
-use crate::ip::{IPV4_LEN, IPV6_LEN, IpFamily, IpHeaders, number};
+use crate::ip::{FRAGMENT_HEADER_LEN, IPV4_LEN, IPV6_LEN, IpFamily, IpHeaders, number};
 
 /// The length of the header of an ICMP error.
 pub(crate) const ICMP_LEN: usize = 8;
@@ -21,7 +21,6 @@ const V4_ERRORS: [u8; 5] = [3, 4, 5, 11, 12];
 /// The first message of ICMPv6 that is none.
 const V6_NO_ERROR: u8 = 128;
 const FRAGMENT_OFFSET: u16 = 0x1fff;
-const FRAGMENT_LEN: usize = 8;
 
 /// A quoted packet: its first bytes, a whole header among them.
 #[derive(Clone, Copy, Debug)]
@@ -96,8 +95,9 @@ fn v6_headers(packet: &[u8]) -> Option<(u8, usize, bool)> {
         };
         let &[after, words, high, low] = packet.get(end..)?.first_chunk::<4>()?;
         if is_fragment && u16::from_be_bytes([high, low]) >> 3 != 0 {
-            return Some((after, end + FRAGMENT_LEN, true));
+            return Some((after, end + FRAGMENT_HEADER_LEN, true));
         }
-        (next, end) = (after, end + if is_fragment { FRAGMENT_LEN } else { 8 * (usize::from(words) + 1) });
+        (next, end) =
+            (after, end + if is_fragment { FRAGMENT_HEADER_LEN } else { 8 * (usize::from(words) + 1) });
     }
 }

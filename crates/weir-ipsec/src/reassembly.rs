@@ -100,7 +100,7 @@ fn is_esp_in_udp(data: &[u8], udp_ports: &[u16]) -> bool {
     has_spi && udp_ports.contains(&u16::from_be_bytes([header[2], header[3]]))
 }
 
-/// What became of a fragment.
+/// The fate of a fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gathered {
     /// The fragment waits for others, or is refused.

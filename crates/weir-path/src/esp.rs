@@ -29,8 +29,8 @@
 //! leads to its other end.
 //!
 //! Owner: one worker. Source: RFC 4301 section 5, RFC 4303. Limits: the ports and stages that links join to an ESP without queues are one
-//! worker's; after a start the window is full up to the highest number that its mark says, so a
-//! packet that was received before is dropped, and one that was late too.
+//! worker's; after a start the window is full up to the highest number that its mark says, so a packet that was received before is
+//! dropped, and one that was late too.
 
 mod change;
 pub(crate) mod deferral;
@@ -356,12 +356,12 @@ impl Esp {
     ) -> Result<EspVerdict, DropReason> {
         let ip = &packet.bytes(memory)[LINK_LEN..];
         let headers = IpHeaders::read_all(ip)?;
-        if self.is_own_fragment(ip, &headers) {
-            return Ok(EspVerdict::Gather);
-        }
         if matches!(headers.next(), number::ESP | number::UDP)
             && self.is_own(destination_of(ip, headers.family()))
         {
+            if headers.is_fragment() {
+                return Ok(EspVerdict::Gather);
+            }
             match locate(ip, &headers, &self.udp_ports)? {
                 Arrival::Esp(located) => return self.open(packet, memory, (&headers, &located), now_ns),
                 Arrival::Keepalive => return Ok(EspVerdict::Consume),

@@ -279,8 +279,12 @@ fn sockets() -> Vec<PathBuf> {
 
 /// Returns whether nobody listens there; a wire that may not be asked is one that is up.
 fn has_gone(path: &Path) -> bool {
-    use io::ErrorKind::{ConnectionRefused, NotFound};
-    UnixStream::connect(path).is_err_and(|error| matches!(error.kind(), ConnectionRefused | NotFound))
+    UnixStream::connect(path).is_err_and(|error| is_of_nobody(&error))
+}
+
+/// Returns whether nobody listens where a connection failed so.
+fn is_of_nobody(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound)
 }
 
 /// The first of [`names_from`] that nothing is up as, and that is not `is_used` otherwise.
@@ -290,12 +294,12 @@ fn has_gone(path: &Path) -> bool {
 pub fn free_name(first: &str, is_used: impl Fn(&str) -> bool) -> io::Result<String> {
     for name in names_from(first).filter(|name| !is_used(name)) {
         match UnixStream::connect(Control::path_of(&name)) {
+            Err(error) if is_of_nobody(&error) => return Ok(name),
             Err(error)
                 if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM)) =>
             {
                 return Err(error);
             }
-            _ if has_gone(&Control::path_of(&name)) => return Ok(name),
             _ => {}
         }
     }

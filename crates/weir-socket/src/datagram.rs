@@ -211,7 +211,7 @@ pub(crate) fn payload_range(frame: &[u8]) -> std::ops::Range<usize> {
     ETHERNET_LEN + udp_at + UDP_LEN..ETHERNET_LEN + udp_at + len
 }
 
-/// What a packet brings to a socket.
+/// The news that a packet brings to a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arrived {
     /// A datagram.
@@ -222,7 +222,7 @@ pub(crate) enum Arrived {
     SoftError,
 }
 
-/// What a packet brings that a host has for a socket: a whole datagram, or an ICMP error.
+/// The news of a packet that a host has for a socket: a whole datagram, or an ICMP error.
 #[inline]
 pub(crate) fn arrived(frame: &[u8]) -> Arrived {
     let protocol = match frame.first_chunk::<{ ETHERNET_LEN + IPV4_LEN }>() {

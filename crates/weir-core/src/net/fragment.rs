@@ -89,6 +89,7 @@ impl<'a> Fragments<'a> {
         let (fixed, data) = ip.split_first_chunk::<IPV6_LEN>().ok_or(DropReason::Malformed)?;
         let left = data.get(..usize::from(u16::from_be_bytes([fixed[4], fixed[5]])));
         let left = left.ok_or(DropReason::Malformed)?;
+        // Hop-by-hop options, routing, fragment, destination options.
         if fixed[0] >> 4 != 6 || matches!(fixed[6], 0 | 43 | V6_FRAGMENT | 60) {
             return Err(DropReason::Malformed);
         }

@@ -10,7 +10,7 @@
 //! Owner: the stage. Limits: a packet that is longer than a frame is dropped as `too-long`.
 
 use weir_core::drops::DropReason;
-use weir_ipsec::ip::{IpHeaders, destination_of, number};
+use weir_ipsec::ip::IpHeaders;
 use weir_ipsec::reassembly::{Fragment, Gathered, join};
 use weir_ring::memory::FrameMemory;
 
@@ -19,14 +19,6 @@ use super::{Esp, EspVerdict, INSIDE};
 use crate::packet::PathPacket;
 
 impl Esp {
-    /// Returns whether a packet that came in outside may be a fragment of ESP for this gateway.
-    #[inline]
-    pub(super) fn is_own_fragment(&self, ip: &[u8], headers: &IpHeaders) -> bool {
-        headers.is_fragment()
-            && matches!(headers.next(), number::ESP | number::UDP)
-            && self.is_own(destination_of(ip, headers.family()))
-    }
-
     /// Takes a fragment; `out` has what became whole, or goes on in fragments. An error is about the fragment, which is put behind `out`.
     pub(crate) fn gather(
         &mut self,
@@ -58,8 +50,8 @@ impl Esp {
         })
     }
 
-    /// Lets a packet that is sealed be cut: takes DF off its outer header, which its fragments' checksums cover, or returns a number that its
-    /// fragments have in IPv6.
+    /// Lets a packet that is sealed be cut. Takes DF off an outer header of IPv4, whose checksum is computed anew for each fragment; returns the
+    /// identification of its fragments for one of IPv6.
     pub(crate) fn allow_fragments(&mut self, frame: &mut [u8]) -> Option<u32> {
         let ip = &mut frame[LINK_LEN..];
         if ip[0] >> 4 == 4 {
