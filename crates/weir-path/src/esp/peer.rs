@@ -48,17 +48,11 @@ impl Esp {
     /// Follows the peer of an inbound association to where a packet came from, if the packet was opened and its number is the highest.
     #[inline]
     pub(super) fn follow(&mut self, place: usize, came: Option<(Peer, u64)>, is_opened: bool) {
-        if let Some((peer, highest)) = came
-            && is_opened
-            && self.associations[place].highest() > highest
-            && self.associations[place].peer != Some(peer)
-        {
-            self.note_peer(place, peer);
-        }
-    }
-
-    fn note_peer(&mut self, place: usize, peer: Peer) {
+        let Some((peer, highest)) = came.filter(|_| is_opened) else { return };
         let inbound = &mut self.associations[place];
+        if inbound.highest() <= highest || inbound.peer == Some(peer) {
+            return;
+        }
         inbound.peer = Some(peer);
         let [source, destination] = inbound.plan.ends();
         for running in &mut self.associations {
