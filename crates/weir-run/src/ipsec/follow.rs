@@ -252,23 +252,10 @@ impl Follower {
                     continue;
                 }
             };
-            let others = || followed.iter().map(|(_, other)| other);
             let association = direction(state, &known, own).and_then(|is_inbound| {
                 let called = String::new();
                 let (mut plan, key) = state.association(called, is_inbound, &self.directory, &mut notes)?;
-                if let Some(other) =
-                    others().find(|other| other.key_file.is_some() && other.key_file == plan.key_file)
-                {
-                    return Err(format!(
-                        "{at}: it has the key of {}, and each needs one of its own",
-                        other.name
-                    ));
-                }
-                if let Some(other) =
-                    others().find(|other| is_inbound && other.is_inbound && other.spi == plan.spi)
-                {
-                    return Err(format!("{at}: {} comes in by this SPI too", other.name));
-                }
+                state.require_own(&plan, followed.iter().map(|(_, other)| other))?;
                 plan.name = name.get_or_insert_with(|| call(&plan, running, &mut taken)).clone();
                 match refused {
                     Some(why) => Err(format!("{at}: {why}")),

@@ -59,6 +59,7 @@ pub fn read(text: &str, directory: &Path, own: &[IpAddr]) -> Result<Import, Stri
             name.push('x');
         }
         let (association, key) = state.association(name, is_inbound, directory, &mut notes)?;
+        state.require_own(&association, associations.iter())?;
         associations.push(association);
         keys.extend(key);
     }

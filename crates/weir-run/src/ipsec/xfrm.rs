@@ -24,7 +24,7 @@ use weir_path::esp::plan::{AssociationPlan, PolicyPlan, PolicyVerb};
 use zeroize::Zeroizing;
 
 use super::new_key::NewKey;
-use crate::topology::associations::WINDOW_DEFAULT;
+use crate::topology::associations::{SPI_MIN, WINDOW_DEFAULT};
 
 /// An association of the kernel.
 pub(super) struct XfrmState {
@@ -138,6 +138,12 @@ impl XfrmState {
                 self.sealed_at, self.sealed, self.spi
             ));
         }
+        if self.spi < SPI_MIN {
+            return Err(format!(
+                "{}: SPI {:#x} is reserved: an SPI is at least {SPI_MIN:#x}",
+                self.at, self.spi
+            ));
+        }
         let (algorithm, key_at, digits) = self.algorithm()?;
         let key = match algorithm.key_len() {
             0 => None,
@@ -177,6 +183,29 @@ impl XfrmState {
             lifetime: self.lifetime,
         };
         Ok((plan, key))
+    }
+
+    /// Checks its plan beside others: an SPI leads to one inbound association, and each has a key of its own.
+    ///
+    /// # Errors
+    /// If it cannot be beside one of them, with the reason.
+    pub(super) fn require_own<'a>(
+        &self,
+        plan: &AssociationPlan,
+        mut others: impl Iterator<Item = &'a AssociationPlan> + Clone,
+    ) -> Result<(), String> {
+        let is_same_key =
+            |other: &&AssociationPlan| other.key_file.is_some() && other.key_file == plan.key_file;
+        if let Some(other) = others.clone().find(is_same_key) {
+            return Err(format!(
+                "{}: it has the key of {}, and each needs one of its own",
+                self.at, other.name
+            ));
+        }
+        match others.find(|other| plan.is_inbound && other.is_inbound && other.spi == plan.spi) {
+            Some(other) => Err(format!("{}: {} comes in by this SPI too", self.at, other.name)),
+            None => Ok(()),
+        }
     }
 
     /// Its algorithm, where its key was found, and that one's digits.

@@ -30,7 +30,7 @@ pub(crate) const WINDOW_DEFAULT: u32 = 64;
 /// The word for no keepalives.
 pub(super) const KEEPALIVE_OFF: &str = "off";
 /// The first SPI that is not reserved.
-const SPI_MIN: u32 = 256;
+pub(crate) const SPI_MIN: u32 = 256;
 /// The least MTU outside, in bytes: the datagram that every IPv4 host accepts (RFC 791 section 3.1).
 const MTU_MIN: i64 = 576;
 const MTU_MAX: i64 = 9000;

@@ -233,6 +233,8 @@ fn what_cannot_be_taken_over_is_refused_with_its_line() {
             "line 20: the line behind this tmpl is missing: the text is cut off",
         ),
         ("0x00001001", "0x100001001", "", "line 2: spi 0x100001001 is no such number"),
+        ("0x00001001", "0x000000ff", "", "line 1: SPI 0xff is reserved"),
+        (OTHER, KEY, "", "it has the key of "),
     ] {
         let text = printed().replacen(from, to, 1);
         assert_ne!(text, printed(), "{from}");
