@@ -168,6 +168,13 @@ impl AssociationNumbers {
 }
 
 impl AssociationPlan {
+    /// Returns whether the security parameter index, which is to lead to one association, leads to another too.
+    pub fn shares_spi_with(&self, other: &AssociationPlan) -> bool {
+        self.spi == other.spi
+            && self.is_inbound == other.is_inbound
+            && (self.is_inbound || self.destination == other.destination)
+    }
+
     /// The addresses that its packets come from and go to.
     pub fn ends(&self) -> [IpAddr; 2] {
         [self.source, self.destination]

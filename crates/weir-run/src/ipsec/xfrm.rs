@@ -185,7 +185,7 @@ impl XfrmState {
         Ok((plan, key))
     }
 
-    /// Checks its plan beside others: an SPI leads to one inbound association, and each has a key of its own.
+    /// Checks its plan beside others: an SPI leads to one association, and each has a key of its own.
     ///
     /// # Errors
     /// If it cannot be beside one of them, with the reason.
@@ -202,8 +202,8 @@ impl XfrmState {
                 self.at, other.name
             ));
         }
-        match others.find(|other| plan.is_inbound && other.is_inbound && other.spi == plan.spi) {
-            Some(other) => Err(format!("{}: {} comes in by this SPI too", self.at, other.name)),
+        match others.find(|other| plan.shares_spi_with(other)) {
+            Some(other) => Err(format!("{}: {} has this SPI too", self.at, other.name)),
             None => Ok(()),
         }
     }

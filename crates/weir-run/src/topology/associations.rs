@@ -70,12 +70,8 @@ impl TopologyReader<'_> {
             let esp = self.esp_of(file, table.esp.as_ref(), table.name.span());
             let (Some(plan), Some(association)) = (esp, self.association(table)) else { continue };
             self.check_own_end(table, &association, &plans[plan].addresses);
-            let is_taken = |other: &&AssociationPlan| {
-                other.is_inbound == association.is_inbound
-                    && other.spi == association.spi
-                    && (association.is_inbound || other.destination == association.destination)
-            };
-            if let Some(other) = plans[plan].associations.iter().find(is_taken) {
+            let others = &plans[plan].associations;
+            if let Some(other) = others.iter().find(|other| association.shares_spi_with(other)) {
                 let how = if association.is_inbound { "comes in" } else { "goes to this address" };
                 let why = format!("\"{}\" {how} by this SPI too: give one of the two another", other.name);
                 self.tell(table.spi.span(), why);

@@ -234,7 +234,7 @@ fn what_cannot_be_taken_over_is_refused_with_its_line() {
         ),
         ("0x00001001", "0x100001001", "", "line 2: spi 0x100001001 is no such number"),
         ("0x00001001", "0x000000ff", "", "line 1: SPI 0xff is reserved"),
-        (OTHER, KEY, "", "it has the key of "),
+        (OTHER, KEY, "", "line 9: it has the key of out-00001001"),
     ] {
         let text = printed().replacen(from, to, 1);
         assert_ne!(text, printed(), "{from}");
@@ -242,6 +242,9 @@ fn what_cannot_be_taken_over_is_refused_with_its_line() {
         let why = refused(&text, &own);
         assert!(why.contains(expected), "{from} -> {to}: {why}");
     }
+    let again = printed().replacen("src 192.0.2.1 dst 192.0.2.2", "src 192.0.2.3 dst 192.0.2.1", 1);
+    let again = again.replacen("0x00001001", "0x00002001", 1);
+    assert_eq!(refused(&again, &["192.0.2.1"]), "line 9: in-00002001 has this SPI too");
     let states: String = printed().split("src 10.1.0.0").next().unwrap().into();
     assert!(refused(&states, &[]).contains("name this gateway's own addresses by --own"));
     assert!(!refused(&states, &[]).contains("192.0.2"), "no address is guessed");
