@@ -255,7 +255,7 @@ impl Inbound {
     /// The associated data that a packet of this association is to prove, if its number may be received now.
     #[inline]
     pub fn admit(&self, located: &Located, now_ns: u64) -> Result<Associated, DropReason> {
-        if located.spi != self.common.spi || located.udp != self.common.encapsulation.udp.is_some() {
+        if located.spi != self.common.spi || located.is_in_udp() != self.common.encapsulation.udp.is_some() {
             return Err(DropReason::EspNoAssociation);
         }
         self.common.check_age(now_ns)?;

@@ -137,14 +137,18 @@ pub fn wrap(
     }
     room.grow(front, trailer_len + algorithm.icv_len())?;
     let packet = room.packet_mut();
-    packet.copy_within(front..front + clear, 0);
+    if clear > 0 {
+        packet.copy_within(front..front + clear, 0);
+    }
     let before = outer_len + clear;
 
     let esp_at = before + udp_len;
     let sealed = &mut packet[esp_at..][..esp_len + payload_len + trailer_len];
     sealed[..4].copy_from_slice(&associated.spi.to_be_bytes());
     sealed[4..8].copy_from_slice(&(associated.sequence as u32).to_be_bytes());
-    sealed[8..esp_len].copy_from_slice(&associated.sequence.to_be_bytes()[..algorithm.iv_len()]);
+    if let Some(iv) = sealed[HEADER_LEN..esp_len].first_chunk_mut() {
+        *iv = associated.sequence.to_be_bytes();
+    }
     trailer::write(&mut sealed[esp_len + payload_len..], next);
 
     let protocol = if udp_len == 0 { number::ESP } else { number::UDP };
@@ -229,8 +233,6 @@ pub struct Located {
     pub spi: u32,
     /// The lower half of the sequence number.
     pub sequence_low: u32,
-    /// True if it is in UDP.
-    pub udp: bool,
     headers: IpHeaders,
     esp_at: u32,
     /// The end of ESP; bytes with which a link filled the packet up may stand behind it.
@@ -238,13 +240,10 @@ pub struct Located {
 }
 
 /// Finds ESP in an IP packet with these headers, all of them. Datagrams to `udp_ports` may carry it.
-#[inline(always)]
 pub fn locate(packet: &[u8], headers: &IpHeaders, udp_ports: &[u16]) -> Result<Arrival, DropReason> {
-    let headers = *headers;
     match headers.next() {
-        number::ESP if headers.is_fragment() => Err(DropReason::EspFragment),
-        number::ESP => locate_at(packet, headers, headers.end(), headers.packet_len()),
-        number::UDP => locate_in_udp(packet, headers, udp_ports),
+        number::ESP => Located::behind(packet, headers).map(Arrival::Esp),
+        number::UDP => locate_in_udp(packet, *headers, udp_ports),
         _ => Ok(Arrival::Other),
     }
 }
@@ -265,24 +264,9 @@ fn locate_in_udp(packet: &[u8], headers: IpHeaders, ports: &[u16]) -> Result<Arr
         [0, 0, 0, 0, ..] => Ok(Arrival::Ike),
         _ => {
             let at = headers.end() + UDP_LEN;
-            locate_at(packet, headers, at, at + data.len())
+            Located::at(packet, headers, at, at + data.len()).map(Arrival::Esp)
         }
     }
-}
-
-#[inline(always)]
-fn locate_at(packet: &[u8], headers: IpHeaders, esp_at: usize, end: usize) -> Result<Arrival, DropReason> {
-    let esp = packet.get(esp_at..end).and_then(<[u8]>::first_chunk::<HEADER_LEN>);
-    let &[s0, s1, s2, s3, n0, n1, n2, n3] = esp.ok_or(DropReason::EspTruncated)?;
-    Ok(Arrival::Esp(Located {
-        spi: u32::from_be_bytes([s0, s1, s2, s3]),
-        sequence_low: u32::from_be_bytes([n0, n1, n2, n3]),
-        udp: esp_at != headers.end(),
-        headers,
-        // Offsets are no larger than 16 bits and a header say.
-        esp_at: esp_at as u32,
-        end: end as u32,
-    }))
 }
 
 /// A packet that is verified and decrypted, but still in its wrapping.
@@ -295,6 +279,35 @@ pub struct Verified {
 }
 
 impl Located {
+    /// The ESP behind the headers of a packet, all of them, which say that it is there.
+    #[inline(always)]
+    pub fn behind(packet: &[u8], headers: &IpHeaders) -> Result<Located, DropReason> {
+        if headers.is_fragment() {
+            return Err(DropReason::EspFragment);
+        }
+        Located::at(packet, *headers, headers.end(), headers.packet_len())
+    }
+
+    #[inline(always)]
+    fn at(packet: &[u8], headers: IpHeaders, esp_at: usize, end: usize) -> Result<Located, DropReason> {
+        let esp = packet.get(esp_at..end).and_then(<[u8]>::first_chunk::<HEADER_LEN>);
+        let &[s0, s1, s2, s3, n0, n1, n2, n3] = esp.ok_or(DropReason::EspTruncated)?;
+        Ok(Located {
+            spi: u32::from_be_bytes([s0, s1, s2, s3]),
+            sequence_low: u32::from_be_bytes([n0, n1, n2, n3]),
+            headers,
+            // Offsets are no larger than 16 bits and a header say.
+            esp_at: esp_at as u32,
+            end: end as u32,
+        })
+    }
+
+    /// Returns whether it is in UDP.
+    #[inline]
+    pub fn is_in_udp(&self) -> bool {
+        self.esp_at() != self.headers.end()
+    }
+
     /// The offset at which ESP begins.
     #[inline]
     pub fn esp_at(&self) -> usize {

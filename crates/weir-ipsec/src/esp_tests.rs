@@ -215,7 +215,7 @@ fn keepalives_and_ike_are_told_from_esp() {
     assert_eq!(at(&datagram(UDP_PORT, &[0, 0, 0, 0, 9, 9, 9, 9, 9])), Ok(Arrival::Ike));
     assert_eq!(at(&datagram(500, &[1; 40])), Ok(Arrival::Other));
     assert_eq!(at(&datagram(UDP_PORT, &[1; 7])), Err(DropReason::EspTruncated));
-    assert!(matches!(at(&datagram(UDP_PORT, &[1; 8])), Ok(Arrival::Esp(Located { udp: true, .. }))));
+    assert!(matches!(at(&datagram(UDP_PORT, &[1; 8])), Ok(Arrival::Esp(located)) if located.is_in_udp()));
     assert_eq!(find(&datagram(UDP_PORT, &[1; 8]), None), Ok(Arrival::Other), "nobody asked for it");
     let mut longer = datagram(UDP_PORT, &[1; 8]);
     longer[25] = 60;

@@ -120,7 +120,7 @@ impl Policies {
     #[inline]
     pub fn outbound(&self, packet: &[u8], headers: &IpHeaders) -> Result<PolicyAction, DropReason> {
         if let Some(quoted) = Quoted::of(packet, headers)?
-            && let action @ PolicyAction::Protect(_) = self.action(&Selected::answering(&quoted))?
+            && let action @ PolicyAction::Protect(_) = self.answering(&quoted)?
         {
             return Ok(action);
         }
@@ -137,7 +137,14 @@ impl Policies {
         selected.and_then(|selected| self.action(&Selected { ports: None, ..selected })).is_ok()
     }
 
-    #[inline]
+    /// The action on the packets that answer a quoted one.
+    #[cold]
+    fn answering(&self, quoted: &Quoted) -> Result<PolicyAction, DropReason> {
+        self.action(&Selected::answering(quoted))
+    }
+
+    // The fields of a packet stay in registers: written out in halves, they would be waited for.
+    #[inline(always)]
     fn action(&self, selected: &Selected) -> Result<PolicyAction, DropReason> {
         for policy in &self.list {
             match policy.selector.matches(selected) {

@@ -21,15 +21,16 @@ pub fn len(payload_len: usize) -> usize {
     (payload_len + LEN_MIN).next_multiple_of(ALIGNMENT) - payload_len
 }
 
-/// Fills the whole slice with a trailer.
+/// Fills the slice, which is as long as [`len`] says, with a trailer.
 #[inline]
 pub fn write(trailer: &mut [u8], next: u8) {
-    let pad_len = trailer.len() - LEN_MIN;
-    for (index, byte) in trailer.iter_mut().take(pad_len).enumerate() {
-        *byte = index as u8 + 1;
+    match trailer {
+        [a, b] => [*a, *b] = [0, next],
+        [a, b, c] => [*a, *b, *c] = [1, 1, next],
+        [a, b, c, d] => [*a, *b, *c, *d] = [1, 2, 2, next],
+        [a, b, c, d, e] => [*a, *b, *c, *d, *e] = [1, 2, 3, 3, next],
+        _ => unreachable!("a trailer is as long as `len` says"),
     }
-    trailer[pad_len] = pad_len as u8;
-    trailer[pad_len + 1] = next;
 }
 
 /// The fields of a trailer.

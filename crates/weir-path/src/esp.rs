@@ -362,6 +362,11 @@ impl Esp {
             if headers.is_fragment() {
                 return Ok(EspVerdict::Gather);
             }
+            // The usual case goes a way of its own: what comes in one of several kinds is written out and read back.
+            if headers.next() == number::ESP {
+                let located = Located::behind(ip, &headers)?;
+                return self.open(packet, memory, (&headers, &located), now_ns);
+            }
             match locate(ip, &headers, &self.udp_ports)? {
                 Arrival::Esp(located) => return self.open(packet, memory, (&headers, &located), now_ns),
                 Arrival::Keepalive => return Ok(EspVerdict::Consume),

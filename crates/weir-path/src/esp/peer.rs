@@ -25,7 +25,7 @@ pub(super) struct Peer {
 impl Peer {
     /// The source of a packet with ESP in UDP, which has these headers; none of other ESP.
     pub(super) fn of(ip: &[u8], headers: &IpHeaders, located: &Located) -> Option<Peer> {
-        if !located.udp {
+        if !located.is_in_udp() {
             return None;
         }
         let udp = ip.get(located.esp_at().checked_sub(UDP_LEN)?..)?;
