@@ -1,7 +1,7 @@
 //! The record of a limit in place, kept in its own memory: what was asked for, and what to put back.
 
 use serde::{Deserialize, Serialize};
-use weir_core::limit::shared::Shared;
+use weir_core::limit::shared::{FREE_BASE, Shared};
 use weir_core::limit::{HtbTree, QueueParameters};
 use weir_core::rate::Rate;
 use weir_core::units::{size_text, time_text};
@@ -143,9 +143,11 @@ impl Record {
 }
 
 impl ClassRecord {
-    /// This class once no filter leads to it: until it is empty it is promised next to nothing, and borrows before others.
+    /// This class once no filter leads to it: until it is empty it is promised next to nothing, and borrows before others. The class of
+    /// packets that pass all limits has nobody to borrow from, and keeps its rate.
     pub fn going(&self) -> ClassRecord {
-        ClassRecord { rate_bits_per_s: GOING_BITS_PER_S, priority: 0, is_going: true, ..self.clone() }
+        let rate_bits_per_s = if self.base == FREE_BASE { self.rate_bits_per_s } else { GOING_BITS_PER_S };
+        ClassRecord { rate_bits_per_s, priority: 0, is_going: true, ..self.clone() }
     }
 
     /// The class in the form of the plan; `None` for a rate of 0.

@@ -407,6 +407,17 @@ mod tests {
     }
 
     #[test]
+    fn packets_that_passed_freely_leave_as_they_came() {
+        let mut asked_before = asked(&["a"]);
+        asked_before.classifier = Classifier::new(Vec::new(), Target::Free).unwrap();
+        let before = record(&Shape::new(&asked_before, None).unwrap());
+        let shape = Shape::new(&asked(&["a"]), Some(&before)).unwrap();
+        let going = shape.classes.iter().find(|class| class.base == FREE_BASE).unwrap();
+        assert_eq!((going.is_going, going.rate_bits_per_s), (true, free().rate_bits_per_s));
+        record(&shape).plan().unwrap();
+    }
+
+    #[test]
     fn what_a_limit_has_can_be_asked_for_again() {
         let before = record(&Shape::new(&asked(&["a", "b"]), None).unwrap());
         let again = Shape::new(&classes_of(&before), Some(&before)).unwrap();
