@@ -123,6 +123,11 @@ impl PreparedPort {
         Ok(PreparedPort { redirect, ownership, sockets, pollers, poll_budget, borrower, shared })
     }
 
+    /// The number by which its sockets borrow frames.
+    pub fn borrower(&self) -> u16 {
+        self.borrower
+    }
+
     /// The interface and its other end.
     pub fn pair(&self) -> &Pair {
         self.ownership.pair()
@@ -131,7 +136,7 @@ impl PreparedPort {
     /// The port, with frames on offer.
     ///
     /// # Errors
-    /// If there are too few frames.
+    /// If there are too few frames; its sockets are closed then, and those that they borrowed can be recalled.
     pub fn finish(self, frames: &mut [Frames]) -> Result<Port> {
         let PreparedPort { redirect, ownership, sockets, pollers, poll_budget, borrower, shared } = self;
         let name = ownership.link().name.clone();

@@ -257,7 +257,11 @@ impl Datapath {
         warnings.extend(look_over::sealed(plan, &ends));
         let pairs = ports.iter().map(|port| port.as_ref().map(|port| port.pair().clone())).collect();
         let census = frames[0].pool.census();
-        let free = (census.shared + census.cached) / if has_stages { 2 } else { 1 };
+        // The ports that are not there yet will offer frames too, which the others may not hold until then.
+        let gone = there.iter().filter(|link| link.is_none()).count() as u64;
+        let reserved = gone * u64::from(queues_gone) * u64::from(poll_budget_max);
+        let free = (census.shared + census.cached).saturating_sub(reserved);
+        let free = free / if has_stages { 2 } else { 1 };
         let inner = under_way_max(&spread.plan, &spread.owners, *workers) + spread.queued_max();
         let free = free.saturating_sub(inner);
         let held_packets_max = held_packets_max(free, ports.len(), *workers)

@@ -85,8 +85,13 @@ impl Part {
     /// If there are too few frames, or the port is not missing.
     pub fn give_port(&mut self, index: usize, prepared: PreparedPort, now_ns: u64) -> Result<(), String> {
         let frames = std::slice::from_mut(self.path.frames_mut());
-        let port = prepared.finish(frames).map_err(|error| error.to_string())?;
-        let (borrower, bytes) = (port.borrower(), packet_bytes_max(port.sender()));
+        let borrower = prepared.borrower();
+        let port = prepared.finish(frames).map_err(|error| {
+            // Frames that were on offer until there were no more.
+            self.note_closed(borrower);
+            error.to_string()
+        })?;
+        let bytes = packet_bytes_max(port.sender());
         if let Err(port) = self.path.give_port(index, EitherPort::Kernel(Box::new(port)), now_ns) {
             drop(port);
             self.note_closed(borrower);
