@@ -29,6 +29,7 @@ fn main() -> ExitCode {
         privileged!(a_killed_guardian_ends_its_sink).together(),
         privileged!(after_both_were_killed_the_next_wire_mends),
         privileged!(after_both_were_killed_a_command_mends),
+        privileged!(a_mending_that_was_stopped_is_finished_by_the_next),
         privileged!(after_both_were_killed_stat_says_so_until_it_is_mended),
         privileged!(after_both_were_killed_every_interface_is_named),
         privileged!(after_both_of_a_sink_were_killed_its_interface_is_named),
@@ -196,6 +197,18 @@ fn after_both_were_killed_a_command_mends() -> Result<()> {
     ensure!(answers(&rig.left, &names(1, 2).v4), "the pair does not carry");
     let again = run(&mut rig.weir(&["mend", "wa", "wb"]), LIMIT)?.success()?;
     ensure!(again.stdout == "nothing was left behind\n", "it says: {}", again.stdout);
+    before.require_same(&rig)
+}
+
+/// The first mending was killed between two steps: the queue is removed, and the qdisc of before not put back.
+fn a_mending_that_was_stopped_is_finished_by_the_next() -> Result<()> {
+    let rig = Rig::new(1, 1)?;
+    rig.left.tc("qdisc replace dev veth0 root handle 7: pfifo limit 77")?;
+    let before = Before::look(&rig)?;
+    kill_both(&rig)?;
+    rig.left.tc("qdisc del dev veth0 root")?;
+    let done = run(&mut rig.weir(&["mend", "wa", "wb"]), LIMIT)?.success()?;
+    ensure!(done.stdout.contains("the qdisc of before put back"), "it says: {}", done.stdout);
     before.require_same(&rig)
 }
 

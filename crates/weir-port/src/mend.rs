@@ -50,8 +50,9 @@ pub fn pair(name: &str, say: &mut dyn FnMut(&str)) -> Result<Vec<String>> {
                 qdisc::remove(link.ifindex)?;
                 done.push(format!("{name}: the queue removed"));
             }
+            // Whoever removed the queue and was stopped then, or could not put back the other, has left the default of a new interface.
             if let Some(Some(saved)) = queue.before::<Option<qdisc::Saved>>()
-                && was_ours
+                && (was_ours || qdisc::is_default(link.ifindex)?)
             {
                 qdisc::restore(link.ifindex, &saved)?;
                 done.push(format!("{name}: the qdisc of before put back"));

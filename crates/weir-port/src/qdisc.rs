@@ -172,6 +172,15 @@ pub fn is_installed(ifindex: u32) -> Result<bool> {
     Ok(is_there)
 }
 
+/// Returns whether nobody chose a root qdisc for an interface of this thread's namespace.
+pub fn is_default(ifindex: u32) -> Result<bool> {
+    let mut is_chosen = false;
+    each_of(ifindex, |header, attributes| {
+        is_chosen |= header.parent == ROOT && header.handle != 0 && kind_of(attributes) != "noqueue";
+    })?;
+    Ok(!is_chosen)
+}
+
 impl Saved {
     /// Returns whether the kernel has told all that it takes to make the qdisc again.
     fn is_whole(&self) -> bool {
