@@ -41,6 +41,8 @@ pub struct TableWatch {
     table: NftTable,
     changes: OwnedFd,
     stop: Arc<OwnedFd>,
+    /// False until the first look: changes before the watch began are not told of.
+    has_looked: bool,
     has_failed: bool,
 }
 
@@ -60,7 +62,7 @@ impl TableWatch {
     pub fn new(host: NetNs, table: NftTable) -> Result<TableWatch> {
         let changes = host.run(|| monitor::listen(libc::NETLINK_NETFILTER, NFNLGRP_NFTABLES_MASK))?;
         let stop = sys::eventfd().doing(|| "making an event counter".into())?;
-        Ok(TableWatch { host, table, changes, stop: Arc::new(stop), has_failed: false })
+        Ok(TableWatch { host, table, changes, stop: Arc::new(stop), has_looked: false, has_failed: false })
     }
 
     /// The handle that stops this watch.
@@ -76,7 +78,10 @@ impl TableWatch {
     /// Waits for the next event of the table.
     pub fn wait(&mut self) -> TableEvent {
         loop {
-            let timeout_ns = self.has_failed.then_some(AGAIN_NS);
+            let timeout_ns = match std::mem::replace(&mut self.has_looked, true) {
+                true => self.has_failed.then_some(AGAIN_NS),
+                false => Some(0),
+            };
             let mut fds = [self.changes.as_raw_fd(), self.stop.as_raw_fd()].map(sys::poll_in);
             // An early return, whatever its reason, is seen in the next round.
             let _ = sys::poll_readable(&mut fds, timeout_ns);
