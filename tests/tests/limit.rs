@@ -25,6 +25,7 @@ fn main() -> ExitCode {
         privileged!(setting_costs_what_the_kernels_own_swap_costs),
         privileged!(forwarded_packets_are_dropped_by_rule_and_counted),
         privileged!(a_forwarded_flow_below_its_share_loses_nothing),
+        privileged!(forwarded_fragments_stay_in_order),
         privileged!(everything_comes_back),
         privileged!(what_is_taken_away_is_said_and_set_again),
         privileged!(a_priority_passes_nothing_by),
@@ -208,6 +209,23 @@ fn a_forwarded_flow_below_its_share_loses_nothing() -> Result<()> {
     ensure!(dropped > Some(1000), "the floods are not too much: {dropped:?} dropped");
     flood.finish(PATIENCE)?;
     ensure!(done.contains(" 0% packet loss"), "{done}");
+    Ok(())
+}
+
+/// Each datagram comes in three fragments, of which the later show no ports, and more come than may pass.
+fn forwarded_fragments_stay_in_order() -> Result<()> {
+    let row = Row::new(Between::Routes)?;
+    row.weir("limit wb --rate-back 50mbit")?.success()?;
+    // Not so many more that no datagram is whole.
+    row.weir("limit wa --rate 55mbit")?.success()?;
+    let to = row.right_address(Between::Routes);
+    let crowd = Crowd::start(&row.left, &row.right, &to, 4, 3000)?;
+    wait_until("fragments are dropped, and many datagrams are whole", PATIENCE, || {
+        let dropped = row.limits("wb")?[0]["dropped"]["passing-full"].as_u64();
+        Ok(dropped > Some(100) && crowd.received() > 1000)
+    })?;
+    let arrived = crowd.finish()?;
+    ensure!(arrived.reordered == 0, "{} of {} out of order", arrived.reordered, arrived.count);
     Ok(())
 }
 

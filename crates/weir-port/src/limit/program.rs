@@ -18,7 +18,8 @@
 //!
 //! Owner: the lock of the root queue, under which HTB asks its filters, so nothing here is atomic. A process writes only the
 //! clocks' rates. Limits: a device that is stopped from below for longer than `lateness` serves nothing, so a flow that
-//! paused then may change its leaf; it does so only if another took the old one.
+//! paused then may change its leaf; it does so only if another took the old one. Fragments show no ports: a flow without a socket that
+//! has whole datagrams and fragments has a slot for each of the two, and they keep no order between them.
 //!
 //! Source: kernel `net/sched/sch_htb.c:htb_classify`, `net/sched/cls_bpf.c`, `struct __sk_buff`.
 
@@ -262,18 +263,14 @@ fn hash_headers(asm: &mut Asm) {
     asm.jump(done);
 
     asm.place(ipv4);
-    let whole = asm.label();
     load_bytes(asm, 20, done);
     mix_in(asm, Width::Word, HEADER + 12);
     mix_in(asm, Width::Word, HEADER + 16);
     mix_in(asm, Width::Byte, HEADER + 9);
     asm.load(Width::Half, Reg::R1, Reg::R10, HEADER + 6);
-    // More fragments follow, or this is not the first.
+    // More fragments follow, or this is not the first: those of one flow stay together, whatever datagram they are of.
     asm.op_imm(Op::And, Reg::R1, i32::from(0x3fffu16.to_be()));
-    asm.jump_if(Cond::Eq, Reg::R1, 0, whole);
-    mix_in(asm, Width::Half, HEADER + 4);
-    asm.jump(done);
-    asm.place(whole);
+    asm.jump_if(Cond::Ne, Reg::R1, 0, done);
     asm.load(Width::Byte, Reg::R3, Reg::R10, HEADER + 9);
     asm.load(Width::Byte, Reg::R2, Reg::R10, HEADER);
     asm.op_imm(Op::And, Reg::R2, 0xf);
