@@ -21,11 +21,13 @@ programs=$!
 # Tests that cannot be built are told again, and counted, where they are run.
 cargo test --workspace --no-run "${kinds[@]}" --message-format json-render-diagnostics |
     sed -nE '/#weir-tests@.*"kind":\["test"\]/s/.*"executable":"([^"]+)".*/\1/p' >"$folder/files" || true
+status=0
+# All tests but those judge no time and no speed, and need no program: they run while the last programs are optimised.
+WEIR_TESTS=none cargo test --workspace --no-fail-fast "${kinds[@]}" 2>&1 | tee -a "$log" || status=$?
 wait "$programs"
 WEIR_BIN=${WEIR_BIN:-$(cargo metadata --format-version 1 --no-deps | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')/release/weir}
 export WEIR_BIN
 seed=${PROPTEST_RNG_SEED:-$(sed -n 's/^PROPTEST_RNG_SEED = "\(.*\)"/\1/p' .cargo/config.toml)}
-status=0
 # Whole-program tests that bear others beside them, as their cases say (`.together()`, `.flooding()`), so many files at once. What a file
 # says is told when all have ended.
 [[ -s $folder/files ]] || { echo "test: there are no whole-program tests" >&2 && status=1; }
@@ -38,11 +40,12 @@ for part in together:4 flooding:2; do
         [[ ! -s $said ]] || { echo "     Running ${said##*/}, ${part%:*}" && cat "$said"; }
     done | tee -a "$log"
 done
-# The others, and all tests of the crates, one file after another.
-for targets in "${kinds[*]}" --doc; do
-    # shellcheck disable=SC2086
-    WEIR_TESTS=alone scripts/awake.sh cargo test --workspace --no-fail-fast $targets 2>&1 | tee -a "$log" || status=$?
-done
+# The others, one file after another; then the examples of the documentation.
+mapfile -t files <"$folder/files"
+# shellcheck disable=SC2016
+WEIR_TESTS=alone scripts/awake.sh sh -c 'for file do echo "     Running ${file##*/}, alone"; "$file" || status=1; done; exit ${status:-0}' \
+    alone "${files[@]}" 2>&1 | tee -a "$log" || status=1
+cargo test --workspace --no-fail-fast --doc 2>&1 | tee -a "$log" || status=$?
 # Threads stopped between any two steps of the hand-off: the bounded part of what `make verify` does at length.
 if ! cargo run -p weir-ring --features preempt --example stress -- --handoffs 1000000 --seed 1; then
     echo "test: the stress of the hand-off failed" >&2
