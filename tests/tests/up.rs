@@ -26,6 +26,7 @@ fn main() -> ExitCode {
         privileged!(a_slow_port_of_a_bridge_holds_nothing_for_the_others),
         privileged!(the_published_bed_carries_floods_without_loss),
         privileged!(a_router_cuts_and_tells),
+        privileged!(a_router_follows_the_mtu_of_its_ports).together(),
         privileged!(wires_of_one_file_share_nothing),
         privileged!(two_on_one_pair_see_what_the_other_sends),
         privileged!(a_hundred_wires_in_one_process),
@@ -200,6 +201,41 @@ fn a_router_cuts_and_tells() -> Result<()> {
     ensure!(counts["frag_oks"] == 3 && counts["frag_creates"] == 9, "{counts}");
     up.check()?;
     up.down()?;
+    Ok(())
+}
+
+/// Nothing is written of an MTU. Both ends of the pair behind the router have a shorter one, and another later.
+fn a_router_follows_the_mtu_of_its_ports() -> Result<()> {
+    let hosts = Hosts::new(2, None)?;
+    for (host, net) in [(0, 1), (1, 2)] {
+        hosts.address(host, &format!("10.99.{net}.2/24"))?;
+        hosts.hosts[host].ip(&format!("route add default via 10.99.{net}.1"))?;
+    }
+    let set_mtu = |mtu: u16| -> Result<()> {
+        hosts.middle.ip(&format!("link set p1 mtu {mtu}"))?;
+        hosts.hosts[1].ip(&format!("link set veth0 mtu {mtu}")).map(drop)
+    };
+    set_mtu(1300)?;
+    let up = hosts.up(
+        "[[port]]\ninterface = \"p0\"\n[[port]]\ninterface = \"p1\"\n[[router]]\nname = \"gw\"\n[[router.interface]]\nport = \"p0\"\n\
+         address = [\"10.99.1.1/24\"]\n[[router.interface]]\nport = \"p1\"\naddress = [\"10.99.2.1/24\"]\n",
+    )?;
+    let ping = |more: &[&str]| {
+        let mut command = hosts.hosts[0].command("ping");
+        let command = command.args(["-c", "1", "-W", "1", "-s", "1400"]);
+        run(command.args(more).arg("10.99.2.2"), PATIENCE)
+    };
+    for mtu in [1300, 1200] {
+        set_mtu(mtu)?;
+        wait_until("a packet is cut", PATIENCE, || Ok(ping(&["-M", "dont"])?.stdout.contains("1 received")))?;
+        hosts.hosts[0].ip("route flush cache")?;
+        let told = ping(&["-M", "do"])?;
+        let said = format!("{}{}", told.stdout, told.stderr);
+        ensure!(said.contains(&format!("{mtu}")), "{said}");
+    }
+    up.check()?;
+    let done = up.down()?;
+    ensure!(done.stderr.contains("write mtu = 1300"), "{}", done.stderr);
     Ok(())
 }
 

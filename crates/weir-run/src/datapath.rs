@@ -39,6 +39,7 @@ use weir_ring::pool::{CACHE_FRAMES, Pool};
 use crate::classes::Classes;
 use crate::look_over;
 use crate::part::{Part, PartStages, packet_bytes_max};
+use crate::router_mtu::{self, RouterInterface, RouterMtus};
 use crate::seed::random_seed;
 use crate::sum::{Constants, Sight};
 use crate::watcher::Eye;
@@ -255,6 +256,7 @@ impl Datapath {
             ports.iter().map(|port| port.as_ref().map(|port| (port.link(), port.sender()))).collect();
         warnings.extend(look_over::mtus(&ends, &look_over::joined(plan)));
         warnings.extend(look_over::sealed(plan, &ends));
+        warnings.extend(look_over::routed(plan, &ends));
         let pairs = ports.iter().map(|port| port.as_ref().map(|port| port.pair().clone())).collect();
         let census = frames[0].pool.census();
         // The ports that are not there yet will offer frames too, which the others may not hold until then.
@@ -302,6 +304,11 @@ fn parts(
 ) -> weir_port::Result<Vec<Part>> {
     let bytes: Vec<_> =
         ports.iter().map(|port| port.as_ref().map(|port| packet_bytes_max(port.sender()))).collect();
+    let taken: Vec<_> = ports
+        .iter()
+        .map(|port| port.as_ref().map(|port| router_mtu::taken_bytes(port.link(), port.sender())))
+        .collect();
+    let interfaces = RouterInterface::all(plan);
     let first_loop = ports.len();
     let ports = ports.into_iter().map(|port| port.map(|port| EitherPort::Kernel(Box::new(port))));
     let looped = loops.iter().map(|_| Some(EitherPort::Memory(Box::default())));
@@ -318,7 +325,10 @@ fn parts(
             .zip(loops)
             .filter_map(|(port, &(stage, at))| Some((port, own.binary_search(&stage).ok()?, at)));
         let looped_bytes_max = bytes.iter().flatten().copied().max().unwrap_or(0);
-        let stages = PartStages { names, loops: own_loops.collect(), looped_bytes_max };
+        let place = |stage: usize| own.binary_search(&stage).ok();
+        let of_own = interfaces.iter().filter_map(|interface| Some(interface.at(place(interface.stage)?)));
+        let router_mtus = RouterMtus { interfaces: of_own.collect(), taken_bytes: taken.clone() };
+        let stages = PartStages { names, loops: own_loops.collect(), looped_bytes_max, router_mtus };
         parts.push(Part::new(path, stages, Arc::clone(&umem), now_ns));
     }
     Ok(parts)

@@ -42,6 +42,7 @@ pub mod own_address;
 pub mod part;
 mod progress;
 pub mod report;
+mod router_mtu;
 pub mod seed;
 pub mod sink;
 mod source;

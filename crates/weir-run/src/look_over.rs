@@ -20,10 +20,12 @@ use weir_path::plan::{Attachment, Plan, PortPlan, StageKind, StagePlan};
 use weir_port::PortError;
 use weir_port::address;
 use weir_port::hooks;
-use weir_port::link::Link;
+use weir_port::link::{self, Link};
+use weir_port::qdisc;
 
 use crate::classes::FRAME_BYTES;
 use crate::datapath::Kind;
+use crate::router_mtu::{RouterInterface, taken_bytes};
 
 /// A packet that takes so many seconds to pass was hardly meant to.
 const PACKET_S_MAX: u64 = 1;
@@ -76,8 +78,28 @@ pub fn interfaces(links: &[&Link], kind: Kind, has_classes: bool) -> weir_port::
             ));
         }
         warnings.extend(passed_by(&link.name, noun, &hooks::at(link)));
+        let above = link::joints()?.into_iter().filter(|joint| joint.below == Some(link.ifindex));
+        warnings.extend(above.map(|above| {
+            format!(
+                "{} stands on {}, and hears nothing while the {noun} is up: what arrives goes through the {noun}",
+                above.name, link.name
+            )
+        }));
+        let sender = link.peer()?;
+        let root = sender.0.run(|| qdisc::root(sender.1.ifindex))?;
+        warnings.extend(unlimited(&sender.1.name, &root.kind, noun));
     }
     Ok(warnings)
+}
+
+/// The warning of a qdisc at a sending end that the queue takes the place of, if it was there to hold packets back.
+fn unlimited(name: &str, kind: &str, noun: &str) -> Option<String> {
+    matches!(kind, "tbf" | "netem").then(|| {
+        format!(
+            "{name} has a {kind} qdisc that somebody set, which does nothing until the {noun} ends: give the {noun} the rate, or put the \
+             qdisc elsewhere"
+        )
+    })
 }
 
 /// The two of these that are the ends of one pair.
@@ -98,9 +120,9 @@ fn passed_by(name: &str, noun: &str, hooks: &[String]) -> Option<String> {
     ))
 }
 
-/// The ports of a plan between which packets go unchanged, each two once: those that are joined directly or through bridges. A router cuts
-/// a packet that is too long, or says so to its sender.
-pub fn joined(plan: &Plan) -> Vec<[usize; 2]> {
+/// The networks of a plan, by numbers: packets go unchanged between what is joined directly or through bridges. A router cuts a packet that
+/// is too long, or says so to its sender.
+pub fn networks(plan: &Plan) -> HashMap<Attachment, usize> {
     let is_bridge = |stage: usize| {
         matches!(plan.stages.get(stage), Some(StagePlan { kind: StageKind::Bridge { .. }, .. }))
     };
@@ -120,6 +142,12 @@ pub fn joined(plan: &Plan) -> Vec<[usize; 2]> {
         let (kept, gone) = (networks[&one], networks[&other]);
         networks.values_mut().filter(|network| **network == gone).for_each(|network| *network = kept);
     }
+    networks
+}
+
+/// The ports of a plan between which packets go unchanged, each two once.
+pub fn joined(plan: &Plan) -> Vec<[usize; 2]> {
+    let networks = networks(plan);
     let network_of = |port: usize| networks.get(&Attachment::Port(port));
     let ports = 0..plan.ports.len();
     let pairs = ports.flat_map(|one| (one + 1..plan.ports.len()).map(move |other| [one, other]));
@@ -164,6 +192,31 @@ pub fn sealed(plan: &Plan, ends: &[Option<(&Link, &Link)>]) -> Vec<String> {
                 esp.mtu_bytes, out.name
             )
         })
+    });
+    told.collect()
+}
+
+/// Finds interfaces of routers that have a shorter MTU than the file says, of interfaces that are given with their other ends.
+pub fn routed(plan: &Plan, ends: &[Option<(&Link, &Link)>]) -> Vec<String> {
+    let taken: Vec<_> =
+        ends.iter().map(|ends| ends.map(|(port, other_end)| taken_bytes(port, other_end))).collect();
+    let told = RouterInterface::all(plan).into_iter().filter_map(|interface| {
+        let (mtu_bytes, port) = interface.fit(&taken);
+        let (name, bytes) = (&plan.stages[interface.stage].name, taken[port?]?);
+        let port = ends[port?]?.0;
+        let mut told = format!(
+            "{name} sends packets of {mtu_bytes} bytes at most to {}, which or whose other end takes no more, where it would send {}: write \
+             mtu = {mtu_bytes} below its [[router.interface]]",
+            port.name, interface.mtu_bytes
+        );
+        if u32::from(mtu_bytes) > bytes {
+            told = format!(
+                "{name} sends packets of {mtu_bytes} bytes to {}, as IPv6 needs, and it or its other end takes {bytes}: longer packets are \
+                 dropped, counted as too-long. Give both a larger MTU",
+                port.name
+            );
+        }
+        Some(told)
     });
     told.collect()
 }

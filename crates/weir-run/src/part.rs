@@ -19,6 +19,7 @@ use weir_port::view::Pair;
 use weir_port::xsk::umem::Umem;
 
 use crate::report::port_stats;
+use crate::router_mtu::{RouterMtus, taken_bytes};
 use crate::stats::PortStats;
 
 /// Ethernet header, which comes on top of an MTU.
@@ -36,6 +37,8 @@ pub struct PartStages {
     pub loops: Vec<(usize, usize, u16)>,
     /// The longest packet that may come by these, in bytes.
     pub looped_bytes_max: u64,
+    /// The MTUs of the routers among them.
+    pub(crate) router_mtus: RouterMtus,
 }
 
 /// The part of a datapath that one worker owns.
@@ -55,6 +58,8 @@ impl Part {
     pub fn new(path: Worker<PartPort>, stages: PartStages, umem: Arc<Umem>, now_ns: u64) -> Part {
         let mut part = Part { path, stages, left: BTreeMap::new(), _umem: umem };
         part.tell_looped_bytes_max(now_ns);
+        let Part { path, stages, .. } = &mut part;
+        stages.router_mtus.all().for_each(|(stage, interface, mtu)| path.set_router_mtu(stage, interface, mtu));
         part
     }
 
@@ -125,12 +130,22 @@ impl Part {
     /// another namespace.
     pub fn follow(&mut self, index: usize, pair: Pair, now_ns: u64) {
         let bytes = packet_bytes_max(&pair.sender);
+        self.follow_mtu(index, &pair.port, &pair.sender);
         if let Some(port) = self.port(index) {
             port.follow(pair);
         }
         self.path.set_packet_bytes_max(index, bytes, now_ns);
         self.stages.looped_bytes_max = self.stages.looped_bytes_max.max(bytes);
         self.tell_looped_bytes_max(now_ns);
+    }
+
+    /// Has routers send no longer packets to a port than it takes.
+    fn follow_mtu(&mut self, index: usize, port: &Link, other_end: &Link) {
+        for (stage, interface, mtu_bytes) in
+            self.stages.router_mtus.follow(index, taken_bytes(port, other_end))
+        {
+            self.path.set_router_mtu(stage, interface, mtu_bytes);
+        }
     }
 
     /// Tells how long packets are that come by ports which lead back.

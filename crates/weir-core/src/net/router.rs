@@ -243,6 +243,14 @@ impl<P: Packet> Router<P> {
         self.ports[usize::from(interface)].mtu_bytes
     }
 
+    /// Sets the longest IP packet that goes by an interface, which is at least the minimum of the families that go by it.
+    ///
+    /// # Panics
+    /// If there is no such interface.
+    pub fn set_mtu_bytes(&mut self, interface: u16, mtu_bytes: u16) {
+        self.ports[usize::from(interface)].mtu_bytes = mtu_bytes;
+    }
+
     /// Notes the fragments made of a packet that was to leave in fragments: none if it was dropped.
     pub fn note_fragments(&mut self, made: usize) {
         self.counts.frag_creates += made as u64;

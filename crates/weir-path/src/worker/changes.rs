@@ -161,4 +161,11 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
     pub fn change_esp(&mut self, stage: usize, change: EspChange, now_ns: u64) {
         self.between.stage_mut(stage).change_esp(change, now_ns);
     }
+
+    /// Sets the longest IP packet that goes by an interface of a router, by the place of its stage here.
+    pub fn set_router_mtu(&mut self, stage: usize, interface: u16, mtu_bytes: u16) {
+        if let Some(router) = self.between.stage_mut(stage).router_mut() {
+            router.set_mtu_bytes(interface, mtu_bytes);
+        }
+    }
 }

@@ -237,7 +237,7 @@ pub struct InterfaceTable {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", extend("examples" = ["02:00:00:00:00:01"]))]
     pub mac: Option<Spanned<String>>,
-    /// The longest IP packet that its link takes, in bytes.
+    /// The longest IP packet that its link takes, in bytes; 1500 by default, and never more than the ports take that it leads to.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<i64>")]
     pub mtu: Option<Spanned<i64>>,

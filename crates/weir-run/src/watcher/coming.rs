@@ -189,6 +189,8 @@ impl Watcher {
         let prepared = self.opener.prepare(port, &mut *locked(records)).map_err(|error| error.to_string())?;
         let pair = prepared.pair().clone();
         self.crew.give_port(port, prepared)?;
+        // It may have another MTU than the one before.
+        self.crew.follow(port, pair.clone());
         Ok(pair)
     }
 
