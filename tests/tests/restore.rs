@@ -1,5 +1,6 @@
 //! However a wire ends, the interfaces are as they were before, and nothing is left behind.
 
+use std::net::UdpSocket;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -18,6 +19,7 @@ fn main() -> ExitCode {
         privileged!(sigterm),
         privileged!(a_wire_that_is_taken_down_is_called_a_wire),
         privileged!(sigint_under_load),
+        privileged!(what_was_sent_before_the_end_arrives),
         privileged!(kill_under_load),
         privileged!(kill_under_load_with_one_queue_each),
         privileged!(kill_under_load_on_plain_pairs),
@@ -101,6 +103,28 @@ fn sigint_under_load() -> Result<()> {
     ensure!(done.status.success(), "it ended with {}: {}", done.status, done.stderr);
     drop(flood);
     before.require_restored(&rig, Duration::from_secs(2))
+}
+
+/// At its rate the wire has a quarter of a second of it left when it is told to end.
+fn what_was_sent_before_the_end_arrives() -> Result<()> {
+    const DATAGRAMS: usize = 60;
+    let rig = Rig::plain()?;
+    let address = rig.right_address().v4;
+    for workers in ["1", "2"] {
+        let mut wire = rig.wire(&["--rate", "2mbit", "--workers", workers])?;
+        let receiver = rig.right.enter(|| UdpSocket::bind((address.as_str(), 7004)))??;
+        receiver.set_read_timeout(Some(Duration::from_secs(1)))?;
+        rig.left.enter(|| -> std::io::Result<()> {
+            let sender = UdpSocket::bind(("0.0.0.0", 0))?;
+            (0..DATAGRAMS).try_for_each(|_| sender.send_to(&[0; 1000], (address.as_str(), 7004)).map(drop))
+        })??;
+        wire.signal(Signal::INT)?;
+        let done = wire.wait()?.success()?;
+        ensure!(done.stdout.contains("dropped none"), "{}", done.stdout);
+        let arrived = (0..DATAGRAMS).take_while(|_| receiver.recv(&mut [0; 2000]).is_ok()).count();
+        ensure!(arrived == DATAGRAMS, "{arrived} of {DATAGRAMS} arrived, {workers} workers");
+    }
+    Ok(())
 }
 
 /// The wire's interfaces have addresses of their own, so they carry traffic with no wire at all.

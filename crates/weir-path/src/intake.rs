@@ -139,6 +139,11 @@ impl Intake {
         (0..port.queues()).any(|queue| self.order.is_quiet(queue) && port.is_announced(queue))
     }
 
+    /// Returns whether packets wait in its queues, as far as is known.
+    pub fn has_waiting(&self, port: &impl ReceiveQueues) -> bool {
+        self.order.has_work() || self.is_announced(port)
+    }
+
     /// Returns whether the intake would take in a packet that came now, as far as is known.
     pub fn has_room(&self, between: &Between) -> bool {
         let Between { egress, frames, .. } = between;

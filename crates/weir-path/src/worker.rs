@@ -315,6 +315,12 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
         Ok(slept)
     }
 
+    /// Returns whether packets wait in receive queues, as far as is known.
+    pub fn has_waiting(&self) -> bool {
+        let mut from_outside = self.ends.iter().filter(|end| !end.port.is_inner());
+        from_outside.any(|End { port, intake, .. }| intake.has_waiting(port))
+    }
+
     /// Returns whether all packets that came in have left; to be asked when none is taken in any more. The packets that a router keeps for
     /// a neighbour that does not answer are not waited for.
     pub fn is_drained(&self) -> bool {

@@ -246,8 +246,15 @@ impl Crew {
         received(&answer)?
     }
 
-    /// Makes all workers deliver packets that are inside, and end.
+    /// Makes all workers take in what senders have sent already, for a bounded time, deliver what is inside, and end.
     pub fn stop(&self) {
+        let (finished, all) = channel();
+        for worker in &self.mailboxes {
+            worker.send(Request::Finish(finished.clone()));
+        }
+        drop(finished);
+        // A worker takes packets for another, so none ends before all have finished. Each says so by dropping its end.
+        let _ = all.recv();
         for worker in &self.mailboxes {
             worker.send(Request::Stop);
         }

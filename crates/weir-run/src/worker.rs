@@ -32,6 +32,8 @@ use crate::stats::WorkerStats;
 
 /// The longest time that a stopping worker goes on delivering packets that it holds, in nanoseconds.
 const DRAIN_NS_MAX: u64 = 1_000_000_000;
+/// The longest time for which packets are still taken in that stand in the senders' pairs, within that time, in nanoseconds.
+const TAIL_NS_MAX: u64 = 500_000_000;
 /// That time if an end is gone: packets bound for it cannot leave, and the rest have been under way for no longer than this.
 const DRAIN_NS_CUT: u64 = 50_000_000;
 
@@ -59,6 +61,8 @@ pub enum Request {
     PortClosed(u16),
     /// The interface of this port is there, or there again.
     GivePort(usize, Box<PreparedPort>, Sender<Result<(), String>>),
+    /// Take in what senders have sent already, for a bounded time, and drop this end then; go on until told to stop.
+    Finish(Sender<()>),
     /// Deliver packets that are inside, then end.
     Stop,
 }
@@ -160,10 +164,14 @@ pub fn run(mut part: Part, bell: &Bell, inbox: &Requests, core: usize) -> io::Re
         WorkerStats { cpu: core, is_bound: true, wake_cost_ns: wake_cost_ns()?, ..WorkerStats::default() };
     let mut idle = Idle::new(stats.wake_cost_ns, now_ns());
     let mut fault = None;
+    let mut tail: Option<Tail> = None;
     loop {
         let now = now_ns();
         match answer(&mut part, inbox, stats, now) {
             Order::Continue => {}
+            Order::Finish(finished) => {
+                tail = Some(Tail { end_ns: now + TAIL_NS_MAX, _finished: finished });
+            }
             Order::Stop => break,
             Order::Fail(reason) => {
                 fault = Some(reason);
@@ -177,12 +185,15 @@ pub fn run(mut part: Part, bell: &Bell, inbox: &Requests, core: usize) -> io::Re
                 break;
             }
         };
+        let is_over = |tail: &mut Tail| now >= tail.end_ns || pass.moved == 0 && !part.path.has_waiting();
+        tail.take_if(is_over);
         if pass.moved > 0 {
             stats.busy_passes += 1;
             idle.worked(now);
             continue;
         }
-        match idle.rest(now_ns(), pass.wake_ns, pass.expecting) {
+        let wake_ns = pass.wake_ns.into_iter().chain(tail.as_ref().map(|tail| tail.end_ns)).min();
+        match idle.rest(now_ns(), wake_ns, pass.expecting) {
             Rest::Spin => std::hint::spin_loop(),
             Rest::Park(until_ns) => {
                 bell.park();
@@ -199,8 +210,16 @@ pub fn run(mut part: Part, bell: &Bell, inbox: &Requests, core: usize) -> io::Re
     Ok(Ended { part, stats, fault })
 }
 
+/// The time that a worker has left for what senders have sent already.
+struct Tail {
+    end_ns: u64,
+    /// Tells by its end that nothing waits, or that the time is over.
+    _finished: Sender<()>,
+}
+
 enum Order {
     Continue,
+    Finish(Sender<()>),
     Stop,
     Fail(String),
 }
@@ -240,6 +259,8 @@ fn answer(part: &mut Part, inbox: &Requests, stats: WorkerStats, now: u64) -> Or
             Request::GivePort(port, prepared, reply) => {
                 let _ = reply.send(part.give_port(port, *prepared, now));
             }
+            Request::Finish(finished) if part.has_lost_an_end() => drop(finished),
+            Request::Finish(finished) => return Order::Finish(finished),
             Request::Stop => return Order::Stop,
         }
     }

@@ -97,10 +97,13 @@ fn watch(session: Session, notify: &Notify) -> Outcome {
     }
 }
 
-/// The last line: the packets that were delivered and dropped.
+/// The last line: the packets that were delivered and dropped, and those that still waited in the senders' queues.
 fn last_line(last: &Snapshot) -> String {
     let Some((kind, stats, _)) = last.each().next() else { return "ended: nothing was counted".into() };
     let delivered = last.totals.delivered;
+    let mut dropped = drops::of(last);
+    // They go with the queues, as nothing carries them any more.
+    dropped.insert("unsent".into(), last.ports.iter().map(|port| port.sender_queue_packets).sum());
     format!(
         "ended: {} {} delivered {} ({}) in {}, dropped {}",
         kind.noun(),
@@ -108,6 +111,6 @@ fn last_line(last: &Snapshot) -> String {
         human::plural(delivered.packets, "packet"),
         human::bytes(delivered.bytes),
         human::uptime(stats.worker.now_ns.saturating_sub(stats.worker.since_ns)),
-        drops::text(&drops::of(last))
+        drops::text(&dropped)
     )
 }
