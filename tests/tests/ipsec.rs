@@ -31,10 +31,10 @@ fn main() -> ExitCode {
         privileged!(sealers_share_one_association_and_keep_its_order),
         privileged!(hybrid_shares_with_sealers_and_keeps_the_order),
         privileged!(a_sender_is_told_what_fits).together(),
-        privileged!(a_way_that_takes_less_is_learned),
-        privileged!(a_peer_that_a_translator_moves_is_followed),
-        privileged!(what_is_cut_on_the_way_is_put_together),
-        privileged!(ipv6_goes_by_a_way_that_leaves_it_less_than_it_takes),
+        privileged!(a_way_that_takes_less_is_learned).flooding(),
+        privileged!(a_peer_that_a_translator_moves_is_followed).flooding(),
+        privileged!(what_is_cut_on_the_way_is_put_together).flooding(),
+        privileged!(ipv6_goes_by_a_way_that_leaves_it_less_than_it_takes).flooding(),
         privileged!(what_a_far_router_tells_is_sealed).together(),
     ])
 }

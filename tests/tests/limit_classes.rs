@@ -12,7 +12,6 @@ use weir_lab::clock::{let_pass, wait_until};
 use weir_lab::iperf::{Flood, Load};
 use weir_lab::process::Process;
 use weir_tests::classes::File;
-use weir_tests::crowd::Crowd;
 use weir_tests::limits::{Between, Row};
 use weir_tests::rig::require_lossless;
 use weir_tests::{at_length, harness, privileged, require_timing, rounds};
@@ -23,9 +22,8 @@ fn main() -> ExitCode {
     harness::main(&[
         privileged!(floors_and_ceilings_hold_under_floods),
         privileged!(filters_lead_where_they_say),
-        privileged!(another_file_under_load_loses_nothing),
+        privileged!(another_file_under_load_loses_nothing).flooding(),
         privileged!(what_goes_is_removed_when_it_is_empty),
-        privileged!(what_passed_freely_is_limited_by_another_file),
         privileged!(forwarded_packets_wait_in_their_class),
         privileged!(what_is_waited_for_is_named),
         privileged!(floods_over_ipv6_lose_nothing),
@@ -295,27 +293,6 @@ fn what_goes_is_removed_when_it_is_empty() -> Result<()> {
 }
 
 /// Forwarded packets have nobody who could be held: they wait, then they are dropped, and counted for their class.
-/// The flows of the file before pass all limits, and go on meanwhile.
-fn what_passed_freely_is_limited_by_another_file() -> Result<()> {
-    const NAMED: &str = "[[class]]\nname = \"named\"\nrate = \"50mbit\"\nceil = \"100mbit\"\n";
-    let row = Row::new(Between::Bridge)?;
-    let rule = "[[filter]]\nprotocol = \"udp\"\nto_ports = \"7003\"\nclass = \"named\"\n";
-    let free = File::new(&format!("default = \"free\"\n{NAMED}{rule}"))?;
-    row.weir(&format!("limit wa --rate 100mbit --classes {}", free.path()))?.success()?;
-    let crowd = Crowd::start(&row.left, &row.right, &row.right_address(Between::Bridge), 4, 1000)?;
-    wait_until("many have passed", PATIENCE, || Ok(packets(&row, "free")? > 10_000))?;
-    let named = File::new(NAMED)?;
-    let done = row.weir(&format!("limit wa --rate 100mbit --classes {}", named.path()))?.success()?;
-    ensure!(done.stderr.is_empty(), "{}", done.stderr);
-    ensure!(class(&row, "free").is_err(), "{:?}", row.limits("wa")?);
-    let before = packets(&row, "named")?;
-    wait_until("they pass by the limit", PATIENCE, || Ok(packets(&row, "named")? > before + 1000))?;
-    let arrived = crowd.finish()?;
-    ensure!(arrived.reordered == 0, "{} of {} out of order", arrived.reordered, arrived.count);
-    row.lossless_limit("wa")?;
-    row.weir("limit wa --off")?.success().map(drop)
-}
-
 fn forwarded_packets_wait_in_their_class() -> Result<()> {
     let row = Row::new(Between::Routes)?;
     let file = File::new(OFFICE)?;

@@ -45,7 +45,7 @@ fn main() -> ExitCode {
         privileged!(kinds_share_by_bytes),
         privileged!(small_packets_share_with_large_ones),
         privileged!(sixty_four_senders_that_never_block),
-        privileged!(more_flows_than_leaves_lose_nothing),
+        privileged!(more_flows_than_leaves_lose_nothing).flooding(),
         privileged!(leaves_empty_themselves_whatever_is_dropped_behind),
     ])
 }

@@ -1,4 +1,5 @@
-//! `weir limit --classes` at its ends: the largest tree, one that somebody left half made, leaves after floods, a filter for all.
+//! `weir limit --classes` at its ends: the largest tree, one that somebody left half made, leaves after floods, a filter for all, and flows
+//! that pass freely.
 
 use std::fmt::Write as _;
 use std::io::{Read, Write as _};
@@ -10,6 +11,7 @@ use anyhow::{Context, Result, ensure};
 use weir_lab::clock::{now, wait_until};
 use weir_lab::process::{Process, Signal, run};
 use weir_tests::classes::File;
+use weir_tests::crowd::Crowd;
 use weir_tests::limits::{Between, Row};
 use weir_tests::{at_length, harness, privileged, require_timing, weir_binary};
 
@@ -21,6 +23,7 @@ fn main() -> ExitCode {
         privileged!(a_tree_left_half_made_is_said_and_finished_or_removed),
         privileged!(after_floods_new_flows_have_leaves_of_their_own),
         privileged!(a_filter_for_all_is_the_last_that_is_asked),
+        privileged!(what_passed_freely_is_limited_by_another_file),
     ])
 }
 
@@ -245,11 +248,7 @@ fn a_filter_for_all_is_the_last_that_is_asked() -> Result<()> {
         format!("default = \"free\"\n{}{}{filters}", class("all"), class("ping"))
     };
     let row = Row::new(Between::Bridge)?;
-    let packets = |name: &str| -> Result<u64> {
-        let classes = row.limits("wa")?[0]["classes"].clone();
-        let class = classes.as_array().context("classes")?.iter().find(|class| class["name"] == name);
-        class.context("a class")?["delivered"].as_u64().context("no packets")
-    };
+    let packets = |name: &str| delivered(&row, name);
     let (all, ping) =
         ("[[filter]]\nclass = \"all\"\n", "[[filter]]\nprotocol = \"icmp\"\nclass = \"ping\"\n");
     for (filters, expected) in
@@ -264,4 +263,33 @@ fn a_filter_for_all_is_the_last_that_is_asked() -> Result<()> {
         ensure!(packets(expected)? >= before + 3, "{expected}");
     }
     row.weir("limit wa --off")?.success().map(drop)
+}
+
+/// The flows of the file before pass all limits, and go on meanwhile.
+fn what_passed_freely_is_limited_by_another_file() -> Result<()> {
+    const NAMED: &str = "[[class]]\nname = \"named\"\nrate = \"50mbit\"\nceil = \"100mbit\"\n";
+    let row = Row::new(Between::Bridge)?;
+    let packets = |name: &str| delivered(&row, name);
+    let rule = "[[filter]]\nprotocol = \"udp\"\nto_ports = \"7003\"\nclass = \"named\"\n";
+    let free = File::new(&format!("default = \"free\"\n{NAMED}{rule}"))?;
+    row.weir(&format!("limit wa --rate 100mbit --classes {}", free.path()))?.success()?;
+    let crowd = Crowd::start(&row.left, &row.right, &row.right_address(Between::Bridge), 4, 1000)?;
+    wait_until("many have passed", PATIENCE, || Ok(packets("free")? > 10_000))?;
+    let named = File::new(NAMED)?;
+    let done = row.weir(&format!("limit wa --rate 100mbit --classes {}", named.path()))?.success()?;
+    ensure!(done.stderr.is_empty(), "{}", done.stderr);
+    ensure!(packets("free").is_err(), "{:?}", row.limits("wa")?);
+    let before = packets("named")?;
+    wait_until("they pass by the limit", PATIENCE, || Ok(packets("named")? > before + 1000))?;
+    let arrived = crowd.finish()?;
+    ensure!(arrived.reordered == 0, "{} of {} out of order", arrived.reordered, arrived.count);
+    row.lossless_limit("wa")?;
+    row.weir("limit wa --off")?.success().map(drop)
+}
+
+/// The packets that left a class of the limit at `wa`.
+fn delivered(row: &Row, name: &str) -> Result<u64> {
+    let classes = row.limits("wa")?[0]["classes"].clone();
+    let class = classes.as_array().context("classes")?.iter().find(|class| class["name"] == name);
+    class.context("a class")?["delivered"].as_u64().context("no packets")
 }

@@ -27,7 +27,7 @@ fn main() -> ExitCode {
         privileged!(changes_under_a_flood_lose_nothing),
         privileged!(a_failure_half_way_puts_everything_back),
         privileged!(what_is_killed_half_way_is_finished),
-        privileged!(a_limit_killed_at_any_moment_leaves_nothing),
+        privileged!(a_limit_killed_at_any_moment_leaves_nothing).flooding(),
         privileged!(two_at_once_come_one_after_the_other),
         privileged!(many_limits),
     ])

@@ -59,7 +59,10 @@ impl Part {
         let mut part = Part { path, stages, left: BTreeMap::new(), _umem: umem };
         part.tell_looped_bytes_max(now_ns);
         let Part { path, stages, .. } = &mut part;
-        stages.router_mtus.all().for_each(|(stage, interface, mtu)| path.set_router_mtu(stage, interface, mtu));
+        stages
+            .router_mtus
+            .all()
+            .for_each(|(stage, interface, mtu)| path.set_router_mtu(stage, interface, mtu));
         part
     }
 

@@ -39,10 +39,11 @@ impl RouterInterface {
     /// All interfaces of the routers of a plan that lead to ports.
     pub fn all(plan: &Plan) -> Vec<RouterInterface> {
         let networks = networks(plan);
-        let routers = plan.stages.iter().enumerate().filter_map(|(stage, StagePlan { kind, .. })| match kind {
-            StageKind::Router(settings) => Some((stage, settings)),
-            _ => None,
-        });
+        let routers =
+            plan.stages.iter().enumerate().filter_map(|(stage, StagePlan { kind, .. })| match kind {
+                StageKind::Router(settings) => Some((stage, settings)),
+                _ => None,
+            });
         let all = routers.flat_map(|(stage, settings)| {
             (0..).zip(&settings.interfaces).map(move |(interface, own)| RouterInterface {
                 stage,
@@ -54,7 +55,8 @@ impl RouterInterface {
         });
         let with_ports = all.map(|mut one| {
             let network = networks.get(&Attachment::Stage(one.stage, one.interface));
-            let is_there = |port: &usize| network.is_some() && networks.get(&Attachment::Port(*port)) == network;
+            let is_there =
+                |port: &usize| network.is_some() && networks.get(&Attachment::Port(*port)) == network;
             one.ports = (0..plan.ports.len()).filter(is_there).collect();
             one
         });
@@ -68,7 +70,8 @@ impl RouterInterface {
 
     /// The MTU that it has with ports that take so many bytes, and the port that takes fewest if that is fewer than the file says.
     pub fn fit(&self, taken_bytes: &[Option<u32>]) -> (u16, Option<usize>) {
-        let known = self.ports.iter().filter_map(|&port| Some((taken_bytes.get(port).copied().flatten()?, port)));
+        let known =
+            self.ports.iter().filter_map(|&port| Some((taken_bytes.get(port).copied().flatten()?, port)));
         match known.min() {
             Some((bytes, port)) if bytes < self.mtu_bytes.into() => {
                 ((bytes as u16).max(self.least_bytes), Some(port))
@@ -141,7 +144,8 @@ address = ["10.0.1.1/24", "fd00::1/64"]
     fn the_shortest_port_behind_it_decides() {
         let all = RouterInterface::all(&plan_of(FILE));
         let mut mtus = RouterMtus { interfaces: all, taken_bytes: vec![None; 3] };
-        let now = |mtus: &RouterMtus| mtus.all().map(|(_, interface, mtu)| (interface, mtu)).collect::<Vec<_>>();
+        let now =
+            |mtus: &RouterMtus| mtus.all().map(|(_, interface, mtu)| (interface, mtu)).collect::<Vec<_>>();
         assert_eq!(now(&mtus), [(0, 1500), (1, 1500)], "nothing is known");
         assert_eq!(mtus.follow(1, 1400).iter().map(|one| one.2).collect::<Vec<_>>(), [1400]);
         assert_eq!(mtus.follow(0, 9000).len(), 1);
