@@ -38,7 +38,8 @@ struct Arguments {
     #[arg(short = 't', long, value_name = "N", value_parser = power_of_two)]
     threads: Option<u32>,
     /// The most TCP connections at once. Whoever comes then is told so and closed, and counted: `rejected_connections` of `stats`. Those who come
-    /// faster than they are told are refused by TCP, and counted by `weir stat`
+    /// faster than they are told are refused by TCP, and counted by `weir stat`. A client that says nothing for 30 s is asked by TCP whether it is
+    /// still there, and so on; one that has not answered for 120 s is gone, and its place is free
     #[arg(short = 'c', long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u16).range(1..))]
     connections: u16,
     /// The program weir, whose guardian puts the interface back if this process is killed; the one in PATH if not given
@@ -49,6 +50,9 @@ struct Arguments {
     gateway: Option<String>,
 }
 
+/// The time without a word from a client after which TCP asks it for a sign of life, in seconds; it is given up after four such times. memcached leaves
+/// both to the kernel (`SO_KEEPALIVE`), whose two hours are too long where all places may be those of clients that have vanished.
+const KEEPALIVE_S: u16 = 30;
 /// The most threads: between each two of them there are rings.
 const THREADS_MAX: u32 = 16;
 
@@ -86,6 +90,7 @@ fn run(arguments: &Arguments) -> io::Result<()> {
     let builder = builder.workers(1 << queues_bits);
     let mut builder = builder
         .connections(arguments.connections.saturating_add(SPARE_CONNECTIONS))
+        .tcp_keepalive_s(KEEPALIVE_S)
         .sockets(1 << bucket_bits);
     if let Some(weir) = &arguments.weir {
         builder = builder.guardian(weir);
@@ -123,4 +128,19 @@ fn power_of_two(text: &str) -> Result<u32, String> {
     let threads =
         text.parse().ok().filter(|threads: &u32| threads.is_power_of_two() && *threads <= THREADS_MAX);
     threads.ok_or_else(|| "give 1, 2, 4, 8 or 16".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_help_says_when_a_client_that_has_vanished_is_given_up() {
+        let help = Arguments::command().render_long_help().to_string();
+        let words = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(words.contains(&format!("says nothing for {KEEPALIVE_S} s")), "{words}");
+        assert!(words.contains(&format!("not answered for {} s", 4 * KEEPALIVE_S)), "{words}");
+    }
 }

@@ -11,6 +11,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use smoltcp::time::Duration;
 use smoltcp::wire::{EthernetAddress, IpCidr};
 use weir_core::net::route::{Interface, Route, RouteTable, network};
 use weir_core::net::router::{RouterSettings, StaticNeighbour};
@@ -42,7 +43,8 @@ use crate::interface::{KernelSide, Opened, check_queues};
 use crate::responder::{Answering, StackResponder, listen};
 use crate::stack::Stack;
 use crate::tcp::control::CHUNKS;
-use crate::tcp::port::{ANSWERS_MAX, TcpSettings};
+use crate::tcp::port::ANSWERS_MAX;
+use crate::tcp::settings::TcpSettings;
 use crate::worker::StackPort;
 
 /// Packets that wait to leave by an interface before sockets are held, packets on the device's ring included.
@@ -56,8 +58,6 @@ pub(crate) const MEMORY_MTU_BYTES: u16 = 1500;
 /// The burst of a limit, in time at its rate: longer than a busy machine lets a worker wait for a processor, as it shares those with the
 /// application's threads. What passes by in a longer wait is lost to the rate.
 const BURST_NS: u64 = 8_000_000;
-/// The sizes that the buffers of a connection may have, in bytes.
-const TCP_BUFFER_BYTES: std::ops::RangeInclusive<u32> = 4 << 10..=16 << 20;
 
 /// The settings of a stack that is to be opened.
 ///
@@ -79,6 +79,7 @@ pub struct StackBuilder {
     pub(crate) buffer_frames_max: u32,
     pub(crate) connections: u16,
     pub(crate) tcp_buffer_bytes: u32,
+    pub(crate) tcp_keepalive_s: Option<u16>,
     pub(crate) bucket_bits: u32,
     pub(crate) key: Key,
     pub(crate) workers: usize,
@@ -98,6 +99,7 @@ impl Default for StackBuilder {
             buffer_frames_max: 256,
             connections: 16,
             tcp_buffer_bytes: 64 << 10,
+            tcp_keepalive_s: None,
             bucket_bits: 3,
             key: Key::SYMMETRIC,
             workers: 1,
@@ -165,6 +167,14 @@ impl StackBuilder {
     /// otherwise, from 4 KiB to 16 MiB.
     pub fn tcp_buffer_bytes(mut self, bytes: u32) -> StackBuilder {
         self.tcp_buffer_bytes = bytes;
+        self
+    }
+
+    /// The time without a word from a TCP peer after which it is asked whether it is still there, in seconds, from 1 to 32,767; nobody is asked unless
+    /// this is called (RFC 9293 section 3.8.4). A peer is asked again as often, and given up after four times this time: its connection then fails
+    /// with `TimedOut`, so a server learns of a client that vanished. All connections of the stack are kept alive, or none.
+    pub fn tcp_keepalive_s(mut self, seconds: u16) -> StackBuilder {
+        self.tcp_keepalive_s = Some(seconds);
         self
     }
 
@@ -306,6 +316,7 @@ impl StackBuilder {
             buffer_frames_max: other.buffer_frames_max,
             connections: other.connections,
             tcp_buffer_bytes: other.tcp_buffer_bytes,
+            tcp_keepalive_s: other.tcp_keepalive_s,
             bucket_bits: other.bucket_bits,
             key: other.key,
             workers: other.workers,
@@ -371,10 +382,7 @@ impl StackBuilder {
         if self.sockets == 0 || self.buffer_frames_max == 0 {
             return Err(invalid("a stack has sockets, and these have buffers: give 1 or more of each"));
         }
-        if !(TCP_BUFFER_BYTES.contains(&self.tcp_buffer_bytes)) {
-            let bytes = self.tcp_buffer_bytes;
-            return Err(invalid(format_args!("a TCP buffer of {bytes} bytes: give 4 KiB to 16 MiB")));
-        }
+        self.tcp(mtu_bytes).check()?;
         if !self.cores.is_empty() && self.cores.len() < workers {
             return Err(invalid(format_args!("{workers} workers: name as many cores, or none")));
         }
@@ -431,7 +439,12 @@ impl StackBuilder {
 
     /// The settings of the host's TCP.
     pub(crate) fn tcp(&self, mtu_bytes: u16) -> TcpSettings {
-        TcpSettings { connections: self.connections, buffer_bytes: self.tcp_buffer_bytes, mtu_bytes }
+        TcpSettings {
+            connections: self.connections,
+            buffer_bytes: self.tcp_buffer_bytes,
+            mtu_bytes,
+            keepalive: self.tcp_keepalive_s.map(|seconds| Duration::from_secs(seconds.into())),
+        }
     }
 
     pub(crate) fn limits(&self) -> Option<TbfConfig> {

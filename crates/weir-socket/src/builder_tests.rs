@@ -14,7 +14,7 @@ fn what_cannot_be_meant_is_refused_with_what_to_do() {
     let many = (1..=ADDRESSES_MAX)
         .fold(StackBuilder::default(), |builder, host| builder.address(format!("192.0.2.{host}/24")));
     let of = |address: &str| StackBuilder::default().address(address);
-    let no_root_needed: [(StackBuilder, &str); 18] = [
+    let no_root_needed: [(StackBuilder, &str); 20] = [
         (many, "63 or fewer"),
         (StackBuilder::default(), "give it one"),
         (of("192.0.2.1"), "write for example 192.0.2.1/24"),
@@ -31,6 +31,8 @@ fn what_cannot_be_meant_is_refused_with_what_to_do() {
         (with().gateway("192.0.2.3").gateway("192.0.2.4"), "192.0.2.4 is a second gateway"),
         (with().neighbour("nobody", [2; 6]), "no address"),
         (with().sockets(0), "1 or more"),
+        (with().tcp_keepalive_s(0), "a TCP keepalive of 0 s: give 1 to 32767 s"),
+        (with().tcp_keepalive_s(32_768), "give 1 to 32767 s"),
         (with().bucket_bits(8), "7 bits or fewer"),
         (with().cores([]).buffer_frames_max(0), "1 or more"),
     ];

@@ -32,7 +32,8 @@ use weir_run::seed::random_seed;
 use crate::builder::{EGRESS_PACKETS_MAX, invalid};
 use crate::port::SocketPort;
 use crate::shared::SharedPorts;
-use crate::tcp::port::{TcpPort, TcpSettings};
+use crate::tcp::port::TcpPort;
+use crate::tcp::settings::TcpSettings;
 use crate::tcp::state::News;
 use crate::worker::StackPort;
 

@@ -7,9 +7,11 @@
 //!
 //! Rule: a chunk is taken when smoltcp has room for some of it, and its frame is replaced when all of it is in; so a sender that is woken has a frame
 //! to send in. Bytes that the application does not read stay in smoltcp's buffer, whose window then closes. A stream ends for the application after
-//! its last byte is in the ring.
+//! its last byte is in the ring. A peer that owes an answer is given up after [`GIVE_UP`]. With a keepalive a quiet peer owes one too: it is asked
+//! after each such time, and given up after [`QUIET_TIMES`] of them, so that no single lost question or answer ends a connection.
 //!
-//! Owner: the path's worker. Source: RFC 9293; duties that smoltcp leaves to its user are named where they are done.
+//! Owner: the path's worker. Source: RFC 9293, of which section 3.8.4 has the keepalive; duties that smoltcp leaves to its user are named where they
+//! are done. Limits: the keepalive is the host's, where the RFC asks for a choice for each connection.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,10 +25,13 @@ use weir_path::packet::PathPacket;
 
 use crate::options::SocketCounts;
 use crate::port::Open;
+use crate::tcp::settings::TcpSettings;
 use crate::tcp::state::StreamState;
 
 /// The time after which a peer that does not answer is given up (RFC 9293 section 3.8.3, R2: at least 100 seconds).
 pub(crate) const GIVE_UP: Duration = Duration::from_secs(120);
+/// The keepalive times after which a peer is given up that says nothing: it was asked three times then, and had as long for its last answer.
+pub(crate) const QUIET_TIMES: u32 = 4;
 /// The time after which a half-open connection whose peer does not go on is forgotten.
 pub(crate) const OPENING: Duration = Duration::from_secs(20);
 
@@ -62,6 +67,8 @@ pub(crate) struct Connection {
     pub(crate) flow: Option<Flow>,
     pub(crate) sockets: SocketSet<'static>,
     handle: SocketHandle,
+    /// The time after which a quiet peer is asked for a sign of life.
+    keepalive: Option<Duration>,
     app: Option<App>,
     /// Bytes that had come when smoltcp was about to forget the connection, and the number of them that were given on.
     rest: (Vec<u8>, usize),
@@ -93,8 +100,8 @@ struct App {
 }
 
 impl Connection {
-    pub(crate) fn new(buffer_bytes: usize) -> Connection {
-        let buffer = || SocketBuffer::new(vec![0; buffer_bytes]);
+    pub(crate) fn new(settings: &TcpSettings) -> Connection {
+        let buffer = || SocketBuffer::new(vec![0; settings.buffer_bytes as usize]);
         let mut sockets = SocketSet::new(Vec::with_capacity(1));
         let handle = sockets.add(Socket::new(buffer(), buffer()));
         Connection {
@@ -102,6 +109,7 @@ impl Connection {
             flow: None,
             sockets,
             handle,
+            keepalive: settings.keepalive,
             app: None,
             rest: (Vec::new(), 0),
             was_established: false,
@@ -129,9 +137,12 @@ impl Connection {
         self.was_established = false;
         self.failure = None;
         self.until = None;
+        let keepalive = self.keepalive;
         let socket = self.socket();
         socket.abort();
         socket.set_timeout(Some(timeout));
+        // Before the socket listens or connects, which sets its timer back: an open one would ask at once.
+        socket.set_keep_alive(keepalive);
         socket.set_nagle_enabled(true);
         // A half-open connection acknowledges at once: the side that accepts it waits for the first acknowledgement.
         socket.set_ack_delay(None);
@@ -160,11 +171,15 @@ impl Connection {
         }
     }
 
-    /// Gives the peer up only while it owes an answer: smoltcp's timeout counts from the peer's last segment, asked for or not.
+    /// Gives the peer up only while it owes an answer: smoltcp's timeout counts from the peer's last segment, asked for or not. Nobody is asked in
+    /// TIME-WAIT, which ends by itself.
     pub(crate) fn set_patience(&mut self) {
         if self.was_established {
+            let keepalive = self.keepalive;
             let socket = self.socket();
-            socket.set_timeout((socket.send_queue() > 0).then_some(GIVE_UP));
+            let is_asked = socket.state() != State::TimeWait;
+            let quiet = keepalive.filter(|_| is_asked).map(|keepalive| keepalive * QUIET_TIMES);
+            socket.set_timeout(if socket.send_queue() > 0 { Some(GIVE_UP) } else { quiet });
         }
     }
 

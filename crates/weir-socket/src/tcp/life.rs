@@ -113,7 +113,7 @@ impl TcpPort {
     /// Takes a place for a connection; returns its number.
     fn take_place(&mut self, flow: Flow, role: Role, timeout: Duration) -> u32 {
         let number = self.free.pop().unwrap_or_else(|| {
-            self.connections.push(Connection::new(self.settings.buffer_bytes as usize));
+            self.connections.push(Connection::new(&self.settings));
             self.connections.len() as u32 - 1
         });
         let connection = &mut self.connections[number as usize];

@@ -7,7 +7,7 @@
 //!
 //! [`port`] is the port that all segments of a host come to and leave from, [`life`] the life of its connections, [`connection`] a single connection,
 //! [`half_open`] the connections that nobody has accepted yet, [`device`] the device that smoltcp sees, [`state`] the flags between application and
-//! worker. The application's side is [`stream`] and [`listener`], and [`control`] has their requests to the worker.
+//! worker, [`settings`] what a builder says. The application's side is [`stream`] and [`listener`], and [`control`] has their requests to the worker.
 
 pub(crate) mod connection;
 pub(crate) mod control;
@@ -19,5 +19,6 @@ pub(crate) mod listener;
 pub mod model;
 pub(crate) mod port;
 pub(crate) mod report;
+pub(crate) mod settings;
 pub(crate) mod state;
 pub(crate) mod stream;

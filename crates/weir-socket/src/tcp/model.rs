@@ -22,7 +22,8 @@ use crate::half::{BufferSizes, Caller, Halves, halves};
 use crate::port::{FullRule, OnDrop};
 use crate::tcp::control::CHUNKS;
 use crate::tcp::half_open::{Accepted, HALF_OPEN_MAX, Listening, Waiting};
-use crate::tcp::port::{ANSWERS_MAX, TcpPort, TcpSettings};
+use crate::tcp::port::{ANSWERS_MAX, TcpPort};
+use crate::tcp::settings::TcpSettings;
 use crate::tcp::state::{News, StreamState};
 
 const FRAMES: u32 = 512;
@@ -55,9 +56,14 @@ impl TcpModel {
     /// # Panics
     /// If there is no memory.
     pub fn new(address: SocketAddr, connections: u16, backlog: u32) -> TcpModel {
+        let settings = TcpSettings { connections, buffer_bytes: 4096, mtu_bytes: 1500, keepalive: None };
+        TcpModel::with(address, settings, backlog)
+    }
+
+    /// As [`TcpModel::new`], with these settings.
+    pub(crate) fn with(address: SocketAddr, settings: TcpSettings, backlog: u32) -> TcpModel {
         let memory = FrameMemory::new(FRAMES, FRAME_BYTES).expect("memory");
         let mut frames = Frames::new(Pool::new(memory));
-        let settings = TcpSettings { connections, buffer_bytes: 4096, mtu_bytes: 1500 };
         let news = Arc::new(News::new(settings.places()));
         let mut port = TcpPort::new(settings, Arc::clone(&news), &mut frames, 7, 0);
         let doorbell = Doorbell::with_full_fences().expect("a doorbell");
@@ -112,6 +118,8 @@ impl TcpModel {
                 None => break self.now_ns = end_ns,
             }
         }
+        // The port knows the time when the next segment comes.
+        self.port.look(&mut self.frames, self.now_ns);
         went.extend(self.poll());
         self.check();
         went
@@ -171,6 +179,11 @@ impl TcpModel {
         }
         send.publish();
         self.hear();
+    }
+
+    /// The error of a connection that an application has, if it failed; it is told once.
+    pub fn error(&self, stream: usize) -> Option<i32> {
+        self.streams[stream].halves.shared.stream.take_error()
     }
 
     /// Lets an application let go of a connection.

@@ -13,7 +13,7 @@
 //! Conservation: accepted = delivered + dropped + in flight. A segment has ended when it was looked at: delivered to its connection, or
 //! dropped as `no-handler` (nobody listens; a reset goes back) or `socket-full` (the listener's queue is full).
 //!
-//! Memory: at most `connections` and [`HALF_OPEN_MAX`] more connections, of two buffers each; made when they are needed, and kept. Nothing is written
+//! Memory: at most `connections` and [`HALF_OPEN_MAX`](crate::tcp::half_open::HALF_OPEN_MAX) more connections, of two buffers each; made when they are needed, and kept. Nothing is written
 //! to the buffers of a half-open connection, so they are address space alone.
 //!
 //! Owner: the path's worker, whose clock this is. Source: RFC 9293; RFC 1122 section 4.2. Limits: those of smoltcp: no selective
@@ -40,26 +40,12 @@ use crate::datagram::{ETHERNET_LEN, ends};
 use crate::shared::{PortHold, SharedPorts};
 use crate::tcp::connection::{Connection, Flow};
 use crate::tcp::device::Segments;
-use crate::tcp::half_open::{HALF_OPEN_MAX, Listeners};
+use crate::tcp::half_open::Listeners;
+use crate::tcp::settings::TcpSettings;
 use crate::tcp::state::News;
 
 /// Answers to segments that wait to leave; further ones are not made.
 pub(crate) const ANSWERS_MAX: usize = 2 * POLL_PACKETS_MAX as usize;
-
-/// The number of connections that there may be, the size of their buffers, and the MTU.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct TcpSettings {
-    pub(crate) connections: u16,
-    pub(crate) buffer_bytes: u32,
-    pub(crate) mtu_bytes: u16,
-}
-
-impl TcpSettings {
-    /// The number of places for connections.
-    pub(crate) fn places(&self) -> usize {
-        usize::from(self.connections) + HALF_OPEN_MAX
-    }
-}
 
 /// The reason why there is no connection to be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,8 +11,10 @@ use smoltcp::wire::{
 };
 
 use smoltcp::socket::tcp::State;
+use smoltcp::time::Duration;
 
 use super::*;
+use crate::tcp::half_open::HALF_OPEN_MAX;
 use crate::tcp::model::TcpModel;
 
 const SERVER: Ipv4Address = Ipv4Address::new(192, 0, 2, 2);
@@ -53,6 +55,23 @@ impl Bed {
     /// A port with a listener.
     fn new(backlog: u32) -> Bed {
         Bed(TcpModel::new(SocketAddr::new(SERVER.into(), PORT), CONNECTIONS, backlog))
+    }
+
+    /// A port with a listener that asks quiet peers for a sign of life after so many seconds.
+    fn with_keepalive_s(seconds: u64) -> Bed {
+        let keepalive = Some(Duration::from_secs(seconds));
+        let settings =
+            TcpSettings { connections: CONNECTIONS, buffer_bytes: 4096, mtu_bytes: 1500, keepalive };
+        Bed(TcpModel::with(SocketAddr::new(SERVER.into(), PORT), settings, 16))
+    }
+
+    /// Opens a connection that an application takes; returns the sequence number of the first byte that it will send.
+    fn open(&mut self, from: (Ipv4Address, u16)) -> i32 {
+        self.put(syn(from));
+        let seq = self.poll().first().expect("it is answered").2;
+        self.put(Says { from, control: TcpControl::None, seq: 101, ack: Some(seq + 1) });
+        assert!(self.0.accept());
+        seq + 1
     }
 
     fn put_bytes(&mut self, ip: &[u8]) {
@@ -187,6 +206,65 @@ fn a_connection_that_is_quiet_stays() {
     bed.0.port.stop_listening(1, &mut bed.0.frames);
     bed.poll();
     bed.require_clean();
+}
+
+#[test]
+fn a_peer_that_has_vanished_is_asked_three_times_and_given_up() {
+    let mut bed = Bed::with_keepalive_s(30);
+    let seq = bed.open(HONEST);
+    assert_eq!(bed.pass_until(29 * SECOND), [], "it is not quiet for long yet");
+    // A question repeats the last byte that the peer has acknowledged, so the peer acknowledges it again.
+    let question = (HONEST.1, TcpControl::None, seq - 1, Some(101));
+    assert_eq!(bed.pass_until(31 * SECOND), [question]);
+    assert_eq!(bed.pass_until(119 * SECOND), [question; 2]);
+    assert_eq!((bed.places_in_use(), bed.error(0)), (1, None));
+    assert_eq!(bed.pass_until(121 * SECOND), [(HONEST.1, TcpControl::Rst, seq, Some(101))]);
+    assert_eq!(bed.error(0), Some(libc::ETIMEDOUT));
+    bed.close(0);
+    assert_eq!(bed.places_in_use(), 0, "its place is free");
+    bed.end();
+}
+
+#[test]
+fn a_peer_that_answers_one_question_in_three_stays() {
+    let mut bed = Bed::with_keepalive_s(30);
+    let seq = bed.open(HONEST);
+    for _ in 0..100 {
+        let end_ns = bed.now_ns + 91 * SECOND;
+        let asked = bed.pass_until(end_ns);
+        assert_eq!(asked, [(HONEST.1, TcpControl::None, seq - 1, Some(101)); 3]);
+        bed.put(Says { from: HONEST, control: TcpControl::None, seq: 101, ack: Some(seq) });
+        bed.poll();
+    }
+    assert_eq!((bed.places_in_use(), bed.error(0)), (1, None));
+    bed.end();
+}
+
+#[test]
+fn a_peer_that_owes_an_acknowledgement_is_not_asked_and_has_its_two_minutes() {
+    let mut bed = Bed::with_keepalive_s(1);
+    let seq = bed.open(HONEST);
+    bed.write(0, 1);
+    let sent = bed.pass_until(110 * SECOND);
+    assert!(sent.len() > 3 && sent.iter().all(|it| it.2 == seq), "its byte is sent again: {sent:?}");
+    assert_eq!(bed.error(0), None);
+    bed.pass_until(125 * SECOND);
+    assert_eq!(bed.error(0), Some(libc::ETIMEDOUT));
+    bed.end();
+}
+
+#[test]
+fn the_end_of_a_connection_is_waited_for_though_it_is_quiet() {
+    let mut bed = Bed::with_keepalive_s(1);
+    let seq = bed.open(HONEST);
+    bed.close(0);
+    assert_eq!(bed.poll(), [(HONEST.1, TcpControl::Fin, seq, Some(101))]);
+    bed.put(Says { from: HONEST, control: TcpControl::Fin, seq: 101, ack: Some(seq + 1) });
+    let end_ns = bed.now_ns + 9 * SECOND;
+    let acknowledged = bed.pass_until(end_ns);
+    assert!(acknowledged.iter().all(|it| it.1 == TcpControl::None), "no reset: {acknowledged:?}");
+    assert_eq!(bed.places_in_use(), 1, "TIME-WAIT");
+    bed.end();
 }
 
 #[test]
