@@ -25,8 +25,8 @@ use weir_path::packet::PathPacket;
 use weir_ring::memory::FrameMemory;
 
 pub(crate) const ETHERNET_LEN: usize = 14;
-const IPV4_LEN: usize = 20;
-const IPV6_LEN: usize = 40;
+pub(crate) const IPV4_LEN: usize = 20;
+pub(crate) const IPV6_LEN: usize = 40;
 const UDP_LEN: usize = 8;
 /// The length of all headers of a datagram, Ethernet included.
 const V4_HEADERS: usize = ETHERNET_LEN + IPV4_LEN + UDP_LEN;

@@ -4,6 +4,7 @@
 //! datagram to an own address --port--> bound to this address? to any of its family? --> socket, or that of the flow's bucket
 //! TCP segment to an own address --> the port of all of them, after those of the sockets
 //! ICMP error that quotes a datagram of ours --port it came from--> the socket that sent it
+//! ICMP error that a TCP segment of ours was too long --> the port of all of them
 //! ```
 //!
 //! Rule: a named address beats any address. A port of an address is one socket's, or that of one socket for each bucket of its flows
@@ -11,16 +12,18 @@
 //! nothing (RFC 1122 section 3.2.1.3).
 //!
 //! Owner: the host's worker; bindings change between bursts. Source: RFC 768; RFC 1122 sections 4.1.3.1 (port unreachable), 4.1.3.3 (ICMP
-//! errors passed up), 4.1.3.4 and 4.2.2.7 (checksums verified). The owner of the TCP port finds the connection of a segment.
+//! errors passed up), 4.1.3.4 and 4.2.2.7 (checksums verified). The owner of the TCP port finds the connection of a segment,
+//! and of an error about one (RFC 1191, RFC 8201).
 //!
 //! Limits: no datagrams to groups or to all stations. Fragments are not put together. An ICMP error about a datagram from a port whose
-//! sockets have a bucket each is dropped as `no-handler`, as one about a TCP segment is.
+//! sockets have a bucket each is dropped as `no-handler`, as any other error about a TCP segment is.
 
 use std::fmt;
 use std::net::IpAddr;
 
 use smoltcp::wire::{
-    Icmpv4Message, Icmpv4Packet, Icmpv6Message, Icmpv6Packet, IpProtocol, Ipv4Packet, Ipv6Packet, TcpPacket,
+    Icmpv4DstUnreachable, Icmpv4Message, Icmpv4Packet, Icmpv6Message, Icmpv6Packet, IpProtocol, Ipv4Packet,
+    Ipv6Packet, TcpPacket,
 };
 
 use super::checksum::ones_sum;
@@ -313,8 +316,8 @@ impl Host {
                     if !icmp.verify_checksum() {
                         return ToHost::Drop(DropReason::BadChecksum);
                     }
-                    let Ok(quoted) = quoted_v4(icmp.data()) else { return ToHost::Other };
-                    self.error(quoted)
+                    let code = Icmpv4DstUnreachable::from(icmp.msg_code());
+                    self.error(quoted_v4(icmp.data()), code == Icmpv4DstUnreachable::FragRequired)
                 }
                 _ => ToHost::Other,
             },
@@ -340,8 +343,7 @@ impl Host {
                     if !icmp.verify_checksum(&source, &destination) {
                         return ToHost::Drop(DropReason::BadChecksum);
                     }
-                    let Ok(quoted) = quoted_v6(icmp.payload()) else { return ToHost::Other };
-                    self.error(quoted)
+                    self.error(quoted_v6(icmp.payload()), icmp.msg_type() == Icmpv6Message::PktTooBig)
                 }
                 _ => ToHost::Other,
             },
@@ -393,10 +395,17 @@ impl Host {
         }
     }
 
-    /// The destination of an error about a datagram that left from here.
-    fn error(&self, (source, port): (IpAddr, u16)) -> ToHost {
-        match self.bindings.find(source, port) {
-            Some(Found::Socket(socket)) => ToHost::Socket(socket, 0),
+    /// The destination of an error about a packet that left from here; `is_too_long` if it says that the packet was.
+    fn error(&self, quoted: Option<Quoted>, is_too_long: bool) -> ToHost {
+        match quoted {
+            Some(Quoted::Datagram(source, port)) => match self.bindings.find(source, port) {
+                Some(Found::Socket(socket)) => ToHost::Socket(socket, 0),
+                _ => ToHost::Other,
+            },
+            // The other errors about a segment change nothing (RFC 1122 section 4.2.3.9: soft).
+            Some(Quoted::Segment) if is_too_long => {
+                self.tcp.map_or(ToHost::Other, |tcp| ToHost::Socket(tcp, 0))
+            }
             _ => ToHost::Other,
         }
     }
@@ -416,20 +425,37 @@ fn transport_sum(protocol: u8, payload: &[u8], addresses: &[u8]) -> u16 {
     ones_sum(payload, u64::from(ones_sum(addresses, pseudo)))
 }
 
-/// The source of the datagram that an ICMP error quotes.
-fn quoted_v4(quoted: &[u8]) -> Result<(IpAddr, u16), ()> {
-    let header_len = usize::from(quoted.first().ok_or(())? & 0x0f) * 4;
-    let head = quoted.get(..20).filter(|head| head[0] >> 4 == 4 && head[9] == UDP).ok_or(())?;
-    let port = quoted.get(header_len.max(20)..).and_then(|rest| rest.first_chunk()).ok_or(())?;
-    let source: [u8; 4] = head[12..16].try_into().map_err(|_| ())?;
-    Ok((source.into(), u16::from_be_bytes(*port)))
+/// The packet that an ICMP error quotes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Quoted {
+    /// A datagram, by its source.
+    Datagram(IpAddr, u16),
+    /// A TCP segment.
+    Segment,
 }
 
-/// The source of the quoted datagram over IPv6, without extension headers.
-fn quoted_v6(quoted: &[u8]) -> Result<(IpAddr, u16), ()> {
-    let head = quoted.get(..42).filter(|head| head[0] >> 4 == 6 && head[6] == UDP).ok_or(())?;
-    let source: [u8; 16] = head[8..24].try_into().map_err(|_| ())?;
-    Ok((source.into(), u16::from_be_bytes([head[40], head[41]])))
+/// The packet that an ICMP error quotes, if it is of a protocol of sockets.
+fn quoted_v4(quoted: &[u8]) -> Option<Quoted> {
+    let head = quoted.first_chunk::<20>().filter(|head| head[0] >> 4 == 4)?;
+    let header_len = usize::from(head[0] & 0x0f) * 4;
+    let port = quoted.get(header_len.max(20)..)?.first_chunk()?;
+    let source: [u8; 4] = head[12..16].try_into().ok()?;
+    of_protocol(head[9], source.into(), *port)
+}
+
+/// The quoted packet over IPv6, without extension headers.
+fn quoted_v6(quoted: &[u8]) -> Option<Quoted> {
+    let head = quoted.first_chunk::<42>().filter(|head| head[0] >> 4 == 6)?;
+    let source: [u8; 16] = head[8..24].try_into().ok()?;
+    of_protocol(head[6], source.into(), [head[40], head[41]])
+}
+
+fn of_protocol(protocol: u8, source: IpAddr, port: [u8; 2]) -> Option<Quoted> {
+    match protocol {
+        UDP => Some(Quoted::Datagram(source, u16::from_be_bytes(port))),
+        TCP => Some(Quoted::Segment),
+        _ => None,
+    }
 }
 
 #[cfg(test)]

@@ -227,22 +227,37 @@ fn flows_fall_into_the_buckets_that_rss_says() {
     assert_eq!(process(&mut host, INTERFACE, in_three).0, Verdict::Drop(DropReason::NoHandler));
 }
 
+/// An ICMP error of a peer's: a destination that cannot be reached, for this reason.
+fn error_about(quoted: &[u8], code: u8) -> Pkt {
+    let mut packet = datagram("192.0.2.2:1", "192.0.2.1:1", &quoted[14..]);
+    let mut ip = Ipv4Packet::new_unchecked(&mut packet.0[14..]);
+    ip.set_next_header(IpProtocol::Icmp);
+    ip.fill_checksum();
+    let mut icmp = Icmpv4Packet::new_unchecked(ip.payload_mut());
+    icmp.set_msg_type(Icmpv4Message::DstUnreachable);
+    icmp.set_msg_code(code);
+    icmp.fill_checksum();
+    packet
+}
+
+#[test]
+fn an_error_that_a_segment_was_too_long_goes_to_tcp() {
+    let quoted = segment("192.0.2.1:7", "192.0.2.2:9").0;
+    let verdict = |has_tcp, code| process(&mut host_with(has_tcp), INTERFACE, error_about(&quoted, code)).0;
+    assert_eq!(verdict(true, 4), Verdict::Forward(1 + SOCKETS));
+    let none = Verdict::Drop(DropReason::NoHandler);
+    assert_eq!((verdict(true, 3), verdict(false, 4)), (none, none), "a soft error, and a host without TCP");
+}
+
 #[test]
 fn an_error_goes_to_the_socket_that_sent_what_it_quotes() {
     let mut host = host();
     host.bind(binding("192.0.2.1", 7, None), 3).expect("bound");
     let quoted = datagram("192.0.2.1:7", "192.0.2.2:9", b"lost").0;
     let error = |port: u16| {
-        let mut packet = datagram("192.0.2.2:1", "192.0.2.1:1", &quoted[14..]);
-        packet.0[14 + 20 + 8 + 20..][..2].copy_from_slice(&port.to_be_bytes());
-        let mut ip = Ipv4Packet::new_unchecked(&mut packet.0[14..]);
-        ip.set_next_header(IpProtocol::Icmp);
-        ip.fill_checksum();
-        let mut icmp = Icmpv4Packet::new_unchecked(ip.payload_mut());
-        icmp.set_msg_type(Icmpv4Message::DstUnreachable);
-        icmp.set_msg_code(3);
-        icmp.fill_checksum();
-        packet
+        let mut quoted = quoted.clone();
+        quoted[14 + 20..][..2].copy_from_slice(&port.to_be_bytes());
+        error_about(&quoted, 3)
     };
     assert_eq!(process(&mut host, INTERFACE, error(7)).0, Verdict::Forward(1 + 3));
     assert_eq!(process(&mut host, INTERFACE, error(8)).0, Verdict::Drop(DropReason::NoHandler));

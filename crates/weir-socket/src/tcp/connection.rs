@@ -25,6 +25,7 @@ use weir_path::packet::PathPacket;
 
 use crate::options::SocketCounts;
 use crate::port::Open;
+use crate::tcp::path_mtu::{Sent, Way};
 use crate::tcp::settings::TcpSettings;
 use crate::tcp::state::StreamState;
 
@@ -66,6 +67,9 @@ pub(crate) struct Connection {
     /// The ends of the connection, while its place has one.
     pub(crate) flow: Option<Flow>,
     pub(crate) sockets: SocketSet<'static>,
+    /// The way to the peer, as far as routers have told of it.
+    pub(crate) way: Way,
+    pub(crate) sent: Sent,
     handle: SocketHandle,
     /// The time after which a quiet peer is asked for a sign of life.
     keepalive: Option<Duration>,
@@ -108,6 +112,8 @@ impl Connection {
             role: Role::Free,
             flow: None,
             sockets,
+            way: Way::default(),
+            sent: Sent::default(),
             handle,
             keepalive: settings.keepalive,
             app: None,
@@ -137,6 +143,8 @@ impl Connection {
         self.was_established = false;
         self.failure = None;
         self.until = None;
+        self.way = Way::default();
+        self.sent = Sent::default();
         let keepalive = self.keepalive;
         let socket = self.socket();
         socket.abort();
@@ -212,6 +220,12 @@ impl Connection {
         }) {}
     }
 
+    /// Returns whether this sequence number was sent and is not acknowledged.
+    pub(crate) fn is_under_way(&self, sequence: u32) -> bool {
+        let socket = self.sockets.get::<Socket>(self.handle);
+        self.sent.is_under_way(sequence, socket.send_queue() as u32)
+    }
+
     /// Returns whether the connection is over for smoltcp.
     pub(crate) fn is_over(&self) -> bool {
         let socket = self.sockets.get::<Socket>(self.handle);
@@ -221,7 +235,7 @@ impl Connection {
     /// Moves bytes both ways as far as there is room, and tells the application of the stream's ends. Returns whether the application has let go of
     /// the connection, and all that it sent is on its way.
     pub(crate) fn serve(&mut self, frames: &mut Frames) -> bool {
-        let Connection { sockets, handle, app, rest, was_established, failure, .. } = self;
+        let Connection { sockets, sent, handle, app, rest, was_established, failure, .. } = self;
         let Some(app) = app else { return false };
         let socket = sockets.get_mut::<Socket>(*handle);
         let shared = Arc::clone(&app.open.shared);
@@ -231,7 +245,7 @@ impl Connection {
         let is_shut = is_closed || state.has(StreamState::SHUT_SEND);
         socket.set_nagle_enabled(!state.has(StreamState::NO_DELAY));
         if *was_established {
-            app.send(socket, frames);
+            app.send(socket, sent, frames);
             app.receive(socket, rest, frames);
         }
         if is_shut {
@@ -308,7 +322,7 @@ impl Connection {
 
 impl App {
     /// Moves the application's sent chunks to smoltcp.
-    fn send(&mut self, socket: &mut Socket<'_>, frames: &mut Frames) {
+    fn send(&mut self, socket: &mut Socket<'_>, sent: &mut Sent, frames: &mut Frames) {
         let App { open, chunk, .. } = self;
         let can_send =
             |socket: &Socket<'_>| socket.may_send() && socket.send_queue() < socket.send_capacity();
@@ -319,7 +333,9 @@ impl App {
                 break;
             };
             let bytes = &packet.bytes(frames.memory())[done..];
-            let done = done + socket.send_slice(bytes).unwrap_or(bytes.len());
+            let taken = socket.send_slice(bytes);
+            sent.given_bytes = sent.given_bytes.wrapping_add(taken.map_or(0, |taken| taken as u32));
+            let done = done + taken.unwrap_or(bytes.len());
             if done < usize::from(packet.len_bytes) {
                 *chunk = Some((packet, done));
             } else {

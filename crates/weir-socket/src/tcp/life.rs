@@ -21,6 +21,7 @@ use weir_path::frames::Frames;
 use weir_path::packet::PathPacket;
 use weir_port::bpf::bound::Transport;
 
+use crate::datagram::ETHERNET_LEN;
 use crate::port::Open;
 use crate::tcp::connection::{Connection, Flow, GIVE_UP, OPENING, Role};
 use crate::tcp::device::Segments;
@@ -276,7 +277,7 @@ impl TcpPort {
         let connection = &mut connections[number as usize];
         connection.set_patience();
         let until = connection.until;
-        let due = interface.poll_at(*now, &connection.sockets);
+        let due = connection.way.interface(interface).poll_at(*now, &connection.sockets);
         if due.is_some_and(|due| due <= *now) {
             return self.schedule_soon(number);
         }
@@ -311,13 +312,19 @@ impl TcpPort {
         }
         let (before, count) = (connection.state(), go.len());
         let mut device = Segments { came: None, go, go_max, frames, mtu_bytes: settings.mtu_bytes };
-        interface.poll_egress(*now, &mut device, &mut connection.sockets);
+        connection.way.interface(interface).poll_egress(*now, &mut device, &mut connection.sockets);
         let is_idle = go.len() == count;
+        let memory = frames.memory();
+        go[count..].iter().for_each(|packet| connection.sent.note(&packet.bytes(memory)[ETHERNET_LEN..]));
         connection.note(before, libc::ETIMEDOUT);
         let state = connection.state();
         if is_idle
             && state == before
-            && interface.poll_at(*now, &connection.sockets).is_some_and(|due| due <= *now)
+            && connection
+                .way
+                .interface(interface)
+                .poll_at(*now, &connection.sockets)
+                .is_some_and(|due| due <= *now)
         {
             let due = *now + AGAIN;
             if let Some(old) = connection.due.replace(due) {

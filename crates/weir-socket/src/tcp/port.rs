@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! put: segment --flow--> its connection, or a new one if somebody listens, or a reset
+//!      ICMP error --flow that it quotes--> its connection (path_mtu.rs)
 //! poll: answers, and of the connections that have something to send a segment each in turn, as many as the path asks for
 //! look: news of applications; timers
 //! ```
@@ -11,14 +12,15 @@
 //! connection or thousands; smoltcp's own look-up, which is linear, has a set of one socket each to look at.
 //!
 //! Conservation: accepted = delivered + dropped + in flight. A segment has ended when it was looked at: delivered to its connection, or
-//! dropped as `no-handler` (nobody listens; a reset goes back) or `socket-full` (the listener's queue is full).
+//! dropped as `no-handler` (nobody listens, and a reset goes back; an ICMP error that is not believed) or `socket-full` (the listener's queue is
+//! full).
 //!
 //! Memory: at most `connections` and [`HALF_OPEN_MAX`](crate::tcp::half_open::HALF_OPEN_MAX) more connections, of two buffers each; made when they are needed, and kept. Nothing is written
 //! to the buffers of a half-open connection, so they are address space alone.
 //!
 //! Owner: the path's worker, whose clock this is. Source: RFC 9293; RFC 1122 section 4.2. Limits: those of smoltcp: no selective
 //! acknowledgements sent back, no timestamps, no SYN cookies, initial sequence numbers from a seeded generator (RFC 6528 asks for a keyed
-//! hash), a path MTU is not learnt from ICMP.
+//! hash).
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io;
@@ -41,6 +43,7 @@ use crate::shared::{PortHold, SharedPorts};
 use crate::tcp::connection::{Connection, Flow};
 use crate::tcp::device::Segments;
 use crate::tcp::half_open::Listeners;
+use crate::tcp::path_mtu::TCP;
 use crate::tcp::settings::TcpSettings;
 use crate::tcp::state::News;
 
@@ -104,16 +107,8 @@ impl TcpPort {
         now_ns: u64,
     ) -> TcpPort {
         let now = instant(now_ns);
-        let mut config = Config::new(HardwareAddress::Ip);
-        config.random_seed = seed;
-        let mut none = Vec::new();
-        let mut device =
-            Segments { came: None, go: &mut none, go_max: 0, frames, mtu_bytes: settings.mtu_bytes };
-        let mut interface = Interface::new(config, &mut device, now);
-        // The host has checked that segments are for one of its addresses.
-        interface.set_any_ip(true);
         TcpPort {
-            interface,
+            interface: interface(settings.mtu_bytes, seed, frames, now),
             settings,
             news,
             connections: Vec::new(),
@@ -165,6 +160,9 @@ impl TcpPort {
 
     /// Gives a segment to its connection; returns the reason if it is dropped.
     fn take(&mut self, frame: &[u8], frames: &mut Frames) -> Option<DropReason> {
+        if !is_segment(frame) {
+            return self.hear(frame, frames);
+        }
         let (peer, local) = ends(frame);
         let flow = Flow { local, peer };
         let found = match self.flows.get(&flow) {
@@ -172,7 +170,7 @@ impl TcpPort {
             None if is_syn(frame) => self.open(flow),
             None => Err(DropReason::NoHandler),
         };
-        let TcpPort { interface, settings, connections, burst, nobody, answers, now, .. } = self;
+        let TcpPort { interface, settings, connections, nobody, answers, now, .. } = self;
         let mut device = Segments {
             came: Some(&frame[ETHERNET_LEN..]),
             go: answers,
@@ -184,12 +182,11 @@ impl TcpPort {
             Ok(number) => {
                 let connection = &mut connections[number as usize];
                 let before = connection.state();
-                interface.poll_ingress_single(*now, &mut device, &mut connection.sockets);
+                let Connection { way, sockets, .. } = connection;
+                way.interface(interface).poll_ingress_single(*now, &mut device, sockets);
                 let is_asking = before == State::SynSent;
                 connection.note(before, if is_asking { libc::ECONNREFUSED } else { libc::ECONNRESET });
-                if !std::mem::replace(&mut connection.is_in_burst, true) {
-                    burst.push(number);
-                }
+                self.note_in_burst(number);
                 None
             }
             Err(DropReason::NoHandler) => {
@@ -199,6 +196,31 @@ impl TcpPort {
             Err(reason) => Some(reason),
         }
     }
+
+    /// Notes that a connection is to be settled at the end of the burst.
+    pub(super) fn note_in_burst(&mut self, number: u32) {
+        if !std::mem::replace(&mut self.connections[number as usize].is_in_burst, true) {
+            self.burst.push(number);
+        }
+    }
+}
+
+/// An interface for smoltcp with this MTU.
+pub(super) fn interface(mtu_bytes: u16, seed: u64, frames: &mut Frames, now: Instant) -> Interface {
+    let mut config = Config::new(HardwareAddress::Ip);
+    config.random_seed = seed;
+    let mut none = Vec::new();
+    let mut device = Segments { came: None, go: &mut none, go_max: 0, frames, mtu_bytes };
+    let mut interface = Interface::new(config, &mut device, now);
+    // The host has checked that segments are for one of its addresses.
+    interface.set_any_ip(true);
+    interface
+}
+
+/// Returns whether a packet is a segment; otherwise it is an ICMP error about one.
+fn is_segment(frame: &[u8]) -> bool {
+    let ip = &frame[ETHERNET_LEN..];
+    TCP == if ip[0] >> 4 == 4 { ip[9] } else { ip[6] }
 }
 
 /// Returns whether a segment asks for a connection: SYN, and neither ACK, RST nor FIN.

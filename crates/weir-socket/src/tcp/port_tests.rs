@@ -121,7 +121,7 @@ fn segment(says: Says, payload: &[u8]) -> Vec<u8> {
         ack_number: ack.map(TcpSeqNumber),
         window_len: 4096,
         window_scale: None,
-        max_seg_size: None,
+        max_seg_size: (control == TcpControl::Syn).then_some(1460),
         sack_permitted: false,
         sack_ranges: [None; 3],
         timestamp: None,
@@ -414,3 +414,6 @@ proptest! {
         bed.require_clean();
     }
 }
+
+#[path = "path_mtu_tests.rs"]
+mod path_mtu;
