@@ -189,6 +189,30 @@ fn an_honest_client_gets_in_through_a_flood_of_syns() {
     bed.require_clean();
 }
 
+/// The memory of this process that is no file's, in bytes.
+fn anonymous_bytes() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").expect("the state of this process");
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("its memory");
+    let kib: usize = line.trim().trim_end_matches(" kB").parse().expect("a number");
+    kib * 1024
+}
+
+#[test]
+fn the_buffers_of_half_open_connections_are_mostly_address_space() {
+    let settings =
+        TcpSettings { connections: CONNECTIONS, buffer_bytes: 64 << 10, mtu_bytes: 1500, keepalive: None };
+    let mut bed = Bed(TcpModel::with(SocketAddr::new(SERVER.into(), PORT), settings, 16));
+    let before = anonymous_bytes();
+    for number in 0..HALF_OPEN_MAX as u32 {
+        bed.put(syn(flooder(number)));
+        bed.poll();
+    }
+    assert_eq!(bed.places_in_use(), HALF_OPEN_MAX);
+    let taken = anonymous_bytes().saturating_sub(before);
+    // 74 MB by itself; the rest is for the other tests of this process, which run at the same time.
+    assert!(taken < HALF_OPEN_MAX * (64 << 10), "{taken} bytes for half of the buffers or more");
+}
+
 #[test]
 fn a_connection_that_is_quiet_stays() {
     let mut bed = Bed::new(16);
