@@ -8,10 +8,11 @@
 use std::io;
 use std::net::IpAddr;
 
-use weir_core::net::sockets::{BindError, Binding, Bindings};
+use weir_core::net::sockets::{Binding, Bindings};
+use weir_port::bpf::bound::Transport;
 use weir_run::seed::random_seed;
 
-use crate::builder::invalid;
+use crate::in_use::{none_free, refused};
 use crate::socket::os;
 
 /// Ports that are given to sockets that ask for none (RFC 6335 section 6).
@@ -61,7 +62,7 @@ impl Control {
         let numbers = (0..=u16::MAX).map(|more| self.next_listener.wrapping_add(more));
         let is_free = |number: &u16| self.listeners.iter().all(|bindings| !bindings.is_bound(*number));
         let number = numbers.into_iter().find(is_free).ok_or_else(|| os(libc::EADDRINUSE))?;
-        self.listeners[host].bind(binding, number).map_err(refused)?;
+        self.listeners[host].bind(binding, number).map_err(|error| refused(Transport::Tcp, error))?;
         self.next_listener = number.wrapping_add(1);
         Ok(number)
     }
@@ -81,12 +82,5 @@ fn ephemeral(next: &mut u16, bindings: &Bindings, address: IpAddr, bucket: Optio
             return Ok(port);
         }
     }
-    Err(os(libc::EADDRINUSE))
-}
-
-pub(crate) fn refused(error: BindError) -> io::Error {
-    match error {
-        BindError::InUse(_) => os(libc::EADDRINUSE),
-        BindError::NoBucket { .. } => invalid(error),
-    }
+    Err(none_free(address))
 }

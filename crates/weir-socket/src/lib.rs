@@ -84,6 +84,7 @@ mod driver;
 mod ending;
 mod half;
 mod host;
+mod in_use;
 mod interface;
 mod layout;
 mod link;

@@ -22,7 +22,7 @@ use weir_port::netns::NetNs;
 use weir_port::reservation::PortReservation;
 
 use crate::control::EPHEMERAL;
-use crate::socket::os;
+use crate::in_use::{none_free, refused_by_kernel};
 use crate::stack::Stack;
 
 /// A port of an address; the address is given by its number.
@@ -64,7 +64,11 @@ impl SharedPorts {
         self.hold_with(transport, address, |place| {
             let (transport, number, port) = place;
             let address = self.in_kernel(self.bound.addresses()[number].address, port);
-            PortReservation::new(&self.netns, transport, address).map(Some)
+            let reserved = PortReservation::new(&self.netns, transport, address);
+            reserved.map(Some).map_err(|error| match error.kind() {
+                io::ErrorKind::AddrInUse => refused_by_kernel(transport, address),
+                _ => error,
+            })
         })
     }
 
@@ -151,7 +155,7 @@ impl Stack {
                 held => return Ok((port, held?)),
             }
         }
-        Err(os(libc::EADDRINUSE))
+        Err(none_free(address))
     }
 }
 

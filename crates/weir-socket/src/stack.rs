@@ -48,11 +48,12 @@ use weir_run::idle::wake_cost_ns;
 
 use crate::books::StackBooks;
 use crate::builder::{StackBuilder, WorkerParts, invalid};
-use crate::control::{Control, refused};
+use crate::control::Control;
 use crate::driver::may_wait;
 use crate::ending::Ending;
 use crate::half::{BufferSizes, Caller, Halves, halves};
 use crate::host::HostSide;
+use crate::in_use::refused;
 use crate::layout::{Layout, WorkerPortion};
 use crate::options::SocketOptions;
 use crate::shared::{PortHold, SharedPorts};
@@ -317,7 +318,9 @@ impl Stack {
                 control.free_port(self.host, address.ip(), bucket)
             })?,
             port => {
-                control.bindings[self.host].check(binding(port)).map_err(refused)?;
+                control.bindings[self.host]
+                    .check(binding(port))
+                    .map_err(|error| refused(Transport::Udp, error))?;
                 (port, self.hold(Transport::Udp, address)?)
             }
         };
@@ -352,7 +355,7 @@ impl Stack {
             answers.push(answer);
         }
         for answer in answers {
-            answer.recv().map_err(|_| os(libc::EPIPE))?.map_err(refused)?;
+            answer.recv().map_err(|_| os(libc::EPIPE))?.map_err(|error| refused(Transport::Udp, error))?;
         }
         Ok((bound, halves))
     }

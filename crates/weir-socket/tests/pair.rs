@@ -84,7 +84,10 @@ fn errors_are_those_of_std() {
     let (left, right) = pair();
     let server = socket(&right, "192.0.2.2:7");
     let kind = |result: std::io::Result<UdpSocket>| result.expect_err("an error").kind();
-    assert_eq!(kind(UdpSocket::bind(&right, "192.0.2.2:7")), ErrorKind::AddrInUse);
+    let taken = UdpSocket::bind(&right, "192.0.2.2:7").expect_err("a socket has it");
+    assert_eq!(taken.kind(), ErrorKind::AddrInUse);
+    let text = taken.to_string();
+    assert!(text.starts_with("UDP port 7 of 192.0.2.2 is in use, by a socket of this stack"), "{text}");
     assert_eq!(kind(UdpSocket::bind(&right, "0.0.0.0:7")), ErrorKind::AddrInUse);
     assert_eq!(kind(UdpSocket::bind(&right, "192.0.2.99:7")), ErrorKind::AddrNotAvailable);
     assert_eq!(kind(UdpSocket::bind_bucket(&right, "192.0.2.2:9", 99)), ErrorKind::InvalidInput);

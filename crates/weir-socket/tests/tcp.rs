@@ -171,7 +171,11 @@ fn who_goes_with_something_unread_resets() {
 fn errors_are_those_of_std() {
     let (left, right) = pair();
     let listener = TcpListener::bind(&right, SERVER).expect("listening");
-    assert_eq!(kind(TcpListener::bind(&right, SERVER)), ErrorKind::AddrInUse);
+    let taken = TcpListener::bind(&right, SERVER).expect_err("somebody listens");
+    assert_eq!(taken.kind(), ErrorKind::AddrInUse);
+    let text = taken.to_string();
+    assert!(text.starts_with("TCP port 7 of 192.0.2.2 is in use, by a socket of this stack"), "{text}");
+    assert!(text.contains("take another port, or 0"), "{text}");
     assert_eq!(kind(TcpListener::bind(&right, "0.0.0.0:7")), ErrorKind::AddrInUse);
     assert_eq!(kind(TcpListener::bind(&right, "192.0.2.99:7")), ErrorKind::AddrNotAvailable);
     assert_eq!(kind(TcpListener::bind_with_backlog(&right, "192.0.2.2:8", 0)), ErrorKind::InvalidInput);

@@ -20,6 +20,7 @@ use weir_ring::spsc::{Consumer, capacity_for, ring};
 
 use crate::driver::may_wait;
 use crate::half::{BufferSizes, Caller, Halves, halves};
+use crate::in_use::none_free;
 use crate::port::{FullRule, OnDrop, Open};
 use crate::shared::PortHold;
 use crate::socket::os;
@@ -167,7 +168,7 @@ impl Stack {
                     return Err(io::Error::new(io::ErrorKind::OutOfMemory, why));
                 }
                 Err(NoConnection::InUse) if tried < u16::MAX => tried += 1,
-                Err(NoConnection::InUse) => return Err(os(libc::EADDRINUSE)),
+                Err(NoConnection::InUse) => return Err(none_free(source)),
             }
         }
     }
