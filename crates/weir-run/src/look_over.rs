@@ -50,6 +50,7 @@ pub fn interfaces(links: &[&Link], kind: Kind, has_classes: bool) -> weir_port::
     }
     let noun = kind.noun();
     let mut warnings = Vec::new();
+    let joints = link::joints()?;
     let waits = if has_classes { "classes and flows wait" } else { "a flow waits" };
     let single: Vec<_> =
         links.iter().filter(|link| link.rx_queues == 1).map(|link| link.name.as_str()).collect();
@@ -78,16 +79,16 @@ pub fn interfaces(links: &[&Link], kind: Kind, has_classes: bool) -> weir_port::
             ));
         }
         warnings.extend(passed_by(&link.name, noun, &hooks::at(link)));
-        let above = link::joints()?.into_iter().filter(|joint| joint.below == Some(link.ifindex));
+        let above = joints.iter().filter(|joint| joint.below == Some(link.ifindex));
         warnings.extend(above.map(|above| {
             format!(
                 "{} stands on {}, and hears nothing while the {noun} is up: what arrives goes through the {noun}",
                 above.name, link.name
             )
         }));
-        let sender = link.peer()?;
-        let root = sender.0.run(|| qdisc::root(sender.1.ifindex))?;
-        warnings.extend(unlimited(&sender.1.name, &root.kind, noun));
+        let (sender_netns, sender) = link.peer()?;
+        let root = sender_netns.run(|| qdisc::root(sender.ifindex))?;
+        warnings.extend(unlimited(&sender.name, &root.kind, noun));
     }
     Ok(warnings)
 }
@@ -202,21 +203,18 @@ pub fn routed(plan: &Plan, ends: &[Option<(&Link, &Link)>]) -> Vec<String> {
         ends.iter().map(|ends| ends.map(|(port, other_end)| taken_bytes(port, other_end))).collect();
     let told = RouterInterface::all(plan).into_iter().filter_map(|interface| {
         let (mtu_bytes, port) = interface.fit(&taken);
-        let (name, bytes) = (&plan.stages[interface.stage].name, taken[port?]?);
-        let port = ends[port?]?.0;
-        let mut told = format!(
-            "{name} sends packets of {mtu_bytes} bytes at most to {}, which or whose other end takes no more, where it would send {}: write \
-             mtu = {mtu_bytes} below its [[router.interface]]",
-            port.name, interface.mtu_bytes
-        );
-        if u32::from(mtu_bytes) > bytes {
-            told = format!(
-                "{name} sends packets of {mtu_bytes} bytes to {}, as IPv6 needs, and it or its other end takes {bytes}: longer packets are \
-                 dropped, counted as too-long. Give both a larger MTU",
-                port.name
-            );
-        }
-        Some(told)
+        let (router, taken_bytes) = (&plan.stages[interface.stage].name, taken[port?]?);
+        let (port, file_bytes) = (&ends[port?]?.0.name, interface.mtu_bytes);
+        Some(match u32::from(mtu_bytes) > taken_bytes {
+            false => format!(
+                "{port} or its other end takes packets of {mtu_bytes} bytes at most, so {router} sends no longer ones there, though its MTU is \
+                 {file_bytes}: write mtu = {mtu_bytes} below its [[router.interface]]"
+            ),
+            true => format!(
+                "{port} or its other end takes packets of {taken_bytes} bytes at most, and {router} sends IPv6 there, which needs {mtu_bytes}: \
+                 longer packets are dropped, counted as too-long. Give both ends a larger MTU"
+            ),
+        })
     });
     told.collect()
 }

@@ -206,7 +206,7 @@ const ALLOWED_OLD: &[c_long] = &[
     libc::SYS_getpgrp,
     libc::SYS_arch_prctl,
 ];
-/// `rename` of the C library, which has no such call of its own here.
+/// The call by which the C library renames files here, where there is no `rename`.
 #[cfg(target_arch = "aarch64")]
 const ALLOWED_OLD: &[c_long] = &[libc::SYS_renameat];
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
