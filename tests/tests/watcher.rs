@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use weir_lab::bed::{Namespace, names};
-use weir_lab::clock::{now, wait_until};
+use weir_lab::clock::{let_pass, now, wait_until};
 use weir_lab::ping::Ping;
 use weir_lab::process::run;
 use weir_lab::wire::Wire;
@@ -268,6 +268,19 @@ fn a_smaller_mtu_is_followed() -> Result<()> {
     bed.wire.check()?;
     bed.rig.right.ip("link set veth0 mtu 1500")?;
     bed.require_said("the MTU of veth0 is 1500 now")?;
+    bed.require_flow(&bed.rig.left)?;
+    // The device itself drops what is longer than the wire's own end takes, also long after the change.
+    bed.rig.middle.ip("link set wa mtu 1000")?;
+    bed.require_said("the MTU of wa is 1000 now")?;
+    let by_mtu = || Ok::<_, anyhow::Error>(bed.events("mtu")?["dropped"].as_u64().unwrap_or(0));
+    for _ in 0..3 {
+        let before = by_mtu()?;
+        let_pass(Duration::from_secs(1), |_| ())?;
+        wait_until("long packets are dropped", LIMIT, || Ok(by_mtu()? > before))?;
+        bed.wire.check()?;
+    }
+    bed.rig.middle.ip("link set wa mtu 1500")?;
+    bed.require_said("the MTU of wa is 1500 now")?;
     bed.require_flow(&bed.rig.left)
 }
 

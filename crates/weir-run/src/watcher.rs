@@ -283,6 +283,12 @@ impl Watcher {
         let mut there = (0..self.views.len()).filter(|device| self.pairs[device / 2].is_some());
         let is_up = |view: &Option<View>| view.as_ref().is_some_and(|v| state_of(&v.link) == State::Up);
         let is_well = there.all(|device| is_up(&self.views[device]));
+        for pair in 0..self.pairs.len() {
+            let ends = [2 * pair, 2 * pair + SENDER];
+            let mtus = ends.map(|device| self.views[device].as_ref().map(|view| view.link.mtu_bytes));
+            let is_narrow = matches!(mtus, [Some(one), Some(other)] if one != other);
+            ends.iter().for_each(|&device| self.ledger.set_narrow(device, is_narrow));
+        }
         self.ledger.look(&seen, is_well, now_ns());
         let mut fault = None;
         for finding in findings {

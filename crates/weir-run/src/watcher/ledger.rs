@@ -6,7 +6,8 @@
 //!
 //! Rule: the growth of a counter from one look to the next is an event's if one was noted at the later of the two, or had not been over at
 //! the earlier; otherwise it is unexplained. An event is over when all has been well for [`SETTLE_NS`], because the kernel lets a device
-//! send again only some time after its carrier is back.
+//! send again only some time after its carrier is back. While the two ends of a pair have different MTUs, what the devices drop there is
+//! longer than the other end takes, and an event's too.
 //!
 //! Owner: the watcher. It is told the time. Limits: packets dropped in the second before an event is noted count as the event's. The kernel
 //! frees the packets of a queue that is replaced uncounted: `waiting` is how many waited there when it was last looked at.
@@ -104,6 +105,8 @@ pub struct Counts {
     /// The drops that no event explains.
     pub unexplained: Drops,
     last: Option<Drops>,
+    /// True if the pair's ends have different MTUs.
+    has_narrow_end: bool,
 }
 
 impl Counts {
@@ -141,6 +144,11 @@ impl Ledger {
         self.open = Some((event, now_ns + SETTLE_NS));
     }
 
+    /// Says whether the two ends of a device's pair have different MTUs.
+    pub fn set_narrow(&mut self, device: usize, has_narrow_end: bool) {
+        self.counts[device].has_narrow_end = has_narrow_end;
+    }
+
     /// A device is another one from now on, whose counters begin with those that are seen next.
     pub fn begin_anew(&mut self, device: usize) {
         self.counts[device].last = None;
@@ -164,7 +172,14 @@ impl Ledger {
                 // An event that was not noted, such as the first coming of a port, has no row for nothing.
                 Some(_) if new.sum() == 0 => {}
                 Some((event, _)) => self.events.entry(event).or_default().dropped += new.sum(),
-                None => counts.unexplained = counts.unexplained.each(&new, |a, b| a + b),
+                None => {
+                    let mut unexplained = new;
+                    if counts.has_narrow_end && new.rx + new.tx > 0 {
+                        self.events.entry(InterfaceEvent::Mtu).or_default().dropped += new.rx + new.tx;
+                        (unexplained.rx, unexplained.tx) = (0, 0);
+                    }
+                    counts.unexplained = counts.unexplained.each(&unexplained, |a, b| a + b);
+                }
             }
         }
         self.open = self.open.filter(|(_, over_ns)| now_ns < *over_ns);
@@ -220,6 +235,20 @@ mod tests {
         assert_eq!(ledger.events()[&InterfaceEvent::Down], EventStats { times: 1, dropped: 28, waiting: 0 });
         assert_eq!(ledger.counts(0).unexplained.tx, 1, "the last one alone");
         assert_eq!(ledger.counts(0).dropped.tx, 29);
+    }
+
+    #[test]
+    fn an_end_with_a_shorter_mtu_explains_what_the_devices_drop() {
+        let seen = |tx, queue| [Some(Drops { tx, queue, rx: 0 })];
+        let mut ledger = Ledger::new(1);
+        ledger.look(&seen(0, 0), true, 0);
+        ledger.set_narrow(0, true);
+        ledger.look(&seen(5, 1), true, S);
+        assert_eq!(ledger.events()[&InterfaceEvent::Mtu], EventStats { times: 0, dropped: 5, waiting: 0 });
+        assert_eq!(ledger.counts(0).unexplained, Drops { queue: 1, ..Drops::default() });
+        ledger.set_narrow(0, false);
+        ledger.look(&seen(7, 1), true, 2 * S);
+        assert_eq!(ledger.counts(0).unexplained.tx, 2);
     }
 
     #[test]
