@@ -204,6 +204,11 @@ fn packets_are_sealed_now_or_later_and_none_is_lost() -> Result<()> {
         ensure!((row["dropped"] != 0) == drops, "dropped, or not, against its rule: {row}");
         ensure!(row["diff_ci_pct"].is_number() == (row["system"] == "esp-deferred"), "compared: {row}");
     }
+    let stack = |case: &str| {
+        let of_case = rows.iter().filter(|row| row["case"] == case);
+        of_case.map(|row| row["stack_bytes"].as_u64()).collect::<Vec<_>>()
+    };
+    ensure!(stack("nested-16") == stack("nested-1"), "{:?} {:?}", stack("nested-16"), stack("nested-1"));
     Ok(())
 }
 

@@ -19,7 +19,7 @@
 //!   ([`crate::machine::NEAR_NS_MAX`]).
 //! - `reordered`: packets whose sequence number was not due when they left.
 //! - `p50_us`, `p99_us`: from the poll that brought a packet until it left, all runs together.
-//! - `stack_bytes`: how deep a pass goes; with 16 tunnels it may be no deeper than with one, but for one call.
+//! - `stack_bytes`: how deep a pass goes; with 16 tunnels it may be no deeper than with one.
 
 pub(super) mod case;
 mod compare;
