@@ -22,7 +22,8 @@ programs=$!
 cargo test --workspace --no-run "${kinds[@]}" --message-format json-render-diagnostics |
     sed -nE '/#weir-tests@.*"kind":\["test"\]/s/.*"executable":"([^"]+)".*/\1/p' >"$folder/files" || true
 status=0
-# All tests but those judge no time and no speed, and need no program: they run while the last programs are optimised.
+# The tests of the crates judge no time and no speed, and need no program: they run while the last programs are optimised, without those
+# of whole programs.
 WEIR_TESTS=none cargo test --workspace --no-fail-fast "${kinds[@]}" 2>&1 | tee -a "$log" || status=$?
 wait "$programs"
 WEIR_BIN=${WEIR_BIN:-$(cargo metadata --format-version 1 --no-deps | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')/release/weir}

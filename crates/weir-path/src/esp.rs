@@ -362,7 +362,7 @@ impl Esp {
             if headers.is_fragment() {
                 return Ok(EspVerdict::Gather);
             }
-            // The usual case goes a way of its own: what comes in one of several kinds is written out and read back.
+            // ESP without UDP, the usual case, is not found as one kind of `Arrival`, which would be written to memory and read back.
             if headers.next() == number::ESP {
                 let located = Located::behind(ip, &headers)?;
                 return self.open(packet, memory, (&headers, &located), now_ns);

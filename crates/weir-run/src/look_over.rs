@@ -88,13 +88,13 @@ pub fn interfaces(links: &[&Link], kind: Kind, has_classes: bool) -> weir_port::
         }));
         let (sender_netns, sender) = link.peer()?;
         let root = sender_netns.run(|| qdisc::root(sender.ifindex))?;
-        warnings.extend(unlimited(&sender.name, &root.kind, noun));
+        warnings.extend(put_aside(&sender.name, &root.kind, noun));
     }
     Ok(warnings)
 }
 
 /// The warning of a qdisc at a sending end that the queue takes the place of, if it was there to hold packets back.
-fn unlimited(name: &str, kind: &str, noun: &str) -> Option<String> {
+fn put_aside(name: &str, kind: &str, noun: &str) -> Option<String> {
     matches!(kind, "tbf" | "netem").then(|| {
         format!(
             "{name} has a {kind} qdisc that somebody set, which does nothing until the {noun} ends: give the {noun} the rate, or put the \

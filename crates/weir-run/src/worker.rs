@@ -32,10 +32,10 @@ use crate::stats::WorkerStats;
 
 /// The longest time that a stopping worker goes on delivering packets that it holds, in nanoseconds.
 const DRAIN_NS_MAX: u64 = 1_000_000_000;
-/// The longest time for which packets are still taken in that stand in the senders' pairs, within that time, in nanoseconds.
-const TAIL_NS_MAX: u64 = 500_000_000;
 /// That time if an end is gone: packets bound for it cannot leave, and the rest have been under way for no longer than this.
 const DRAIN_NS_CUT: u64 = 50_000_000;
+/// The longest time before that in which packets are still taken in that stand in the senders' pairs, in nanoseconds.
+const TAIL_NS_MAX: u64 = 500_000_000;
 
 /// A request to a worker.
 pub enum Request {
