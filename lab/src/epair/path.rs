@@ -32,7 +32,7 @@ pub fn run_bed(plan: &Plan) -> Result<Outcome> {
         left: left.to_vec(),
         lost: summary.account.accepted.packets - summary.account.delivered.packets,
         reordered: seen.reordered + seen.duplicated,
-        seconds: summary.elapsed_ns as f64 / 1e9,
+        seconds: summary.seconds(),
         wakes: sum(|worker| worker.doorbell.blocks),
         cpu_s: summary.workers.iter().map(|worker| worker.told.cpu_ns).max().unwrap_or(0) as f64 / 1e9,
         counts: Counts {

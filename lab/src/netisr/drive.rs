@@ -153,7 +153,7 @@ pub fn run(plan: &Plan<'_>) -> Result<Outcome> {
         dropped: dropped + summary.missed,
         reordered: seen.reordered + seen.duplicated + split,
         lost: summary.lost(),
-        seconds: summary.elapsed_ns as f64 / 1e9,
+        seconds: summary.seconds(),
         latency,
         cpu_seconds: summary.workers.iter().map(|worker| worker.told.cpu_ns as f64 / 1e9).sum(),
         held_seconds: if plan.drops { 0.0 } else { held_seconds.max(0.0) },

@@ -92,9 +92,14 @@ impl MemorySummary {
         self.account.delivered.packets as f64 * 1e9 / busiest_ns.max(1) as f64
     }
 
+    /// [`elapsed_ns`](Self::elapsed_ns) in seconds, to divide by: a nanosecond where nothing ended.
+    pub fn seconds(&self) -> f64 {
+        self.elapsed_ns.max(1) as f64 / 1e9
+    }
+
     /// Packets delivered a second.
     pub fn packets_per_s(&self) -> f64 {
-        self.account.delivered.packets as f64 * 1e9 / self.elapsed_ns.max(1) as f64
+        self.account.delivered.packets as f64 / self.seconds()
     }
 }
 

@@ -411,6 +411,13 @@ fn a_generator_with_a_rate_sleeps_between_packets_and_keeps_it() {
 }
 
 #[test]
+fn a_run_that_delivered_nothing_has_a_rate_of_zero() {
+    let summary = run(&testbed(1, None, Until::Packets(0)));
+    assert_eq!((summary.elapsed_ns, summary.packets_per_s()), (0, 0.0));
+    assert!(summary.seconds() > 0.0);
+}
+
+#[test]
 fn generators_stop_when_they_are_told() {
     let path = testbed(1, None, Until::Stopped);
     let summary = path.run(&mut |_, delivered| delivered.packets < 1000).unwrap();

@@ -183,7 +183,7 @@ pub fn run(
         dropped: account.dropped.total().packets + summary.missed,
         misnumbered: tally.misnumbered,
         lost: summary.lost(),
-        seconds: summary.elapsed_ns as f64 / 1e9,
+        seconds: summary.seconds(),
         latency: tally.latency,
         cpu_seconds: summary.workers.iter().map(|worker| worker.told.cpu_ns as f64 / 1e9).sum(),
         held_seconds: if system.drops { 0.0 } else { held_seconds.max(0.0) },
