@@ -115,8 +115,12 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
     pub(super) fn follow(&mut self, changed: Option<usize>, moved: &[(u16, u16, Place)]) {
         for End { index, port, intake, .. } in &mut self.ends {
             let mut places = vec![None; port.queues()];
-            let of_this = moved.iter().filter(|(port, ..)| usize::from(*port) == *index);
-            of_this.for_each(|&(_, queue, place)| places[usize::from(queue)] = Some(place));
+            for &(_, queue, place) in moved.iter().filter(|(port, ..)| usize::from(*port) == *index) {
+                // A port that came back with fewer queues has no gate for packets of those that went.
+                if let Some(of_queue) = places.get_mut(usize::from(queue)) {
+                    *of_queue = Some(place);
+                }
+            }
             intake.follow(&self.between.egress, changed, &places);
         }
     }

@@ -14,7 +14,7 @@ use weir_sim::prng::Prng;
 use super::*;
 
 /// Classes that share a port, of which the first has all traffic; each of `mbit` Mbit/s.
-fn tree(kind: TreeKind, names: &[&str], mbit: u64) -> Arc<Classes> {
+pub(super) fn tree(kind: TreeKind, names: &[&str], mbit: u64) -> Arc<Classes> {
     let rate = Rate::from_bits_per_s(mbit * 1_000_000).unwrap();
     let class = |name: &&str| ClassConfig {
         name: name.to_string(),
@@ -37,7 +37,7 @@ fn tree(kind: TreeKind, names: &[&str], mbit: u64) -> Arc<Classes> {
 }
 
 /// A bridge of three ports at 100 Mbit/s each, and stations that it has heard.
-fn three_ports(queues: usize) -> Worker<FramePort> {
+pub(super) fn three_ports(queues: usize) -> Worker<FramePort> {
     let ports = (0..3).map(|port| port_plan(port, Some(mbit(100)))).collect();
     let links = (0..3).map(|port| [Attachment::Port(port), Attachment::Stage(0, port as u16)]).collect();
     let mut worker =

@@ -2,7 +2,9 @@
 
 use weir_core::drops::DropReason;
 use weir_core::net::neighbour::NeighbourState;
+use weir_path::classes::TreeKind;
 
+use super::change::{three_ports, tree};
 use super::*;
 
 /// A bridge of four ports; all limits are 100 Mbit/s, but for the last port's of 1.
@@ -181,4 +183,27 @@ fn a_router_asks_anew_for_who_is_behind_a_port_that_came_back() {
     settle(&mut worker, 1_100 * MS);
     let asked = &worker.ends()[1].port.left;
     assert_eq!(asked.iter().map(|bytes| &bytes[12..14]).collect::<Vec<_>>(), [[8, 6]], "asked again");
+}
+
+#[test]
+fn classes_change_while_packets_wait_of_receive_queues_that_did_not_come_back() {
+    const QUEUES: usize = 4;
+    let mut worker = three_ports(QUEUES);
+    for queue in 0..QUEUES {
+        (0..100).for_each(|number| {
+            worker.end_mut(0).0.port.send(queue, bridged((0, 0), (1, 0), number));
+        });
+    }
+    settle(&mut worker, MS);
+    worker.take_port(0, MS).expect("it is here");
+    worker.give_port(0, FramePort::new(1), MS).expect("fewer queues than there is room for");
+    let waiting = worker.egress(1).unwrap().shaping.held().packets;
+    assert!(waiting > 0);
+    worker.set_classes(1, Some(&tree(TreeKind::Htb, &["a"], 100)), MS);
+    assert_eq!(worker.egress(1).unwrap().shaping.held().packets, waiting);
+    worker.end_mut(0).0.port.send(0, bridged((0, 0), (1, 0), u64::MAX));
+    let mut now_ns = MS;
+    while worker.ends()[1].port.left.iter().all(|bytes| number_of(bytes) != u64::MAX) {
+        now_ns = settle(&mut worker, now_ns).expect("what is inside has a time").max(now_ns + 1);
+    }
 }
