@@ -42,8 +42,14 @@ impl Esp {
                     // A new key goes the way that the one before went.
                     let way = (running.plan.ends(), running.plan.udp_ports);
                     let same = known.iter().find(|&&(ends, udp_ports, ..)| (ends, udp_ports) == way);
-                    if let Some(&(.., path_mtu, peer)) = same {
-                        peer.into_iter().for_each(|peer| running.send_to(peer));
+                    // Where none went that way, the peer is where its packets come from.
+                    let [source, destination] = running.plan.ends();
+                    let heard = known.iter().filter(|&&(ends, ..)| ends == [destination, source]);
+                    let heard = heard.filter_map(|&(.., peer)| peer).next_back();
+                    if let Some(peer) = same.map_or(heard, |&(.., peer)| peer) {
+                        running.send_to(peer);
+                    }
+                    if let Some(&(.., path_mtu, _)) = same {
                         running.path_mtu = path_mtu;
                     }
                     running

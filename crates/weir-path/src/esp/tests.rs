@@ -492,6 +492,15 @@ fn a_peer_that_a_translator_moves_is_followed() {
     plan.associations[1].spi = 0x2001;
     two.esp.change(EspChange { plan, keys }, 0);
     assert_eq!(goes_to(&mut two), elsewhere);
+    // So does one that begins when none goes there.
+    let mut without = in_udp(1);
+    (without.associations, without.policies) = (without.associations[..1].to_vec(), Vec::new());
+    two.esp.change(EspChange { plan: without, keys: vec![None] }, 0);
+    let mut plan = in_udp(1);
+    plan.associations[1].spi = 0x2002;
+    let keys = vec![None, key(4, sent(&two.disk))];
+    two.esp.change(EspChange { plan, keys }, 0);
+    assert_eq!(goes_to(&mut two), elsewhere);
     assert_eq!(two.process(OUTSIDE, &third, 0), (OUTSIDE_IN, there));
     assert_eq!(goes_to(&mut two), (GATEWAYS[0], 4500));
 }
