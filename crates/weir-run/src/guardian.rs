@@ -28,6 +28,7 @@
 
 mod guard;
 mod journal;
+mod requests;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -45,6 +46,7 @@ use weir_port::undo::{Keeper, Undo, UndoRecord};
 use weir_port::{Doing, PortError};
 
 pub use guard::guard;
+use requests::Requests;
 
 /// The time after which a guardian that does not answer is taken for stopped, in nanoseconds.
 const STOPPED_NS: u64 = 2_000_000_000;
@@ -86,7 +88,7 @@ enum Note {
 /// The main process's side.
 pub struct Guardian {
     child: Child,
-    requests: Channel,
+    requests: Requests,
     notes: Option<Channel>,
     /// The records, for the case that the guardian dies first.
     records: Vec<UndoRecord>,
@@ -118,6 +120,7 @@ impl Guardian {
             }
             command.stdin(Stdio::from(its_requests.into_fd())).stdout(Stdio::from(its_notes.into_fd()));
             let child = command.spawn()?;
+            let requests = Requests::new(requests);
             Ok(Guardian { child, requests, notes: Some(notes), records: Vec::new(), names: Vec::new(), say })
         };
         start().doing(|| "starting the guardian, the process that cleans up after a crash".into())
@@ -143,9 +146,9 @@ impl Guardian {
     /// Puts everything back and waits until that is done. Returns what could not be put back, a sentence each.
     pub fn finish(mut self) -> Vec<String> {
         self.announce_end();
-        self.proceed();
-        self.requests.end();
-        while let Ok(Some((bytes, _))) = self.requests.receive() {
+        proceed(&self.child);
+        let answers = self.requests.end();
+        while let Ok(Some((bytes, _))) = answers.receive() {
             match serde_json::from_slice(&bytes) {
                 Ok(Answer::Faults(faults)) => {
                     let id = self.child.id();
@@ -170,13 +173,7 @@ impl Guardian {
         left
     }
 
-    /// Lets it go on if somebody has stopped it.
-    fn proceed(&self) {
-        // SAFETY: takes no pointers. The child has not been reaped, so the number is still its own.
-        unsafe { libc::kill(self.child.id() as libc::pid_t, libc::SIGCONT) };
-    }
-
-    fn tell(&self, netns: &NetNs, undo: &Undo, hold: Option<&Hold>) -> io::Result<()> {
+    fn tell(&mut self, netns: &NetNs, undo: &Undo, hold: Option<&Hold>) -> io::Result<()> {
         let request =
             Request::Record { undo: undo.clone(), hold: hold.map(|hold| hold.path().to_path_buf()) };
         let mut descriptors = vec![netns.as_fd()];
@@ -184,21 +181,22 @@ impl Guardian {
         self.ask(&request, &descriptors)
     }
 
-    fn ask(&self, request: &Request, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
-        self.requests.send(&serde_json::to_vec(request)?, descriptors)?;
-        if !self.requests.is_readable(STOPPED_NS)? {
-            self.proceed();
-            if !self.requests.is_readable(DEAD_NS)? {
-                return Err(io::Error::new(io::ErrorKind::TimedOut, "it does not answer"));
+    fn ask(&mut self, request: &Request, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let Guardian { requests, child, .. } = self;
+        requests.ask(request, descriptors, |channel| {
+            if channel.is_readable(STOPPED_NS)? {
+                return Ok(true);
             }
-        }
-        let (bytes, _) = self.requests.receive()?.ok_or(io::ErrorKind::BrokenPipe)?;
-        match serde_json::from_slice(&bytes)? {
-            Answer::Kept => Ok(()),
-            Answer::Refused(why) => Err(io::Error::other(why)),
-            _ => Err(io::ErrorKind::InvalidData.into()),
-        }
+            proceed(child);
+            channel.is_readable(DEAD_NS)
+        })
     }
+}
+
+/// Lets the guardian go on if somebody has stopped it.
+fn proceed(child: &Child) {
+    // SAFETY: takes no pointers. The child has not been reaped, so the number is still its own.
+    unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGCONT) };
 }
 
 impl Keeper for Guardian {
