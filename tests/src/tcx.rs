@@ -34,6 +34,11 @@ impl Tcx {
         Tcx::new(end, BPF_TCX_INGRESS, 0, &NEXT)
     }
 
+    /// Attaches one where packets go out.
+    pub fn on_egress(end: End) -> Result<Tcx> {
+        Tcx::new(end, BPF_TCX_EGRESS, 0, &NEXT)
+    }
+
     /// Attaches one where packets go out that passes them without asking those behind it.
     pub fn verdict_on_egress(end: End) -> Result<Tcx> {
         Tcx::new(end, BPF_TCX_EGRESS, 0, &PASS)

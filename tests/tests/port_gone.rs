@@ -10,6 +10,7 @@ use weir_lab::clock::wait_until;
 use weir_lab::iperf::Load;
 use weir_lab::process::{Process, run};
 use weir_tests::rig::require_lossless;
+use weir_tests::tcx::Tcx;
 use weir_tests::topology::{Hosts, Up, flood};
 use weir_tests::{at_length, harness, kernel, privileged, weir_binary};
 
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
         privileged!(a_wire_ends_as_ever).together(),
         privileged!(an_optional_port_is_taken_in_when_it_comes).flooding(),
         privileged!(a_port_whose_other_end_is_made_unfit_leaves_the_others).flooding(),
+        privileged!(a_port_that_cannot_be_put_right_leaves_the_others).flooding(),
         privileged!(an_end_that_changes_without_end_fills_no_log).together(),
         privileged!(an_interface_that_is_not_there_is_told_or_waited_for).together(),
     ])
@@ -334,6 +336,32 @@ fn a_port_whose_other_end_is_made_unfit_leaves_the_others() -> Result<()> {
     up.down()?;
     ensure!(look(&hosts)? == before, "not all is as before");
     ensure!(holds(&hosts)? == held_before, "{:?} are left", holds(&hosts)?);
+    Ok(())
+}
+
+/// Root of a container fills the row of programs at its end, so that weir's cannot be put before them.
+fn a_port_that_cannot_be_put_right_leaves_the_others() -> Result<()> {
+    // `bpf_mprog_max` of `kernel/bpf/mprog.c`.
+    const PROGRAMS_MAX: usize = 63;
+    let hosts = hosts()?;
+    let before = look(&hosts)?;
+    let up = hosts.up(BRIDGE)?;
+    answers(&hosts, "10.99.1.3")?;
+    let load = Load::new(&hosts.hosts[0], &hosts.hosts[1], "10.99.1.2", 2, 5.0);
+    let flood = flood(&load)?;
+    let end = End { namespace: &hosts.hosts[LAST], name: "veth0" };
+    let mut others: Vec<_> = (2..PROGRAMS_MAX).map(|_| Tcx::on_egress(end)).collect::<Result<_>>()?;
+    others.push(Tcx::verdict_before_others_on_egress(end)?);
+    wait_until("the port is closed", Duration::from_secs(10), || {
+        Ok(up.daemon.stderr().contains("is a port again when it is fit"))
+    })?;
+    drop(others);
+    wait_for_state(&up, "up")?;
+    answers(&hosts, "10.99.1.3")?;
+    require_lossless(&flood.finish(PATIENCE)?, &load)?;
+    up.check()?;
+    up.down()?;
+    ensure!(look(&hosts)? == before, "not all is as before");
     Ok(())
 }
 

@@ -35,6 +35,7 @@ fn main() -> ExitCode {
         privileged!(a_queue_that_is_replaced_by_pfifo_fast_comes_back),
         privileged!(a_queue_that_is_replaced_by_another_pfifo_comes_back),
         privileged!(a_queue_that_is_removed_comes_back),
+        privileged!(a_queue_comes_back_though_another_has_its_handle),
         privileged!(a_part_of_the_queue_that_is_replaced_comes_back),
         privileged!(the_queue_of_the_wires_own_end_comes_back),
         privileged!(a_larger_mtu_is_followed),
@@ -119,6 +120,12 @@ fn tcp_passes(from: &Namespace, to: &Namespace, address: &str) -> Result<()> {
 
 /// A change at the sender's end that is put right or followed; `said` of it, counted as `event`, and then all is as before.
 fn change(queues: u32, commands: &[&str], said: &str, event: &str) -> Result<()> {
+    let all = |left: &Namespace| commands.iter().try_for_each(|command| left.sh(command).map(drop));
+    change_by(queues, all, said, event)
+}
+
+/// Such a change, which `by` makes in the sender's namespace.
+fn change_by(queues: u32, by: impl FnOnce(&Namespace) -> Result<()>, said: &str, event: &str) -> Result<()> {
     let rig = Rig::new(queues, queues)?;
     let before = [traces(&rig.middle)?, traces(&rig.left)?, traces(&rig.right)?];
     let wire = rig.wire(&OPTIONS)?;
@@ -126,9 +133,7 @@ fn change(queues: u32, commands: &[&str], said: &str, event: &str) -> Result<()>
     wait_until("traffic flows", LIMIT, || Ok(delivered(&wire)? > 1000))?;
     let with_wire = queue_and_checksums(&rig)?;
     let bed = Bed { wire, crowd, rig };
-    for command in commands {
-        bed.rig.left.sh(command)?;
-    }
+    by(&bed.rig.left)?;
     bed.require_said(said)?;
     bed.require_flow(&bed.rig.left)?;
     ensure!(bed.events(event)?["times"].as_u64() >= Some(1), "{event}: {}", bed.events(event)?);
@@ -209,6 +214,17 @@ fn a_queue_that_is_replaced_by_another_pfifo_comes_back() -> Result<()> {
 
 fn a_queue_that_is_removed_comes_back() -> Result<()> {
     change(4, &["tc qdisc replace dev veth0 root noqueue"], "the queue of veth0", "queue-replaced")
+}
+
+/// Two commands in one batch: the queue may come back between them, and then they are given again.
+fn a_queue_comes_back_though_another_has_its_handle() -> Result<()> {
+    let commands = "qdisc replace dev veth0 root handle 1: tbf rate 1gbit burst 1mb latency 1s\\nqdisc add dev veth0 parent 1:1 handle 7765: bfifo\\n";
+    let batch = format!("for _ in $(seq 100); do printf '{commands}' | tc -batch - && exit; done; exit 1");
+    let by = |left: &Namespace| {
+        run(left.command("sh").args(["-c", &batch]), LIMIT)?.success()?;
+        Ok(())
+    };
+    change_by(4, by, "the queue of veth0", "queue-replaced")
 }
 
 fn a_part_of_the_queue_that_is_replaced_comes_back() -> Result<()> {

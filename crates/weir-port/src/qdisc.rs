@@ -222,8 +222,8 @@ pub fn install(link: &Link) -> Result<()> {
         }
         acknowledged(socket, &request, || format!("giving {} a queue that holds its packets", link.name))
     };
-    // A queue that a crash left behind may be of the other kind, which cannot be replaced under the same handle.
-    remove(link.ifindex)?;
+    // Whatever is there may have the handle, also below a root of another: no queue of another kind can be put under it then.
+    delete_root(link.ifindex, 0)?;
     let limit = limit_packets(link.tx_queues.max(1));
     if link.tx_queues_max == 1 {
         return add(&mut socket, HANDLE, ROOT, Some(limit));
@@ -238,7 +238,13 @@ pub fn install(link: &Link) -> Result<()> {
 
 /// Takes the queue off an interface of this thread's namespace again; an absent one is no error.
 pub fn remove(ifindex: u32) -> Result<()> {
-    let header = Tcmsg { ifindex: ifindex as i32, handle: HANDLE, parent: ROOT, ..Default::default() };
+    delete_root(ifindex, HANDLE)
+}
+
+/// Deletes the root qdisc of an interface of this thread's namespace if it has this handle, or whichever there is if that is 0; an absent
+/// one is no error.
+fn delete_root(ifindex: u32, handle: u32) -> Result<()> {
+    let header = Tcmsg { ifindex: ifindex as i32, handle, parent: ROOT, ..Default::default() };
     let request = tc::Request::new().op_delqdisc_do(&header);
     let doing = || format!("removing the queue of interface number {ifindex}");
     match acknowledged(&mut NetlinkSocket::new(), &request, doing) {

@@ -3,7 +3,7 @@
 //! ```text
 //! heard of a change, or a second has passed, or somebody asks
 //!      -> look at two ends a pair -> ledger: drops, and the event that explains them     (watcher/ledger.rs)
-//!                                 -> remedy: follow, put right, or refuse it         (watcher/remedy.rs)
+//!                                 -> remedy: follow, put right, or refuse it         (watcher/remedy.rs, act.rs)
 //! ```
 //!
 //! Rule: a change that can be put right is, and is said; any other ends a wire in one sentence, and closes the port of a topology until the
@@ -19,6 +19,7 @@
 //! Limits: an interface of its own that moves is gone, as its sockets do not go along. A fight with a program that keeps changing
 //! something back is fought for ever, and said as often as the bound on sentences allows.
 
+mod act;
 mod coming;
 mod eye;
 mod glance;
@@ -38,14 +39,14 @@ use weir_port::netns::NetNs;
 use weir_port::qdisc::Roots;
 use weir_port::undo::Keeper;
 use weir_port::view::{Pair, View};
-use weir_port::{Doing, confinement, sending, sys};
+use weir_port::{Doing, confinement, sys};
 
+use self::act::Finding;
 use self::coming::Missing;
 use self::eye::Request;
 pub use self::eye::{Device, Devices, Eye, Lens};
 pub use self::glance::Glance;
 use self::ledger::{Drops, InterfaceEvent, Ledger};
-use self::remedy::Remedy;
 use crate::clock::now_ns;
 use crate::crew::Crew;
 use crate::datapath::{Kind, Opener};
@@ -59,8 +60,6 @@ const LOOK_SOON_NS: u64 = 100_000_000;
 /// The most sentences on what changed, in a second and at once.
 const SENTENCES_PER_SECOND: u32 = 5;
 const SENTENCES_BURST: u32 = 100;
-/// The number of rounds in a row that may fail to put something right.
-const FAILURES_MAX: u32 = 5;
 /// The other end of a pair; end `e` of pair `p` is device `2 p + e`.
 const SENDER: usize = 1;
 
@@ -98,7 +97,7 @@ pub fn start<K: Keeper + Send + 'static>(
         ledger: Ledger::new(2 * pairs.len()),
         views: vec![None; 2 * pairs.len()],
         pairs,
-        failures: 0,
+        failing_since_ns: BTreeMap::new(),
         is_over: false,
         tell: Box::new(tell),
         sentences: Cell::new(Limiter::new(SENTENCES_PER_SECOND, SENTENCES_BURST)),
@@ -141,8 +140,8 @@ struct Watcher {
     stir: Stir,
     ledger: Ledger,
     views: Vec<Option<View>>,
-    /// Rounds that failed, in a row.
-    failures: u32,
+    /// The pairs that could not be put right, and since when, in nanoseconds.
+    failing_since_ns: BTreeMap<usize, u64>,
     /// True if it ends: nothing is put right any more.
     is_over: bool,
     tell: Box<dyn Fn(News) -> bool + Send>,
@@ -290,17 +289,7 @@ impl Watcher {
             ends.iter().for_each(|&device| self.ledger.set_narrow(device, is_narrow));
         }
         self.ledger.look(&seen, is_well, now_ns());
-        let mut fault = None;
-        for finding in findings {
-            if !self.is_over {
-                fault = fault.or(self.act(finding, records).err());
-            }
-        }
-        // Something may just have gone, or moved on: the next round looks again.
-        self.failures = if fault.is_some() { self.failures + 1 } else { 0 };
-        if let Some(fault) = fault.filter(|_| self.failures == FAILURES_MAX) {
-            self.end(fault.to_string());
-        }
+        self.act_on(findings, records);
         self.show();
     }
 
@@ -330,29 +319,6 @@ impl Watcher {
         Some(Finding { pair, place, has_moved, remedies })
     }
 
-    /// Notes the events of a finding, before drops are booked. A move explains all that comes with it.
-    fn note(&mut self, finding: &Finding, waiting: &[u64]) {
-        let Finding { pair, has_moved, remedies, .. } = finding;
-        let now = now_ns();
-        if *has_moved {
-            return self.ledger.note(InterfaceEvent::Moved, waiting[2 * pair + SENDER], now);
-        }
-        for (end, remedies) in remedies.iter().enumerate() {
-            for remedy in remedies {
-                match remedy {
-                    Remedy::Follow(event, _) => self.ledger.note(*event, 0, now),
-                    Remedy::FillChecksums => self.ledger.note(InterfaceEvent::ChecksumOffload, 0, now),
-                    Remedy::TagFrames => self.ledger.note(InterfaceEvent::TagInsertion, 0, now),
-                    Remedy::PutProgramFirst => self.ledger.note(InterfaceEvent::ProgramBefore, 0, now),
-                    Remedy::PutQueueBack => {
-                        self.ledger.note(InterfaceEvent::QueueReplaced, waiting[2 * pair + end], now);
-                    }
-                    Remedy::Refuse(_) => {}
-                }
-            }
-        }
-    }
-
     /// The other end of a pair, wherever it is now.
     fn find_sender(&self, pair: usize, port: &Link, queues: &mut Queues) -> Option<(Arc<NetNs>, View)> {
         let Pair { port: known, sender_netns, .. } = self.pairs[pair].as_ref()?;
@@ -366,60 +332,6 @@ impl Watcher {
             .ok()??;
         // Another interface may have got its number.
         (view.link.peer_ifindex == Some(port.ifindex)).then_some((netns, view))
-    }
-
-    /// Carries out the remedies of a finding.
-    fn act(&mut self, finding: Finding, records: &Records) -> weir_port::Result<()> {
-        let Finding { pair, place, has_moved, remedies } = finding;
-        let (Some(port), Some(sender)) = (&self.views[2 * pair], &self.views[2 * pair + SENDER]) else {
-            return Ok(());
-        };
-        let views = [port.clone(), sender.clone()];
-        let links = views.each_ref().map(|view| view.link.clone());
-        let Some(Pair { before, doorbell, .. }) = self.pairs[pair].clone() else { return Ok(()) };
-        let mut said = Vec::new();
-        let mut is_news = has_moved;
-        if has_moved {
-            sending::arrange_moved(&place, &links[SENDER], &before, &mut *locked(records))?;
-            said.push(format!(
-                "{}, the other end of {}, is in another network namespace now: going on there",
-                links[SENDER].name, links[0].name
-            ));
-        }
-        let home = NetNs::current()?;
-        for (end, (netns, remedies)) in [&home, &*place].into_iter().zip(remedies).enumerate() {
-            let is_arranged = has_moved && end == SENDER;
-            for remedy in remedies {
-                match remedy {
-                    Remedy::Follow(_, text) => {
-                        is_news = true;
-                        said.push(text);
-                    }
-                    Remedy::Refuse(why) => {
-                        match self.crew.kind() {
-                            Kind::Wire => self.end(why),
-                            Kind::Topology => self.refuse(pair, &why, records),
-                        }
-                        return Ok(());
-                    }
-                    Remedy::PutProgramFirst => {
-                        said.push(mending::put_first(&doorbell, netns, &views[end])?);
-                    }
-                    _ if is_arranged => {}
-                    settings => {
-                        said.extend(mending::put_right(&settings, self.crew.kind(), netns, &views[end])?)
-                    }
-                }
-            }
-        }
-        let [port, sender] = links;
-        let now = Pair { port, sender_netns: place, sender, before, doorbell };
-        if is_news {
-            self.crew.follow(pair, now.clone());
-        }
-        self.pairs[pair] = Some(now);
-        said.into_iter().for_each(|text| self.say(text));
-        Ok(())
     }
 
     /// Says a sentence, unless there were too many.
@@ -461,17 +373,6 @@ impl Watcher {
         let pairs = (0..self.pairs.len()).map(|pair| [0, SENDER].map(|end| device(2 * pair + end))).collect();
         self.lens.show(Devices { pairs, events: self.ledger.events().clone() });
     }
-}
-
-/// The remedies for a pair, and where its other end is.
-struct Finding {
-    pair: usize,
-    /// The namespace of its other end now.
-    place: Arc<NetNs>,
-    /// True if that is another than before.
-    has_moved: bool,
-    /// The remedies for the port, and for its other end.
-    remedies: [Vec<Remedy>; 2],
 }
 
 /// The keeper, locked. A thread that panicked with it had nothing half done.
