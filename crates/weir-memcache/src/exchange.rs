@@ -26,7 +26,8 @@ use crate::store::Store;
 
 /// A reply that has so many bytes, or would get them by more items, is none: for any request so many bytes are made and one item more.
 const REPLY_BYTES_MAX: usize = 32 << 20;
-const TOO_LONG: &[u8] = b"SERVER_ERROR out of memory writing get response\r\n";
+/// The answer in the place of a reply that is too long.
+pub const TOO_LONG: &[u8] = b"SERVER_ERROR out of memory writing get response\r\n";
 
 /// A message between workers.
 #[derive(Debug)]

@@ -6,10 +6,15 @@
 //!
 //! Source: memcached `doc/protocol.txt`, "UDP protocol". Limits: a request is one datagram, as memcached's must be.
 
+use crate::exchange::TOO_LONG;
+
 /// Before each datagram's text.
 pub const HEADER_BYTES: usize = 8;
 /// The most text of a datagram, as memcached's.
 pub const TEXT_BYTES_MAX: usize = 1400 - HEADER_BYTES;
+
+/// The most text of a reply: of as many datagrams as the header can number.
+pub const REPLY_BYTES_MAX: usize = u16::MAX as usize * TEXT_BYTES_MAX;
 
 /// The answer to a request of several datagrams.
 pub const SEVERAL: &[u8] = b"SERVER_ERROR multi-packet request not supported\r\n";
@@ -21,11 +26,12 @@ pub fn read(datagram: &[u8]) -> Option<(u16, Option<&[u8]>)> {
     Some((word(0), (word(2) == 0 && word(4) <= 1).then_some(text)))
 }
 
-/// The datagrams of a reply: the header of each, and its text. None, if the reply is empty or takes more than 65,535.
+/// The datagrams of a reply: the header of each, and its text. None if the reply is empty; one that says so if it is too long.
 pub fn cut(id: u16, reply: &[u8]) -> impl Iterator<Item = ([u8; HEADER_BYTES], &[u8])> {
-    let chunks = reply.chunks(TEXT_BYTES_MAX);
-    let count = u16::try_from(chunks.len()).unwrap_or(0);
-    chunks.take(usize::from(count)).enumerate().map(move |(number, text)| {
+    let text = if reply.len() > REPLY_BYTES_MAX { TOO_LONG } else { reply };
+    let chunks = text.chunks(TEXT_BYTES_MAX);
+    let count = chunks.len() as u16;
+    chunks.enumerate().map(move |(number, text)| {
         let mut header = [0; HEADER_BYTES];
         for (at, word) in [id, number as u16, count].into_iter().enumerate() {
             header[2 * at..][..2].copy_from_slice(&word.to_be_bytes());
@@ -52,6 +58,15 @@ mod tests {
                 reply
             );
         }
+    }
+
+    #[test]
+    fn a_client_whose_reply_is_too_long_for_datagrams_is_told() {
+        let mut reply = vec![b'v'; REPLY_BYTES_MAX];
+        assert_eq!(cut(7, &reply).count(), 65_535);
+        reply.push(b'v');
+        let datagrams: Vec<_> = cut(7, &reply).collect();
+        assert_eq!(datagrams, [([0, 7, 0, 0, 0, 1, 0, 0], TOO_LONG)]);
     }
 
     #[test]

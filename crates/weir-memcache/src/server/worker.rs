@@ -5,8 +5,9 @@
 //! that it may answer; bytes that it does not read wait in the receive buffer, and so with their sender. A reply waits for room: none is
 //! lost to a full buffer.
 //!
-//! Limits: a reply over UDP is at most 65,535 datagrams; a worker whose datagrams wait for the interface answers nobody meanwhile, and the
-//! others' commands wait with it. Connections are looked at one by one, so many that are idle cost a little each time.
+//! Limits: a reply over UDP is at most 65,535 datagrams; in the place of a longer one is an error. A worker whose datagrams wait for the
+//! interface answers nobody meanwhile, and the others' commands wait with it. Connections are looked at one by one, so many that are idle
+//! cost a little each time.
 
 use std::io;
 use std::net::SocketAddr;
