@@ -11,8 +11,9 @@ use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 
 use crate::command::{Front, MemcacheCommand, answer_line, quiet_delete, read};
+use crate::output::Output;
 
-/// Bytes to be written, from which on no more commands are taken.
+/// Bytes of answers to be written, from which on no more commands are taken.
 pub const OUTPUT_BYTES_MAX: usize = 64 * 1024;
 /// Commands that are not answered.
 pub const UNDER_WAY_MAX: usize = 32;
@@ -31,8 +32,9 @@ pub struct Connection<S> {
     /// Answers by the number of their command; `first` is that of the first.
     replies: VecDeque<Option<Vec<u8>>>,
     first: u64,
-    output: Vec<u8>,
-    written: usize,
+    /// The bytes of answers that wait for the answer to an earlier command.
+    waiting_bytes: usize,
+    output: Output,
     /// True if the bytes that have come are no whole command.
     is_hungry: bool,
     /// True if no more commands are taken: the connection has ended, or is to.
@@ -49,8 +51,8 @@ impl<S> Connection<S> {
             skip: 0,
             replies: VecDeque::new(),
             first: 0,
-            output: Vec::new(),
-            written: 0,
+            waiting_bytes: 0,
+            output: Output::default(),
             is_hungry: true,
             has_ended: false,
         }
@@ -58,7 +60,9 @@ impl<S> Connection<S> {
 
     /// A connection that no command is taken of: it is sent a text and closed.
     pub fn told(stream: S, text: &[u8]) -> Connection<S> {
-        Connection { output: text.to_vec(), has_ended: true, ..Connection::new(stream) }
+        let mut connection = Connection { has_ended: true, ..Connection::new(stream) };
+        connection.output.push(text.to_vec());
+        connection
     }
 
     /// Its socket.
@@ -73,7 +77,7 @@ impl<S> Connection<S> {
 
     /// Returns whether bytes are to be written.
     pub fn has_output(&self) -> bool {
-        self.written < self.output.len()
+        self.output.left_bytes() > 0
     }
 
     /// Returns whether all answers have been sent: it may be closed.
@@ -140,9 +144,11 @@ impl<S> Connection<S> {
 
     /// Notes the answer to a command.
     pub fn answer(&mut self, number: u64, reply: Vec<u8>) {
+        self.waiting_bytes += reply.len();
         self.replies[(number - self.first) as usize] = Some(reply);
         while let Some(Some(reply)) = self.replies.pop_front_if(|reply| reply.is_some()) {
-            self.output.extend_from_slice(&reply);
+            self.waiting_bytes -= reply.len();
+            self.output.push(reply);
             self.first += 1;
         }
     }
@@ -155,8 +161,8 @@ impl<S> Connection<S> {
     }
 
     fn may_take(&self) -> bool {
-        let is_full =
-            self.replies.len() >= UNDER_WAY_MAX || self.output.len() - self.written >= OUTPUT_BYTES_MAX;
+        let answered_bytes = self.waiting_bytes + self.output.left_bytes();
+        let is_full = self.replies.len() >= UNDER_WAY_MAX || answered_bytes >= OUTPUT_BYTES_MAX;
         !self.has_ended && !is_full
     }
 }
@@ -190,21 +196,7 @@ impl<S: Read + Write> Connection<S> {
     /// # Errors
     /// Those of its socket.
     pub fn flush(&mut self) -> io::Result<bool> {
-        let before = self.written;
-        while self.has_output() {
-            match self.stream.write(&self.output[self.written..]) {
-                Ok(count) => self.written += count,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) => return Err(error),
-            }
-        }
-        let has_moved = self.written > before;
-        if !self.has_output() {
-            self.output.clear();
-            self.output.shrink_to(READ_BYTES);
-            self.written = 0;
-        }
-        Ok(has_moved)
+        self.output.write_to(&mut self.stream)
     }
 }
 
@@ -289,6 +281,38 @@ mod tests {
         let wanted = "0 SERVER_ERROR object too large for cache\r\n2 ";
         assert_eq!(String::from_utf8_lossy(&client.stream.output), wanted);
         assert!(client.input.is_empty() && !client.is_done());
+    }
+
+    #[test]
+    fn what_a_client_has_read_is_not_kept() {
+        let mut client = connection(&[]);
+        for number in 0..1000 {
+            client.stream.input.push_back(b"get a\r\n".to_vec());
+            assert!(client.fill().unwrap());
+            assert_eq!(client.take(1, 100, |_, _, _| {}), 1, "a client that reads is read");
+            client.answer(number, vec![b'x'; 10_000]);
+            // It is always an answer behind, so there is never nothing to write.
+            client.stream.room = if number == 0 { 0 } else { 10_000 };
+            client.flush().unwrap();
+            assert!(client.has_output());
+        }
+        assert!(client.output.kept_bytes() < OUTPUT_BYTES_MAX, "{} bytes", client.output.kept_bytes());
+    }
+
+    #[test]
+    fn answers_that_wait_for_another_worker_count_as_output() {
+        let mut client = connection(&[b"get a\r\nget b\r\nget c\r\n"]);
+        client.fill().unwrap();
+        assert_eq!(client.take(2, 100, |_, _, _| {}), 2);
+        client.answer(1, vec![b'x'; OUTPUT_BYTES_MAX]);
+        assert_eq!(
+            client.take(1, 100, |_, _, _| {}),
+            0,
+            "the answer to the second command waits for the first"
+        );
+        client.answer(0, b"END\r\n".to_vec());
+        assert!(client.flush().unwrap());
+        assert_eq!(client.take(1, 100, |_, _, _| {}), 1);
     }
 
     #[test]

@@ -11,7 +11,7 @@
 //! | [`exchange`] | its messages to the others, and when a request is answered |
 //! | [`stats`] | the reply to `stats` |
 //! | [`frame`], [`pipeline`] | datagrams, and the order of their replies |
-//! | [`connection`] | a client's TCP connection |
+//! | [`connection`], [`output`] | a client's TCP connection, and what is to be written to it |
 //! | [`seats`] | how many clients there may be over TCP, and what becomes of further ones |
 //! | [`server`] | all of it on the sockets of a stack |
 //!
@@ -26,6 +26,7 @@ pub mod connection;
 pub mod exchange;
 pub mod execute;
 pub mod frame;
+pub mod output;
 pub mod pipeline;
 pub mod seats;
 pub mod server;
