@@ -2,8 +2,8 @@
 //! answers first.
 //!
 //! Rule: while a client does not read, or has many commands under way, no more of its commands are taken, so its memory is bounded: a line
-//! or a value that comes, [`OUTPUT_BYTES_MAX`], and [`UNDER_WAY_MAX`] answers of other workers. It is held by its own window then, and
-//! nobody else.
+//! or a value that comes, [`OUTPUT_BYTES_MAX`], and [`UNDER_WAY_MAX`] answers of other workers, of which the long ones of all clients
+//! together are bounded ([`crate::reply`]). It is held by its own window then, and nobody else.
 //!
 //! Owner: one worker. It knows nothing of sockets but that they read and write.
 
@@ -12,6 +12,7 @@ use std::io::{self, Read, Write};
 
 use crate::command::{Front, MemcacheCommand, answer_line, quiet_delete, read};
 use crate::output::Output;
+use crate::reply::Reply;
 
 /// Bytes of answers to be written, from which on no more commands are taken.
 pub const OUTPUT_BYTES_MAX: usize = 64 * 1024;
@@ -30,7 +31,7 @@ pub struct Connection<S> {
     /// The number of bytes that are to be passed over and have not come.
     skip: usize,
     /// Answers by the number of their command; `first` is that of the first.
-    replies: VecDeque<Option<Vec<u8>>>,
+    replies: VecDeque<Option<Reply>>,
     first: u64,
     /// The bytes of answers that wait for the answer to an earlier command.
     waiting_bytes: usize,
@@ -61,7 +62,7 @@ impl<S> Connection<S> {
     /// A connection that no command is taken of: it is sent a text and closed.
     pub fn told(stream: S, text: &[u8]) -> Connection<S> {
         let mut connection = Connection { has_ended: true, ..Connection::new(stream) };
-        connection.output.push(text.to_vec());
+        connection.output.push(text.to_vec().into());
         connection
     }
 
@@ -132,7 +133,7 @@ impl<S> Connection<S> {
                 }
             };
             self.replies.push_back(None);
-            self.answer(number, answer_line(said));
+            self.answer(number, answer_line(said).into());
             count += 1;
         }
         self.input.drain(..std::mem::take(&mut self.taken));
@@ -143,7 +144,7 @@ impl<S> Connection<S> {
     }
 
     /// Notes the answer to a command.
-    pub fn answer(&mut self, number: u64, reply: Vec<u8>) {
+    pub fn answer(&mut self, number: u64, reply: Reply) {
         self.waiting_bytes += reply.len();
         self.replies[(number - self.first) as usize] = Some(reply);
         while let Some(Some(reply)) = self.replies.pop_front_if(|reply| reply.is_some()) {
@@ -247,7 +248,7 @@ mod tests {
             connection.take(usize::MAX, 100, |number, _, _| numbers.push(number));
             // The last command is answered first.
             for number in numbers.into_iter().rev() {
-                connection.answer(number, format!("{number} ").into());
+                connection.answer(number, format!("{number} ").into_bytes().into());
             }
             connection.flush().unwrap();
         }
@@ -290,7 +291,7 @@ mod tests {
             client.stream.input.push_back(b"get a\r\n".to_vec());
             assert!(client.fill().unwrap());
             assert_eq!(client.take(1, 100, |_, _, _| {}), 1, "a client that reads is read");
-            client.answer(number, vec![b'x'; 10_000]);
+            client.answer(number, vec![b'x'; 10_000].into());
             // It is always an answer behind, so there is never nothing to write.
             client.stream.room = if number == 0 { 0 } else { 10_000 };
             client.flush().unwrap();
@@ -304,13 +305,13 @@ mod tests {
         let mut client = connection(&[b"get a\r\nget b\r\nget c\r\n"]);
         client.fill().unwrap();
         assert_eq!(client.take(2, 100, |_, _, _| {}), 2);
-        client.answer(1, vec![b'x'; OUTPUT_BYTES_MAX]);
+        client.answer(1, vec![b'x'; OUTPUT_BYTES_MAX].into());
         assert_eq!(
             client.take(1, 100, |_, _, _| {}),
             0,
             "the answer to the second command waits for the first"
         );
-        client.answer(0, b"END\r\n".to_vec());
+        client.answer(0, b"END\r\n".to_vec().into());
         assert!(client.flush().unwrap());
         assert_eq!(client.take(1, 100, |_, _, _| {}), 1);
     }
@@ -321,7 +322,7 @@ mod tests {
         client.stream.room = 10;
         client.fill().unwrap();
         assert_eq!(client.take(1, 100, |_, _, _| {}), 1);
-        client.answer(0, vec![b'x'; OUTPUT_BYTES_MAX + 10]);
+        client.answer(0, vec![b'x'; OUTPUT_BYTES_MAX + 10].into());
         assert!(client.flush().unwrap() && !client.flush().unwrap());
         assert!(!client.wants_input());
         assert_eq!(client.take(1, 100, |_, _, _| {}), 0);

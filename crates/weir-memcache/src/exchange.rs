@@ -11,23 +11,24 @@
 //! Rule: a key has one home, which alone touches its item, so nothing is locked; the asks of one worker for a key are answered in their
 //! order. A request that others must help with holds a ticket until all have answered; while there is none, the worker takes no request
 //! ([`Exchange::free`]), so the messages that wait between workers are bounded: to each other worker one ask a ticket, and from it one
-//! answer.
+//! answer. What a `get` finds takes room of the server's replies ([`crate::reply`]) before it is copied, also for another worker.
 //!
 //! Owner: one worker. It sends the messages in `asks` and `replies` after each call. Limits: 255 workers.
 
 use hashbrown::DefaultHashBuilder;
 use std::collections::VecDeque;
 use std::hash::BuildHasher;
+use std::sync::Arc;
 
 use crate::command::{Front, Keys, MemcacheCommand, read};
 use crate::execute::{self, END, OK};
+use crate::reply::{REPLY_BYTES_MAX, Reply, ReplyBudget, UNCOUNTED_BYTES};
 use crate::stats::{Server, Stats};
 use crate::store::Store;
+pub use gather::FoundItems;
+use gather::Gathers;
 
-/// A reply that has so many bytes, or would get them by more items, is none: for any request so many bytes are made and one item more.
-const REPLY_BYTES_MAX: usize = 32 << 20;
-/// The answer in the place of a reply that is too long.
-pub const TOO_LONG: &[u8] = b"SERVER_ERROR out of memory writing get response\r\n";
+mod gather;
 
 /// A message between workers.
 #[derive(Debug)]
@@ -51,8 +52,11 @@ pub enum Message {
 /// The ask of another worker.
 #[derive(Debug)]
 pub enum Ask {
-    /// A request, as a client sends it, for keys that are its own or for all.
+    /// A request, as a client sends it, for a key that is its own or for all.
     Text(Vec<u8>),
+    /// A `get`, as a client sends it, for keys that are its own; and the bytes of the answer that do not count: those who are asked for
+    /// the same client share [`UNCOUNTED_BYTES`].
+    Get(Vec<u8>, usize),
     /// Its counters.
     Stats,
 }
@@ -60,8 +64,10 @@ pub enum Ask {
 /// The answer to an ask.
 #[derive(Debug)]
 pub enum Answer {
-    /// The text that a client reads; of a `get` also where each key's part ends.
-    Text(Vec<u8>, Vec<u32>),
+    /// The text that a client reads.
+    Text(Reply),
+    /// What it found.
+    Get(FoundItems),
     /// Its counters.
     Stats(Box<Stats>),
 }
@@ -74,12 +80,13 @@ pub struct Exchange<C> {
     hasher: DefaultHashBuilder,
     store: Store,
     value_bytes_max: usize,
+    budget: Arc<ReplyBudget>,
     tickets: Vec<Option<Pending<C>>>,
     free: Vec<u32>,
     /// Messages to other workers, to be sent.
     pub asks: VecDeque<(usize, Message)>,
     /// Replies to clients, to be sent.
-    pub replies: VecDeque<(C, Vec<u8>)>,
+    pub replies: VecDeque<(C, Reply)>,
 }
 
 /// A request that others help with.
@@ -90,18 +97,9 @@ struct Pending<C> {
     gathers: Gathers,
 }
 
-enum Gathers {
-    /// The answer of the one worker that was asked.
-    One(Vec<u8>),
-    /// Of a `get` the home of each key, and by worker the items that it found.
-    Get(Vec<u8>, Vec<(Vec<u8>, Vec<u32>)>),
-    /// The answers of all workers; true if the client gets an answer when all have come.
-    All(bool),
-    Stats(Box<Stats>),
-}
-
 impl<C> Exchange<C> {
-    /// The part of worker `me`, which has so many requests under way with others at the most. `hasher` is the same of all workers.
+    /// The part of worker `me`, which has so many requests under way with others at the most. `hasher` and `budget` are the same of all
+    /// workers.
     pub fn new(
         me: usize,
         workers: usize,
@@ -109,6 +107,7 @@ impl<C> Exchange<C> {
         hasher: DefaultHashBuilder,
         store: Store,
         value_bytes_max: usize,
+        budget: Arc<ReplyBudget>,
     ) -> Exchange<C> {
         Exchange {
             me,
@@ -116,6 +115,7 @@ impl<C> Exchange<C> {
             hasher,
             store,
             value_bytes_max,
+            budget,
             tickets: (0..tickets).map(|_| None).collect(),
             free: (0..tickets as u32).rev().collect(),
             asks: VecDeque::new(),
@@ -133,6 +133,11 @@ impl<C> Exchange<C> {
         &self.store
     }
 
+    /// The room that its replies take.
+    pub fn budget(&self) -> &Arc<ReplyBudget> {
+        &self.budget
+    }
+
     /// The number of requests that may be taken.
     pub fn free(&self) -> usize {
         self.free.len()
@@ -146,9 +151,9 @@ impl<C> Exchange<C> {
             if home == self.me {
                 let mut out = Vec::new();
                 execute::change(&mut self.store, hash, request, now_s, &mut out);
-                self.reply(client, out);
+                self.reply(client, out.into());
             } else {
-                let ticket = self.ticket(client, 1, Gathers::One(Vec::new()));
+                let ticket = self.ticket(client, 1, Gathers::One(Reply::default()));
                 self.asks.push_back((home, Message::Ask { ticket, ask: Ask::Text(text.to_vec()) }));
             }
             return;
@@ -165,11 +170,13 @@ impl<C> Exchange<C> {
                 let own = Box::new(Stats::of(&self.store));
                 self.ask_all(client, Gathers::Stats(own), || Ask::Stats, server);
             }
-            MemcacheCommand::Version => self.reply(client, format!("VERSION {}\r\n", server.version).into()),
-            MemcacheCommand::Verbosity { noreply } => {
-                self.reply(client, if noreply { Vec::new() } else { OK.into() })
+            MemcacheCommand::Version => {
+                self.reply(client, format!("VERSION {}\r\n", server.version).into_bytes().into())
             }
-            MemcacheCommand::Quit => self.reply(client, Vec::new()),
+            MemcacheCommand::Verbosity { noreply } => {
+                self.reply(client, if noreply { Vec::new() } else { OK.to_vec() }.into())
+            }
+            MemcacheCommand::Quit => self.reply(client, Reply::default()),
             MemcacheCommand::Put { .. }
             | MemcacheCommand::Delete { .. }
             | MemcacheCommand::Count { .. }
@@ -183,7 +190,10 @@ impl<C> Exchange<C> {
             Message::Ask { ticket, ask } => {
                 let answer = match ask {
                     Ask::Stats => Answer::Stats(Box::new(Stats::of(&self.store))),
-                    Ask::Text(text) => self.execute(&text, server.now_s),
+                    Ask::Text(text) => Answer::Text(self.execute(&text, server.now_s)),
+                    Ask::Get(text, uncounted_bytes) => {
+                        Answer::Get(self.find_all(&text, uncounted_bytes, server.now_s))
+                    }
                 };
                 self.asks.push_back((from, Message::Answer { ticket, answer }));
             }
@@ -191,16 +201,11 @@ impl<C> Exchange<C> {
                 let slot = &mut self.tickets[ticket as usize];
                 let pending = slot.as_mut().expect("a ticket stands until all have answered");
                 pending.left -= 1;
-                match (&mut pending.gathers, answer) {
-                    (Gathers::One(bytes), Answer::Text(text, _)) => *bytes = text,
-                    (Gathers::Get(_, parts), Answer::Text(text, ends)) => parts[from] = (text, ends),
-                    (Gathers::Stats(sum), Answer::Stats(one)) => sum.add(&one),
-                    _ => {}
-                }
+                pending.gathers.add(from, answer);
                 if pending.left == 0 {
                     let Pending { client, gathers, .. } = slot.take().expect("it is there");
                     self.free.push(ticket);
-                    self.reply(client, gathered(gathers, server));
+                    self.reply(client, gathers.reply(server));
                 }
             }
         }
@@ -208,14 +213,14 @@ impl<C> Exchange<C> {
 
     fn take_get(&mut self, client: C, keys: Keys<'_>, how: (bool, Option<i64>), now_s: u32) {
         let mut homes = Vec::new();
-        let (mut own, mut ends) = (Vec::new(), Vec::new());
+        let mut own = FoundItems::default();
         let mut asks: Vec<Vec<u8>> = vec![Vec::new(); self.workers];
         for key in keys.iter() {
             let (hash, home) = self.home(key);
             homes.push(home as u8);
             if home == self.me {
-                if !self.find(hash, key, how, now_s, &mut own, &mut ends) {
-                    return self.reply(client, TOO_LONG.into());
+                if !self.find(hash, key, how, now_s, &mut own, UNCOUNTED_BYTES) {
+                    return self.reply(client, Reply::too_long());
                 }
                 continue;
             }
@@ -236,22 +241,23 @@ impl<C> Exchange<C> {
         }
         let left = asks.iter().filter(|ask| !ask.is_empty()).count();
         if left == 0 {
-            own.extend_from_slice(END);
-            return self.reply(client, own);
+            own.reply.bytes.extend_from_slice(END);
+            return self.reply(client, own.reply);
         }
-        let mut parts = vec![(Vec::new(), Vec::new()); self.workers];
-        parts[self.me] = (own, ends);
+        let mut parts: Vec<FoundItems> = (0..self.workers).map(|_| FoundItems::default()).collect();
+        parts[self.me] = own;
         let ticket = self.ticket(client, left, Gathers::Get(homes, parts));
         for (home, mut text) in asks.into_iter().enumerate().filter(|(_, text)| !text.is_empty()) {
             // No longer than the client's own line, which may have ended so.
             text.push(b'\n');
-            self.asks.push_back((home, Message::Ask { ticket, ask: Ask::Text(text) }));
+            let ask = Ask::Get(text, UNCOUNTED_BYTES / left);
+            self.asks.push_back((home, Message::Ask { ticket, ask }));
         }
     }
 
     fn ask_all(&mut self, client: C, gathers: Gathers, ask: impl Fn() -> Ask, server: &Server) {
         if self.workers == 1 {
-            return self.reply(client, gathered(gathers, server));
+            return self.reply(client, gathers.reply(server));
         }
         let ticket = self.ticket(client, self.workers - 1, gathers);
         for other in (0..self.workers).filter(|other| *other != self.me) {
@@ -260,41 +266,48 @@ impl<C> Exchange<C> {
     }
 
     /// The answer to another worker's request.
-    fn execute(&mut self, text: &[u8], now_s: u32) -> Answer {
-        let (mut out, mut ends) = (Vec::new(), Vec::new());
-        match read(text, self.value_bytes_max) {
-            Front::Whole(MemcacheCommand::Get { keys, with_cas, touch }, _) => {
-                for key in keys.iter() {
-                    let hash = self.hasher.hash_one(key);
-                    // Ends that are missing tell the asker.
-                    if !self.find(hash, key, (with_cas, touch), now_s, &mut out, &mut ends) {
-                        break;
-                    }
-                }
-            }
-            Front::Whole(request, _) => {
-                let hash = request.key().map_or(0, |key| self.hasher.hash_one(key));
-                execute::change(&mut self.store, hash, &request, now_s, &mut out);
-            }
-            other => unreachable!("a worker asks for what it has read: {other:?}"),
-        }
-        Answer::Text(out, ends)
+    fn execute(&mut self, text: &[u8], now_s: u32) -> Reply {
+        let Front::Whole(request, _) = read(text, self.value_bytes_max) else {
+            unreachable!("a worker asks for what it has read");
+        };
+        let hash = request.key().map_or(0, |key| self.hasher.hash_one(key));
+        let mut out = Vec::new();
+        execute::change(&mut self.store, hash, &request, now_s, &mut out);
+        out.into()
     }
 
-    /// Adds one key of a `get` behind the items that were found, and notes where it ends. Returns whether there was room for it in a reply.
+    /// The answer to another worker's `get`; nothing of it if there is no room.
+    fn find_all(&mut self, text: &[u8], uncounted_bytes: usize, now_s: u32) -> FoundItems {
+        let Front::Whole(MemcacheCommand::Get { keys, with_cas, touch }, _) =
+            read(text, self.value_bytes_max)
+        else {
+            unreachable!("a worker asks for what it has read");
+        };
+        let mut part = FoundItems::default();
+        for key in keys.iter() {
+            let hash = self.hasher.hash_one(key);
+            if !self.find(hash, key, (with_cas, touch), now_s, &mut part, uncounted_bytes) {
+                return FoundItems::default();
+            }
+        }
+        part
+    }
+
+    /// Adds one key of a `get` behind the items that were found, and notes where it ends. Returns whether there was room for it.
     fn find(
         &mut self,
         hash: u64,
         key: &[u8],
         how: (bool, Option<i64>),
         now_s: u32,
-        out: &mut Vec<u8>,
-        ends: &mut Vec<u32>,
+        part: &mut FoundItems,
+        uncounted_bytes: usize,
     ) -> bool {
-        let has_room = out.len() <= REPLY_BYTES_MAX;
+        let room = (uncounted_bytes, &self.budget);
+        let has_room = part.reply.len() <= REPLY_BYTES_MAX
+            && execute::get(&mut self.store, hash, key, how, now_s, &mut part.reply, room);
         if has_room {
-            execute::get(&mut self.store, hash, key, how, now_s, out);
-            ends.push(out.len() as u32);
+            part.ends.push(part.reply.len() as u32);
         }
         has_room
     }
@@ -313,40 +326,8 @@ impl<C> Exchange<C> {
 
     /// Queues the reply to a request. Every request has one, which may be of no bytes, so that the owner of the client's order knows that
     /// the request is done.
-    fn reply(&mut self, client: C, bytes: Vec<u8>) {
-        self.replies.push_back((client, bytes));
-    }
-}
-
-/// The reply, once all have answered.
-fn gathered(gathers: Gathers, server: &Server) -> Vec<u8> {
-    match gathers {
-        Gathers::One(bytes) => bytes,
-        Gathers::All(is_told) => {
-            if is_told {
-                OK.into()
-            } else {
-                Vec::new()
-            }
-        }
-        Gathers::Stats(sum) => sum.text(server),
-        Gathers::Get(homes, parts) => {
-            let len = parts.iter().map(|part| part.0.len()).sum::<usize>();
-            let is_whole = homes.len() == parts.iter().map(|part| part.1.len()).sum::<usize>();
-            if !is_whole || homes.len() > 1 && len > REPLY_BYTES_MAX {
-                return TOO_LONG.into();
-            }
-            let mut out = Vec::with_capacity(len + END.len());
-            let mut taken = vec![(0usize, 0u32); parts.len()];
-            for home in homes.into_iter().map(usize::from) {
-                let (index, from) = &mut taken[home];
-                let end = parts[home].1[*index];
-                out.extend_from_slice(&parts[home].0[*from as usize..end as usize]);
-                (*index, *from) = (*index + 1, end);
-            }
-            out.extend_from_slice(END);
-            out
-        }
+    fn reply(&mut self, client: C, reply: Reply) {
+        self.replies.push_back((client, reply));
     }
 }
 

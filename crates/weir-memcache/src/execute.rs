@@ -3,8 +3,10 @@
 //! Owner: values without state; the store is the worker's. Source: memcached `doc/protocol.txt`.
 
 use std::io::Write;
+use std::sync::Arc;
 
 use crate::command::{MemcacheCommand, expiry_s};
+use crate::reply::{Reply, ReplyBudget};
 use crate::store::{Counted, Outcome, Store};
 
 /// The end of the items that a `get` found.
@@ -12,16 +14,25 @@ pub const END: &[u8] = b"END\r\n";
 /// The answer to a request that succeeded and has no other.
 pub const OK: &[u8] = b"OK\r\n";
 
-/// Adds the item of one key of a `get`, if there is one, behind the bytes in `out`.
+/// The most bytes that an item has in a reply beside its key and value, and [`END`] behind it.
+const ITEM_TEXT_BYTES: usize = "VALUE  4294967295 4294967295 18446744073709551615\r\n\r\nEND\r\n".len();
+
+/// Adds the item of one key of a `get`, if there is one, behind the bytes in `out`, and leaves room for an end. Returns whether there is
+/// room, as [`Reply::make_room`] does.
 pub fn get(
     store: &mut Store,
     hash: u64,
     key: &[u8],
     (with_cas, touch): (bool, Option<i64>),
     now_s: u32,
-    out: &mut Vec<u8>,
-) {
-    let Some(item) = store.get(hash, key, now_s) else { return };
+    out: &mut Reply,
+    (uncounted_bytes, budget): (usize, &Arc<ReplyBudget>),
+) -> bool {
+    let Some(item) = store.get(hash, key, now_s) else { return true };
+    if !out.make_room(ITEM_TEXT_BYTES + key.len() + item.value.len(), uncounted_bytes, budget) {
+        return false;
+    }
+    let out = &mut out.bytes;
     out.extend_from_slice(b"VALUE ");
     out.extend_from_slice(key);
     let cas = item.cas;
@@ -36,6 +47,7 @@ pub fn get(
     if let Some(exptime) = touch {
         store.touch(hash, key, expiry_s(exptime, now_s), now_s);
     }
+    true
 }
 
 /// Performs any other request that has one key, or is for all of a worker's. Adds the answer behind the bytes in `out`; nothing if none is
@@ -128,16 +140,18 @@ mod tests {
             ("get a\r\n", ""),
         ] {
             let Front::Whole(read, _) = read(request.as_bytes(), 1 << 16) else { panic!("{request:?}") };
-            let mut out = Vec::new();
+            let mut out = Reply::default();
             match read {
                 MemcacheCommand::Get { keys, with_cas, touch } => {
                     for key in keys.iter() {
-                        get(&mut store, u64::from(key[0]), key, (with_cas, touch), 1000, &mut out);
+                        let (hash, how) = (u64::from(key[0]), (with_cas, touch));
+                        let room = (1 << 16, &ReplyBudget::new(0));
+                        assert!(get(&mut store, hash, key, how, 1000, &mut out, room));
                     }
                 }
                 _ => {
                     let hash = read.key().map_or(0, |key| u64::from(key[0]));
-                    change(&mut store, hash, &read, 1000, &mut out);
+                    change(&mut store, hash, &read, 1000, &mut out.bytes);
                 }
             }
             assert_eq!(String::from_utf8_lossy(&out), answer, "{request:?}");

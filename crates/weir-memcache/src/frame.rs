@@ -6,7 +6,7 @@
 //!
 //! Source: memcached `doc/protocol.txt`, "UDP protocol". Limits: a request is one datagram, as memcached's must be.
 
-use crate::exchange::TOO_LONG;
+use crate::reply::TOO_LONG;
 
 /// Before each datagram's text.
 pub const HEADER_BYTES: usize = 8;

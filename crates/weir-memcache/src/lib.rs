@@ -9,6 +9,7 @@
 //! | [`store`] | the items of one worker, bounded in bytes |
 //! | [`execute`] | the work of a worker on a request for its own keys |
 //! | [`exchange`] | its messages to the others, and when a request is answered |
+//! | [`reply`] | a reply, and the bytes that all of them may have together |
 //! | [`stats`] | the reply to `stats` |
 //! | [`frame`], [`pipeline`] | datagrams, and the order of their replies |
 //! | [`connection`], [`output`] | a client's TCP connection, and what is to be written to it |
@@ -28,6 +29,7 @@ pub mod execute;
 pub mod frame;
 pub mod output;
 pub mod pipeline;
+pub mod reply;
 pub mod seats;
 pub mod server;
 pub mod stats;

@@ -1,12 +1,14 @@
 //! The bytes that a connection is to write, in pieces, each of which goes as soon as it has been written.
 //!
-//! Rule: answers that follow each other share a piece of [`PIECE_BYTES`], and so a write; a longer one is a piece of its own, which nobody
-//! copies. What is kept is what has not been written, and a piece at the most.
+//! Rule: answers that follow each other share a piece of up to 16 KiB, and so a write; a longer one is a piece of its own, which nobody
+//! copies. What is kept is what has not been written, and a piece at the most; so is what it has taken of the room for replies.
 //!
 //! Owner: a connection.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
+
+use crate::reply::Reply;
 
 /// The most bytes of a piece of several answers.
 const PIECE_BYTES: usize = 16 * 1024;
@@ -14,7 +16,7 @@ const PIECE_BYTES: usize = 16 * 1024;
 /// See the head of the file.
 #[derive(Debug, Default)]
 pub struct Output {
-    pieces: VecDeque<Vec<u8>>,
+    pieces: VecDeque<Reply>,
     /// Bytes of the first piece that have been written.
     written: usize,
     left_bytes: usize,
@@ -27,10 +29,10 @@ impl Output {
     }
 
     /// Adds an answer, behind all others.
-    pub fn push(&mut self, answer: Vec<u8>) {
+    pub fn push(&mut self, answer: Reply) {
         self.left_bytes += answer.len();
         match self.pieces.back_mut() {
-            Some(last) if last.len() + answer.len() <= PIECE_BYTES => last.extend_from_slice(&answer),
+            Some(last) if last.len() + answer.len() <= PIECE_BYTES => last.append(answer),
             _ => self.pieces.push_back(answer),
         }
     }
@@ -67,8 +69,7 @@ impl Output {
         self.pieces.truncate(1);
         self.written = 0;
         if let Some(piece) = self.pieces.front_mut() {
-            piece.clear();
-            piece.shrink_to(PIECE_BYTES);
+            piece.clear(PIECE_BYTES);
         }
     }
 }
@@ -77,13 +78,14 @@ impl Output {
 impl Output {
     /// The bytes that its pieces have allocated.
     pub fn kept_bytes(&self) -> usize {
-        self.pieces.iter().map(Vec::capacity).sum()
+        self.pieces.iter().map(|piece| piece.bytes.capacity()).sum()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::reply::{ReplyBudget, UNCOUNTED_BYTES};
 
     #[test]
     fn pieces_are_written_in_their_order_in_any_parts() {
@@ -91,7 +93,7 @@ mod tests {
         let mut wanted = Vec::new();
         for (number, len) in [3, 5, PIECE_BYTES, 0, 7, PIECE_BYTES + 1, 9].into_iter().enumerate() {
             wanted.resize(wanted.len() + len, number as u8);
-            output.push(vec![number as u8; len]);
+            output.push(vec![number as u8; len].into());
         }
         assert_eq!(output.pieces.len(), 5, "the first two share one, and nothing is no piece");
         let mut written = Vec::new();
@@ -105,6 +107,25 @@ mod tests {
         }
         assert!(written == wanted);
         assert!(output.kept_bytes() <= PIECE_BYTES);
+    }
+
+    #[test]
+    fn a_long_answer_holds_its_room_until_it_is_written_or_its_client_goes() {
+        let budget = ReplyBudget::new(100_000);
+        let mut output = Output::default();
+        for _ in 0..2 {
+            let mut answer = Reply::default();
+            assert!(answer.make_room(20_000, UNCOUNTED_BYTES, &budget));
+            answer.bytes.resize(20_000, b'x');
+            output.push(answer);
+        }
+        let mut write = |bytes: usize| output.write_to(&mut OneWrite(&mut vec![0; bytes].as_mut_slice()));
+        assert!(write(19_999).unwrap());
+        assert_eq!(budget.held_bytes(), 40_000);
+        assert!(write(2).unwrap());
+        assert_eq!(budget.held_bytes(), 20_000, "the first has been written");
+        drop(output);
+        assert_eq!(budget.held_bytes(), 0);
     }
 
     /// A stream that has as much room as the slice.

@@ -10,7 +10,8 @@
 //! Where the stack has as many workers as buckets, each of these drives the one by whose receive queues its flows come; where it has fewer,
 //! the first bucket of each drives it, and the others are woken.
 //!
-//! Owner: each worker has its sockets, its items and one end of each ring. Source: seed `rss-udp-scaling`.
+//! Owner: each worker has its sockets, its items and one end of each ring; the room for long replies is all workers' together
+//! ([`crate::reply`]). Source: seed `rss-udp-scaling`.
 
 use std::io;
 use std::net::SocketAddr;
@@ -25,6 +26,7 @@ use weir_run::clock::unix_seconds;
 use weir_socket::{Stack, TcpListener, TcpStream, UdpSocket};
 
 use crate::exchange::{Exchange, Message};
+use crate::reply::{REPLIES_BYTES_MAX, ReplyBudget};
 use crate::seats::{Seat, Seats};
 use crate::stats::Server;
 use crate::store::{ITEM_BYTES, KEY_BYTES_MAX, Store};
@@ -113,6 +115,8 @@ impl Memcache {
             connections: seats.counts(),
         };
         let hasher = DefaultHashBuilder::default();
+        // The longest value fits in, also beside another.
+        let budget = ReplyBudget::new(REPLIES_BYTES_MAX.max(4 * value_bytes_max));
         let ringers = ringers(&stack, &sockets);
         let (to_workers, accepted): (Vec<_>, Vec<_>) = ringers
             .iter()
@@ -123,7 +127,8 @@ impl Memcache {
             .unzip();
         let make = |((me, (inward, outward)), accepted): (_, Receiver<Client>)| {
             let store = Store::new(limit_bytes / workers, value_bytes_max + ITEM_BYTES + KEY_BYTES_MAX);
-            let exchange = Exchange::new(me, workers, TICKETS, hasher.clone(), store, value_bytes_max);
+            let (hasher, budget) = (hasher.clone(), Arc::clone(&budget));
+            let exchange = Exchange::new(me, workers, TICKETS, hasher, store, value_bytes_max, budget);
             Worker::new(
                 (&stack, &sockets[me], &seats),
                 exchange,

@@ -53,13 +53,14 @@ fn send(socket: &UdpSocket, id: u16, text: &[u8]) {
 /// The whole reply to request `id`.
 fn reply(socket: &UdpSocket, id: u16) -> Vec<u8> {
     let mut parts: Vec<Option<Vec<u8>>> = Vec::new();
-    let mut buffer = [0; 1500];
-    while parts.is_empty() || parts.iter().any(Option::is_none) {
+    let (mut buffer, mut came) = ([0; 1500], 0);
+    while came == 0 || came < parts.len() {
         let (len, _) = socket.recv_from(&mut buffer).unwrap();
         let word = |at: usize| u16::from_be_bytes([buffer[at], buffer[at + 1]]);
         assert_eq!(word(0), id);
         parts.resize(usize::from(word(4)), None);
         assert!(parts[usize::from(word(2))].replace(buffer[8..len].to_vec()).is_none(), "each once");
+        came += 1;
     }
     parts.into_iter().flatten().flatten().collect()
 }
@@ -125,6 +126,24 @@ fn long_replies_several_requests_and_nonsense_have_one_reply_each() {
         // A request of several datagrams is told that it may not be.
         socket.send_to(b"\0\x07\0\0\0\x02\0\0get a\r\n", SERVER).unwrap();
         assert_eq!(reply(&socket, 7), weir_memcache::frame::SEVERAL);
+    });
+}
+
+#[test]
+fn the_replies_to_one_datagram_are_bounded_together() {
+    with_server(Stack::builder(), |stack| {
+        let socket = client(stack);
+        assert_eq!(ask(&socket, 0, b"set k 0 0 0\r\n\r\n"), "STORED\r\n");
+        // The value is too long for a datagram.
+        let text = format!("append k 0 0 1000\r\n{}\r\n", "v".repeat(1000));
+        (0..100).for_each(|id| assert_eq!(ask(&socket, id, text.as_bytes()), "STORED\r\n"));
+        // Four times 15 MB, of which three are more than 32 MiB, and a change.
+        let get = format!("get{}\r\n", " k".repeat(150));
+        let all = ask(&socket, 7, format!("{}delete k\r\n", get.repeat(4)).as_bytes());
+        let item_bytes = "VALUE k 0 100000\r\n\r\n".len() + 100_000;
+        let told = "SERVER_ERROR out of memory writing get response\r\nDELETED\r\n";
+        assert!(all.ends_with(&format!("END\r\n{told}")));
+        assert_eq!(all.len(), 3 * (150 * item_bytes + "END\r\n".len()) + told.len());
     });
 }
 

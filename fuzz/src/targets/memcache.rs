@@ -3,6 +3,7 @@
 use weir_memcache::command::{Front, LINE_BYTES_MAX, MemcacheCommand, read};
 use weir_memcache::exchange::Exchange;
 use weir_memcache::frame;
+use weir_memcache::reply::{REPLIES_BYTES_MAX, ReplyBudget};
 use weir_memcache::stats::Server;
 use weir_memcache::store::Store;
 
@@ -25,7 +26,8 @@ fn server() -> Server {
 
 fn exchange() -> Exchange<()> {
     let store = Store::new(LIMIT_BYTES, LIMIT_BYTES);
-    Exchange::new(0, 1, 1, Default::default(), store, VALUE_BYTES_MAX)
+    let budget = ReplyBudget::new(REPLIES_BYTES_MAX);
+    Exchange::new(0, 1, 1, Default::default(), store, VALUE_BYTES_MAX, budget)
 }
 
 /// Arbitrary bytes, as a stream and as a datagram.

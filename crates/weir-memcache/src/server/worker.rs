@@ -11,6 +11,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
 use hashbrown::HashMap;
@@ -19,11 +20,12 @@ use weir_run::clock::unix_seconds;
 use weir_socket::{Datagrams, Driver, Stack, TcpStream, UdpSocket};
 
 use super::{Client, Outward, WaysOfWorker};
-use crate::command::{Front, answer_line, quiet_delete, read};
+use crate::command::{Front, MemcacheCommand, answer_line, quiet_delete, read};
 use crate::connection::Connection;
 use crate::exchange::{Exchange, Message};
 use crate::frame::{HEADER_BYTES, SEVERAL, cut, read as read_frame};
 use crate::pipeline::{Pipelines, ReplyPlace};
+use crate::reply::Reply;
 use crate::seats::{Seat, Seats, TOO_MANY as TOO_MANY_CLIENTS};
 use crate::stats::Server;
 
@@ -86,12 +88,13 @@ impl<'s> Worker<'s> {
         server: Server,
         value_bytes_max: usize,
     ) -> Worker<'s> {
+        let lines = Pipelines::new(Arc::clone(exchange.budget()));
         Worker {
             stack,
             socket,
             seats,
             exchange,
-            lines: Pipelines::default(),
+            lines,
             accepted,
             connections: HashMap::new(),
             next: 0,
@@ -259,10 +262,10 @@ impl<'s> Worker<'s> {
     }
 
     /// Takes the commands of a datagram. Returns its reply, if it is known at once.
-    fn take(&mut self, address: SocketAddr, datagram: &[u8]) -> Option<(Peer, Vec<u8>)> {
+    fn take(&mut self, address: SocketAddr, datagram: &[u8]) -> Option<(Peer, Reply)> {
         let (id, text) = read_frame(datagram)?;
         let client = Peer { address, id };
-        let Some(mut text) = text else { return Some((client, SEVERAL.to_vec())) };
+        let Some(mut text) = text else { return Some((client, SEVERAL.to_vec().into())) };
         let line = self.lines.begin(client);
         for count in 0.. {
             if count == COMMANDS_MAX && !text.is_empty() {
@@ -271,8 +274,7 @@ impl<'s> Worker<'s> {
             }
             match read(text, self.value_bytes_max) {
                 Front::Whole(command, taken) => {
-                    let place = Asker::Datagram(self.lines.ask(line));
-                    self.exchange.take(place, &command, &text[..taken], &self.server);
+                    self.take_command(line, &command, &text[..taken]);
                     text = &text[taken..];
                 }
                 Front::Nonsense(answer, taken) => {
@@ -281,8 +283,7 @@ impl<'s> Worker<'s> {
                 }
                 Front::TooLarge(key, answer, taken) => {
                     if let Some((delete, text)) = key.map(quiet_delete) {
-                        let place = Asker::Datagram(self.lines.ask(line));
-                        self.exchange.take(place, &delete, &text, &self.server);
+                        self.take_command(line, &delete, &text);
                     }
                     self.say(line, answer);
                     text = text.get(taken..).unwrap_or_default();
@@ -294,10 +295,20 @@ impl<'s> Worker<'s> {
         self.lines.end(line)
     }
 
+    /// Takes a command of a line. A reply that is known at once counts in its line before more is taken.
+    fn take_command(&mut self, line: u32, command: &MemcacheCommand<'_>, text: &[u8]) {
+        let place = Asker::Datagram(self.lines.ask(line));
+        self.exchange.take(place, command, text, &self.server);
+        if let Some((Asker::Datagram(place), reply)) = self.exchange.replies.pop_front() {
+            let done = self.lines.answer(place, reply);
+            debug_assert!(done.is_none(), "there may be more to come");
+        }
+    }
+
     /// Answers to nonsense, if it is to be answered. There may be more to come, so the line is not done by this.
     fn say(&mut self, line: u32, answer: &str) {
         let place = self.lines.ask(line);
-        let done = self.lines.answer(place, answer_line(answer));
+        let done = self.lines.answer(place, answer_line(answer).into());
         debug_assert!(done.is_none());
     }
 
