@@ -7,11 +7,9 @@
 //!
 //! Rule: a chunk is taken when smoltcp has room for some of it, and its frame is replaced when all of it is in; so a sender that is woken has a frame
 //! to send in. Bytes that the application does not read stay in smoltcp's buffer, whose window then closes. A stream ends for the application after
-//! its last byte is in the ring. A peer that owes an answer is given up after [`GIVE_UP`]. With a keepalive a quiet peer owes one too: it is asked
-//! after each such time, and given up after [`QUIET_TIMES`] of them, so that no single lost question or answer ends a connection.
+//! its last byte is in the ring. A peer that owes an answer is given up in the end (`patience.rs`).
 //!
-//! Owner: the path's worker. Source: RFC 9293, of which section 3.8.4 has the keepalive; duties that smoltcp leaves to its user are named where they
-//! are done. Limits: the keepalive is the host's, where the RFC asks for a choice for each connection.
+//! Owner: the path's worker. Source: RFC 9293; duties that smoltcp leaves to its user are named where they are done.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -26,13 +24,10 @@ use weir_path::packet::PathPacket;
 use crate::options::SocketCounts;
 use crate::port::Open;
 use crate::tcp::path_mtu::{Sent, Way};
+use crate::tcp::patience::Patience;
 use crate::tcp::settings::TcpSettings;
 use crate::tcp::state::StreamState;
 
-/// The time after which a peer that does not answer is given up (RFC 9293 section 3.8.3, R2: at least 100 seconds).
-pub(crate) const GIVE_UP: Duration = Duration::from_secs(120);
-/// The keepalive times after which a peer is given up that says nothing: it was asked three times then, and had as long for its last answer.
-pub(crate) const QUIET_TIMES: u32 = 4;
 /// The time after which a half-open connection whose peer does not go on is forgotten.
 pub(crate) const OPENING: Duration = Duration::from_secs(20);
 
@@ -69,10 +64,9 @@ pub(crate) struct Connection {
     pub(crate) sockets: SocketSet<'static>,
     /// The way to the peer, as far as routers have told of it.
     pub(crate) way: Way,
-    pub(crate) sent: Sent,
+    sent: Sent,
     handle: SocketHandle,
-    /// The time after which a quiet peer is asked for a sign of life.
-    keepalive: Option<Duration>,
+    patience: Patience,
     app: Option<App>,
     /// Bytes that had come when smoltcp was about to forget the connection, and the number of them that were given on.
     rest: (Vec<u8>, usize),
@@ -115,7 +109,7 @@ impl Connection {
             way: Way::default(),
             sent: Sent::default(),
             handle,
-            keepalive: settings.keepalive,
+            patience: Patience::new(settings.keepalive),
             app: None,
             rest: (Vec::new(), 0),
             was_established: false,
@@ -145,7 +139,8 @@ impl Connection {
         self.until = None;
         self.way = Way::default();
         self.sent = Sent::default();
-        let keepalive = self.keepalive;
+        self.patience.begin();
+        let keepalive = self.patience.keepalive;
         let socket = self.socket();
         socket.abort();
         socket.set_timeout(Some(timeout));
@@ -179,16 +174,42 @@ impl Connection {
         }
     }
 
-    /// Gives the peer up only while it owes an answer: smoltcp's timeout counts from the peer's last segment, asked for or not. Nobody is asked in
-    /// TIME-WAIT, which ends by itself.
+    /// Notes that a segment of the peer's has come.
+    pub(crate) fn note_heard(&mut self, now: Instant) {
+        self.patience.note_heard(now);
+    }
+
+    /// Notes a packet of ours that leaves, from its IP header on.
+    pub(crate) fn note_sent(&mut self, ip: &[u8], now: Instant) {
+        self.sent.note(ip);
+        self.patience.note_sent(self.sockets.get(self.handle), now);
+    }
+
+    /// Has smoltcp give the peer up when it owes an answer for too long.
     pub(crate) fn set_patience(&mut self) {
         if self.was_established {
-            let keepalive = self.keepalive;
-            let socket = self.socket();
-            let is_asked = socket.state() != State::TimeWait;
-            let quiet = keepalive.filter(|_| is_asked).map(|keepalive| keepalive * QUIET_TIMES);
-            socket.set_timeout(if socket.send_queue() > 0 { Some(GIVE_UP) } else { quiet });
+            let Connection { sockets, handle, patience, .. } = self;
+            let socket = sockets.get_mut::<Socket>(*handle);
+            socket.set_timeout(patience.timeout(socket));
         }
+    }
+
+    /// Gives the peer up if it has not acknowledged our FIN for too long.
+    pub(crate) fn give_up(&mut self, now: Instant) {
+        if self.end_due().is_some_and(|due| due <= now) {
+            let before = self.state();
+            self.socket().abort();
+            self.note(before, libc::ETIMEDOUT);
+        }
+    }
+
+    /// The time when the connection is to be looked at though smoltcp has nothing to do for it.
+    pub(crate) fn own_due(&self) -> Option<Instant> {
+        [self.until, self.end_due()].into_iter().flatten().min()
+    }
+
+    fn end_due(&self) -> Option<Instant> {
+        self.patience.end(self.sockets.get(self.handle))
     }
 
     /// Returns whether the peer has taken some of the bytes that are to be sent since the last call, or more are to be sent.

@@ -23,9 +23,10 @@ use weir_port::bpf::bound::Transport;
 
 use crate::datagram::ETHERNET_LEN;
 use crate::port::Open;
-use crate::tcp::connection::{Connection, Flow, GIVE_UP, OPENING, Role};
+use crate::tcp::connection::{Connection, Flow, OPENING, Role};
 use crate::tcp::device::Segments;
 use crate::tcp::half_open::Listening;
+use crate::tcp::patience::GIVE_UP;
 use crate::tcp::port::{NoConnection, TcpPort};
 
 /// The time after which a connection is given up whose application has gone, while the peer takes none of the bytes that are left, and does not end
@@ -200,6 +201,7 @@ impl TcpPort {
     /// Does the work that an event of a connection calls for.
     pub(super) fn settle(&mut self, number: u32, frames: &mut Frames) {
         let connection = &mut self.connections[number as usize];
+        connection.give_up(self.now);
         match connection.role {
             Role::Free => return,
             Role::HalfOpen(listener) => match connection.state() {
@@ -276,13 +278,13 @@ impl TcpPort {
         let TcpPort { interface, connections, timers, now, .. } = self;
         let connection = &mut connections[number as usize];
         connection.set_patience();
-        let until = connection.until;
+        let own_due = connection.own_due();
         let due = connection.way.interface(interface).poll_at(*now, &connection.sockets);
         if due.is_some_and(|due| due <= *now) {
             return self.schedule_soon(number);
         }
         // A timer that is early does no harm, and is corrected then: acknowledgements put most timers off.
-        let Some(due) = [due, until].into_iter().flatten().min() else { return };
+        let Some(due) = [due, own_due].into_iter().flatten().min() else { return };
         if connection.due.is_none_or(|old| due < old) {
             if let Some(old) = connection.due.replace(due) {
                 timers.remove(&(old, number));
@@ -315,7 +317,9 @@ impl TcpPort {
         connection.way.interface(interface).poll_egress(*now, &mut device, &mut connection.sockets);
         let is_idle = go.len() == count;
         let memory = frames.memory();
-        go[count..].iter().for_each(|packet| connection.sent.note(&packet.bytes(memory)[ETHERNET_LEN..]));
+        go[count..]
+            .iter()
+            .for_each(|packet| connection.note_sent(&packet.bytes(memory)[ETHERNET_LEN..], *now));
         connection.note(before, libc::ETIMEDOUT);
         let state = connection.state();
         if is_idle

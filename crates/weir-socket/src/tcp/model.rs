@@ -186,6 +186,14 @@ impl TcpModel {
         self.streams[stream].halves.shared.stream.take_error()
     }
 
+    /// Lets an application say that it sends nothing more; it goes on reading.
+    pub fn shut(&mut self, stream: usize) {
+        let Stream { halves, caller } = &self.streams[stream];
+        halves.shared.stream.set(StreamState::SHUT_SEND);
+        caller.call();
+        self.hear();
+    }
+
     /// Lets an application let go of a connection.
     pub fn close(&mut self, stream: usize) {
         let Stream { halves, caller } = self.streams.swap_remove(stream);

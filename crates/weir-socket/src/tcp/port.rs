@@ -186,6 +186,7 @@ impl TcpPort {
                 let before = connection.state();
                 let Connection { way, sockets, .. } = connection;
                 way.interface(interface).poll_ingress_single(*now, &mut device, sockets);
+                connection.note_heard(*now);
                 let is_asking = before == State::SynSent;
                 connection.note(before, if is_asking { libc::ECONNREFUSED } else { libc::ECONNRESET });
                 self.note_in_burst(number);

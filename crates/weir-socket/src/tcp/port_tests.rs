@@ -441,3 +441,5 @@ proptest! {
 
 #[path = "path_mtu_tests.rs"]
 mod path_mtu;
+#[path = "patience_tests.rs"]
+mod patience;
