@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use smoltcp::iface::{SocketHandle, SocketSet};
-use smoltcp::socket::tcp::{RecvError, Socket, SocketBuffer, State};
+use smoltcp::socket::tcp::{CongestionControl, RecvError, Socket, SocketBuffer, State};
 use smoltcp::time::{Duration, Instant};
 use weir_path::frames::Frames;
 use weir_path::packet::PathPacket;
@@ -131,6 +131,10 @@ impl Connection {
     }
 
     /// Begins a new connection in this place.
+    ///
+    /// smoltcp's socket forgets the last connection when it listens or connects, but keeps its settings and its congestion control, which are set anew
+    /// here. It also keeps its counter of duplicate acknowledgements and a wish for a fast retransmission; the first acknowledgement and the first
+    /// segment of the new connection end those. Its hop limit and its timestamps are never set.
     pub(crate) fn begin(&mut self, role: Role, timeout: Duration) {
         self.role = role;
         self.rest = (Vec::new(), 0);
@@ -147,6 +151,7 @@ impl Connection {
         // Before the socket listens or connects, which sets its timer back: an open one would ask at once.
         socket.set_keep_alive(keepalive);
         socket.set_nagle_enabled(true);
+        socket.set_congestion_control(CongestionControl::Cubic);
         // A half-open connection acknowledges at once: the side that accepts it waits for the first acknowledgement.
         socket.set_ack_delay(None);
     }

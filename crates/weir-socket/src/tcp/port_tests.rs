@@ -443,3 +443,5 @@ proptest! {
 mod path_mtu;
 #[path = "patience_tests.rs"]
 mod patience;
+#[path = "reuse_tests.rs"]
+mod reuse;
