@@ -25,6 +25,7 @@ use crate::options::SocketCounts;
 use crate::port::Open;
 use crate::tcp::path_mtu::{Sent, Way};
 use crate::tcp::patience::Patience;
+use crate::tcp::segment::Head;
 use crate::tcp::settings::TcpSettings;
 use crate::tcp::state::StreamState;
 
@@ -179,14 +180,14 @@ impl Connection {
         }
     }
 
-    /// Notes that a segment of the peer's has come.
-    pub(crate) fn note_heard(&mut self, now: Instant) {
-        self.patience.note_heard(now);
+    /// Notes a segment of the peer's that has come.
+    pub(crate) fn note_heard(&mut self, head: &Head, now: Instant) {
+        self.patience.note_heard(head, now);
     }
 
-    /// Notes a packet of ours that leaves, from its IP header on.
-    pub(crate) fn note_sent(&mut self, ip: &[u8], now: Instant) {
-        self.sent.note(ip);
+    /// Notes a segment of ours that leaves.
+    pub(crate) fn note_sent(&mut self, head: &Head, now: Instant) {
+        self.sent.note(head);
         self.patience.note_sent(self.sockets.get(self.handle), now);
     }
 

@@ -28,6 +28,7 @@ use crate::tcp::device::Segments;
 use crate::tcp::half_open::Listening;
 use crate::tcp::patience::GIVE_UP;
 use crate::tcp::port::{NoConnection, TcpPort};
+use crate::tcp::segment::Head;
 
 /// The time after which a connection is given up whose application has gone, while the peer takes none of the bytes that are left, and does not end
 /// it either.
@@ -317,9 +318,8 @@ impl TcpPort {
         connection.way.interface(interface).poll_egress(*now, &mut device, &mut connection.sockets);
         let is_idle = go.len() == count;
         let memory = frames.memory();
-        go[count..]
-            .iter()
-            .for_each(|packet| connection.note_sent(&packet.bytes(memory)[ETHERNET_LEN..], *now));
+        let heads = go[count..].iter().filter_map(|packet| Head::read(&packet.bytes(memory)[ETHERNET_LEN..]));
+        heads.for_each(|head| connection.note_sent(&head, *now));
         connection.note(before, libc::ETIMEDOUT);
         let state = connection.state();
         if is_idle

@@ -7,8 +7,8 @@
 //!
 //! [`port`] is the port that all segments of a host come to and leave from, [`life`] the life of its connections, [`connection`] a single connection,
 //! [`patience`] how long its peer is waited for, [`half_open`] the connections that nobody has accepted yet, [`path_mtu`] the packet sizes that
-//! routers tell, [`device`] the device that smoltcp sees, [`state`] the flags between application and worker, [`settings`] what a builder says. The
-//! application's side is [`stream`] and [`listener`], and [`control`] has their requests to the worker.
+//! routers tell, [`device`] the device that smoltcp sees, [`segment`] the header of a segment, [`state`] the flags between application and worker,
+//! [`settings`] what a builder says. The application's side is [`stream`] and [`listener`], and [`control`] has their requests to the worker.
 
 pub(crate) mod connection;
 pub(crate) mod control;
@@ -22,6 +22,7 @@ pub(crate) mod path_mtu;
 pub(crate) mod patience;
 pub(crate) mod port;
 pub(crate) mod report;
+pub(crate) mod segment;
 pub(crate) mod settings;
 pub(crate) mod state;
 pub(crate) mod stream;

@@ -30,6 +30,7 @@ use weir_path::frames::Frames;
 use crate::datagram::{ETHERNET_LEN, IPV4_LEN, IPV6_LEN};
 use crate::tcp::connection::Flow;
 use crate::tcp::port::{TcpPort, interface};
+use crate::tcp::segment::{Head, SYN};
 
 /// The shortest MTU that a message makes over IPv4, in bytes: Linux's `min_pmtu`, 512 bytes of data and the headers.
 pub(crate) const V4_MTU_MIN: u16 = 552;
@@ -128,15 +129,14 @@ pub(crate) struct Sent {
 }
 
 impl Sent {
-    /// Notes a segment that leaves, from its IP header on.
-    pub(crate) fn note(&mut self, ip: &[u8]) {
-        let Some((sequence, is_syn, bytes)) = sequence_of(ip) else { return };
-        if is_syn {
-            let first = sequence.wrapping_add(1);
+    /// Notes a segment that leaves.
+    pub(crate) fn note(&mut self, head: &Head) {
+        if head.has(SYN) {
+            let first = head.sequence.wrapping_add(1);
             *self = Sent { first, next: first, given_bytes: self.given_bytes };
             return;
         }
-        let behind = sequence.wrapping_add(bytes);
+        let behind = head.sequence.wrapping_add(head.data_bytes);
         if behind.wrapping_sub(self.next).cast_signed() > 0 {
             self.next = behind;
         }
@@ -147,18 +147,6 @@ impl Sent {
         let oldest = self.first.wrapping_add(self.given_bytes).wrapping_sub(queued_bytes);
         sequence.wrapping_sub(oldest) < self.next.wrapping_sub(oldest).min(queued_bytes)
     }
-}
-
-/// The sequence number of a segment of ours, whether it is a SYN, and the length of its data.
-fn sequence_of(ip: &[u8]) -> Option<(u32, bool, u32)> {
-    let (tcp_at, end) = match ip.first()? >> 4 {
-        4 => (usize::from(ip[0] & 0x0f) * 4, usize::from(u16::from_be_bytes([*ip.get(2)?, *ip.get(3)?]))),
-        _ => (IPV6_LEN, IPV6_LEN + usize::from(u16::from_be_bytes([*ip.get(4)?, *ip.get(5)?]))),
-    };
-    let tcp = ip.get(tcp_at..end)?;
-    let &[_, _, _, _, s0, s1, s2, s3, _, _, _, _, offset, flags] = tcp.first_chunk()?;
-    let data = tcp.len().checked_sub(usize::from(offset >> 4) * 4)?;
-    Some((u32::from_be_bytes([s0, s1, s2, s3]), flags & 2 != 0, data as u32))
 }
 
 /// The interface that smoltcp is shown for a connection: the port's, or the connection's own if its way is narrow.

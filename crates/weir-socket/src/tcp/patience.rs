@@ -2,26 +2,33 @@
 //!
 //! | the peer owes | counted from | given up after |
 //! |---|---|---|
-//! | an acknowledgement of data | its last segment, or our first since it had all | [`GIVE_UP`] |
-//! | an acknowledgement of our FIN alone | its last segment, or our FIN if that is later | [`GIVE_UP`] |
-//! | a sign of life, where there is a keepalive | its last segment | [`QUIET_TIMES`] keepalive times |
+//! | an acknowledgement of data | its last segment, or our first since it had all | [`GIVE_UP`]; [`GIVE_UP_CLOSED`] while its window is closed |
+//! | an acknowledgement of our FIN alone | its last segment, or our FIN if that is later | the same |
+//! | a sign of life, where there is a keepalive | its last segment | [`QUIET_TIMES`] times the keepalive |
 //!
 //! Rule: a peer that owes nothing is waited for as long as it likes. With a keepalive a quiet peer owes a sign of life: it is asked after each such
-//! time, so that no single lost question or answer ends a connection.
+//! time. A closed window is asked too, by probes that smoltcp sends more and more slowly, up to one a minute. Either way the peer is asked three times
+//! at least, so that no single lost question or answer ends a connection.
 //!
 //! smoltcp's timeout counts from the peer's last segment, asked for or not. It starts anew with the first byte that is sent, but not with a FIN, whose
 //! time is therefore kept here.
 //!
-//! Owner: the connection. Source: RFC 9293 sections 3.8.3 (R2, which is for a FIN as for data) and 3.8.4 (keepalive). Limits: the keepalive is the
-//! host's, where the RFC asks for a choice for each connection.
+//! Owner: the connection. Source: RFC 9293 sections 3.8.3 (R2, which is for a FIN as for data), 3.8.4 (keepalive) and 3.8.6.1 (a window may stay
+//! closed for as long as probes are answered). Limits: the keepalive is the host's, where the RFC asks for a choice for each connection.
 
 use smoltcp::socket::tcp::{Socket, State};
 use smoltcp::time::{Duration, Instant};
 
+use crate::tcp::segment::Head;
+
 /// The time after which a peer that does not answer is given up (RFC 9293 section 3.8.3, R2: at least 100 seconds).
 pub(crate) const GIVE_UP: Duration = Duration::from_secs(120);
-/// The keepalive times after which a peer is given up that says nothing: it was asked three times then, and had as long for its last answer.
+/// The longest time between two probes of a closed window: smoltcp's longest retransmission timeout (RFC 6298 section 2.5).
+const PROBE_INTERVAL_MAX: Duration = Duration::from_secs(60);
+/// The times between questions after which a peer is given up that says nothing: it was asked three times then, and had as long for its last answer.
 const QUIET_TIMES: u32 = 4;
+/// The time after which a peer is given up that does not answer the probes of its closed window: four minutes.
+const GIVE_UP_CLOSED: Duration = Duration::from_secs(QUIET_TIMES as u64 * PROBE_INTERVAL_MAX.secs());
 
 /// See the head of the file.
 pub(crate) struct Patience {
@@ -29,11 +36,13 @@ pub(crate) struct Patience {
     pub(crate) keepalive: Option<Duration>,
     /// The time when our FIN left while nothing else was to be acknowledged, or when the peer was last heard since then.
     ending_since: Option<Instant>,
+    /// True if the peer's last segment said that it takes no bytes.
+    is_window_closed: bool,
 }
 
 impl Patience {
     pub(crate) fn new(keepalive: Option<Duration>) -> Patience {
-        Patience { keepalive, ending_since: None }
+        Patience { keepalive, ending_since: None, is_window_closed: false }
     }
 
     /// Forgets the connection that was.
@@ -48,15 +57,16 @@ impl Patience {
         }
     }
 
-    /// Notes that a segment of the peer's has come.
-    pub(crate) fn note_heard(&mut self, now: Instant) {
+    /// Notes a segment of the peer's that has come.
+    pub(crate) fn note_heard(&mut self, head: &Head, now: Instant) {
+        self.is_window_closed = head.window == 0;
         self.ending_since = self.ending_since.map(|_| now);
     }
 
     /// The timeout for smoltcp. Nobody is asked in TIME-WAIT, which ends by itself.
     pub(crate) fn timeout(&self, socket: &Socket<'_>) -> Option<Duration> {
         if socket.send_queue() > 0 {
-            return Some(GIVE_UP);
+            return Some(self.give_up());
         }
         let is_asked = socket.state() != State::TimeWait && !is_ending(socket);
         self.keepalive.filter(|_| is_asked).map(|keepalive| keepalive * QUIET_TIMES)
@@ -64,7 +74,11 @@ impl Patience {
 
     /// The time when the peer is given up that does not acknowledge our FIN.
     pub(crate) fn end(&self, socket: &Socket<'_>) -> Option<Instant> {
-        self.ending_since.filter(|_| is_ending(socket)).map(|since| since + GIVE_UP)
+        self.ending_since.filter(|_| is_ending(socket)).map(|since| since + self.give_up())
+    }
+
+    fn give_up(&self) -> Duration {
+        if self.is_window_closed { GIVE_UP_CLOSED } else { GIVE_UP }
     }
 }
 

@@ -70,3 +70,67 @@ fn a_peer_that_still_sends_has_longer_to_acknowledge_the_end() {
     assert_eq!(bed.0.port.connections[0].state(), State::TimeWait);
     bed.end();
 }
+
+/// A connection whose peer's window is closed: the peer has taken some bytes, and more wait. Returns the number of the next byte.
+fn closed() -> (Bed, i32) {
+    let mut bed = Bed::new(16);
+    let seq = bed.open(HONEST);
+    bed.write(0, 1400);
+    let went = bed.poll().len() as i32 * 1460;
+    say_window(&mut bed, seq + went, 0);
+    (bed, seq + went)
+}
+
+/// The peer says how many bytes it takes from this number on.
+fn say_window(bed: &mut Bed, ack: i32, window_bytes: u16) {
+    let says = Says { from: HONEST, control: TcpControl::None, seq: 101, ack: Some(ack) };
+    bed.put_bytes(&segment_with_window(says, window_bytes, &[]));
+}
+
+#[test]
+fn a_closed_window_is_asked_for_as_long_as_answers_come() {
+    let (mut bed, next) = closed();
+    let start_ns = bed.now_ns;
+    let mut asked = 0;
+    while bed.now_ns < start_ns + 1800 * SECOND {
+        let end_ns = bed.now_ns + SECOND;
+        let questions = bed.pass_until(end_ns);
+        assert!(questions.iter().all(|it| it.2 == next), "nothing but questions: {questions:?}");
+        asked += questions.len();
+        // Every third question or answer is lost; the answers are slow.
+        if !questions.is_empty() && asked % 3 != 0 {
+            bed.pass(5 * SECOND);
+            say_window(&mut bed, next, 0);
+        }
+        assert_eq!(bed.error(0), None, "after {asked} questions");
+    }
+    assert!(asked > 20, "{asked} questions");
+    say_window(&mut bed, next, 4096);
+    let went = bed.poll();
+    assert!(went.len() > 1 && went[0].2 == next, "it goes on: {went:?}");
+    bed.end();
+}
+
+#[test]
+fn a_peer_that_vanishes_with_its_window_closed_is_given_up_after_four_minutes() {
+    let (mut bed, next) = closed();
+    let start_ns = bed.now_ns;
+    let asked = bed.pass_until(start_ns + 239 * SECOND);
+    assert!(asked.len() > 7 && asked.iter().all(|it| it.2 == next), "{asked:?}");
+    assert_eq!(bed.error(0), None);
+    bed.pass_until(start_ns + 241 * SECOND);
+    assert_eq!(bed.error(0), Some(libc::ETIMEDOUT));
+    bed.end();
+}
+
+#[test]
+fn a_window_that_has_opened_leaves_two_minutes_again() {
+    let (mut bed, next) = closed();
+    bed.pass(100 * SECOND);
+    say_window(&mut bed, next, 4096);
+    bed.pass(119 * SECOND);
+    assert_eq!(bed.error(0), None);
+    bed.pass(2 * SECOND);
+    assert_eq!(bed.error(0), Some(libc::ETIMEDOUT));
+    bed.end();
+}

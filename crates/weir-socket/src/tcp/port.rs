@@ -46,6 +46,7 @@ use crate::tcp::connection::{Connection, Flow};
 use crate::tcp::device::Segments;
 use crate::tcp::half_open::Listeners;
 use crate::tcp::path_mtu::TCP;
+use crate::tcp::segment::Head;
 use crate::tcp::settings::TcpSettings;
 use crate::tcp::state::News;
 
@@ -165,16 +166,18 @@ impl TcpPort {
         if !is_segment(frame) {
             return self.hear(frame, frames);
         }
+        let ip = &frame[ETHERNET_LEN..];
+        let Some(head) = Head::read(ip) else { return Some(DropReason::NoHandler) };
         let (peer, local) = ends(frame);
         let flow = Flow { local, peer };
         let found = match self.flows.get(&flow) {
             Some(&connection) => Ok(connection),
-            None if is_syn(frame) => self.open(flow),
+            None if head.asks() => self.open(flow),
             None => Err(DropReason::NoHandler),
         };
         let TcpPort { interface, settings, connections, nobody, answers, now, .. } = self;
         let mut device = Segments {
-            came: Some(&frame[ETHERNET_LEN..]),
+            came: Some(ip),
             go: answers,
             go_max: ANSWERS_MAX,
             frames,
@@ -186,7 +189,7 @@ impl TcpPort {
                 let before = connection.state();
                 let Connection { way, sockets, .. } = connection;
                 way.interface(interface).poll_ingress_single(*now, &mut device, sockets);
-                connection.note_heard(*now);
+                connection.note_heard(&head, *now);
                 let is_asking = before == State::SynSent;
                 connection.note(before, if is_asking { libc::ECONNREFUSED } else { libc::ECONNRESET });
                 self.note_in_burst(number);
@@ -224,13 +227,6 @@ pub(super) fn interface(mtu_bytes: u16, seed: u64, frames: &mut Frames, now: Ins
 fn is_segment(frame: &[u8]) -> bool {
     let ip = &frame[ETHERNET_LEN..];
     TCP == if ip[0] >> 4 == 4 { ip[9] } else { ip[6] }
-}
-
-/// Returns whether a segment asks for a connection: SYN, and neither ACK, RST nor FIN.
-fn is_syn(frame: &[u8]) -> bool {
-    let ip = &frame[ETHERNET_LEN..];
-    let tcp_at = if ip[0] >> 4 == 4 { usize::from(ip[0] & 0x0f) * 4 } else { 40 };
-    ip.get(tcp_at + 13).is_some_and(|flags| flags & 0x17 == 0x02)
 }
 
 fn instant(now_ns: u64) -> Instant {

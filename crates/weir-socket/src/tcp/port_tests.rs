@@ -112,6 +112,10 @@ fn read(went: &[Vec<u8>]) -> Vec<Went> {
 }
 
 fn segment(says: Says, payload: &[u8]) -> Vec<u8> {
+    segment_with_window(says, 4096, payload)
+}
+
+fn segment_with_window(says: Says, window_bytes: u16, payload: &[u8]) -> Vec<u8> {
     let Says { from, control, seq, ack } = says;
     let tcp = TcpRepr {
         src_port: from.1,
@@ -119,7 +123,7 @@ fn segment(says: Says, payload: &[u8]) -> Vec<u8> {
         control,
         seq_number: TcpSeqNumber(seq),
         ack_number: ack.map(TcpSeqNumber),
-        window_len: 4096,
+        window_len: window_bytes,
         window_scale: None,
         max_seg_size: (control == TcpControl::Syn).then_some(1460),
         sack_permitted: false,

@@ -4,7 +4,8 @@
 //! |---|---|
 //! | nobody listens there | `ConnectionRefused` |
 //! | the other side, or somebody between, has reset it | `ConnectionReset`, once; then reads end and writes are `BrokenPipe` |
-//! | the other side does not answer for two minutes, or to a keepalive ([`crate::StackBuilder::tcp_keepalive_s`]) | `TimedOut`, once; then the same |
+//! | the other side does not answer for two minutes, or four while its window is closed | `TimedOut`, once; then the same |
+//! | the other side does not answer to a keepalive ([`crate::StackBuilder::tcp_keepalive_s`]) | the same |
 //! | `write` after `shutdown` | `BrokenPipe` |
 //! | `shutdown` of what is closed already | `NotConnected` |
 //! | no route; to all stations | `NetworkUnreachable`, `PermissionDenied` |
