@@ -145,12 +145,12 @@ impl Connection {
         self.way = Way::default();
         self.sent = Sent::default();
         self.patience.begin();
-        let keepalive = self.patience.keepalive;
-        let socket = self.socket();
+        let Connection { sockets, handle, patience, .. } = self;
+        let socket = sockets.get_mut::<Socket>(*handle);
         socket.abort();
         socket.set_timeout(Some(timeout));
         // Before the socket listens or connects, which sets its timer back: an open one would ask at once.
-        socket.set_keep_alive(keepalive);
+        socket.set_keep_alive(patience.keepalive(socket));
         socket.set_nagle_enabled(true);
         socket.set_congestion_control(CongestionControl::Cubic);
         // A half-open connection acknowledges at once: the side that accepts it waits for the first acknowledgement.
@@ -197,6 +197,7 @@ impl Connection {
             let Connection { sockets, handle, patience, .. } = self;
             let socket = sockets.get_mut::<Socket>(*handle);
             socket.set_timeout(patience.timeout(socket));
+            socket.set_keep_alive(patience.keepalive(socket));
         }
     }
 

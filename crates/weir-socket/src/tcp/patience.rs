@@ -10,6 +10,8 @@
 //! time. A closed window is asked too, by probes that smoltcp sends more and more slowly, up to one a minute. Either way the peer is asked three times
 //! at least, so that no single lost question or answer ends a connection.
 //!
+//! smoltcp probes no window that closes over bytes which are under way, so such a peer is asked as if it were quiet ([`ASK_CLOSED`]).
+//!
 //! smoltcp's timeout counts from the peer's last segment, asked for or not. It starts anew with the first byte that is sent, but not with a FIN, whose
 //! time is therefore kept here.
 //!
@@ -25,6 +27,8 @@ use crate::tcp::segment::Head;
 pub(crate) const GIVE_UP: Duration = Duration::from_secs(120);
 /// The longest time between two probes of a closed window: smoltcp's longest retransmission timeout (RFC 6298 section 2.5).
 const PROBE_INTERVAL_MAX: Duration = Duration::from_secs(60);
+/// The time after which a closed window is asked that smoltcp does not probe.
+const ASK_CLOSED: Duration = Duration::from_secs(10);
 /// The times between questions after which a peer is given up that says nothing: it was asked three times then, and had as long for its last answer.
 const QUIET_TIMES: u32 = 4;
 /// The time after which a peer is given up that does not answer the probes of its closed window: four minutes.
@@ -33,7 +37,7 @@ const GIVE_UP_CLOSED: Duration = Duration::from_secs(QUIET_TIMES as u64 * PROBE_
 /// See the head of the file.
 pub(crate) struct Patience {
     /// The time after which a quiet peer is asked for a sign of life.
-    pub(crate) keepalive: Option<Duration>,
+    keepalive: Option<Duration>,
     /// The time when our FIN left while nothing else was to be acknowledged, or when the peer was last heard since then.
     ending_since: Option<Instant>,
     /// True if the peer's last segment said that it takes no bytes.
@@ -61,6 +65,12 @@ impl Patience {
     pub(crate) fn note_heard(&mut self, head: &Head, now: Instant) {
         self.is_window_closed = head.window == 0;
         self.ending_since = self.ending_since.map(|_| now);
+    }
+
+    /// The time for smoltcp after which a peer is asked that says nothing. With the answer of a peer whose window is closed smoltcp begins to probe it.
+    pub(crate) fn keepalive(&self, socket: &Socket<'_>) -> Option<Duration> {
+        let is_to_be_asked = self.is_window_closed && socket.send_queue() > 0;
+        if is_to_be_asked { Some(ASK_CLOSED) } else { self.keepalive }
     }
 
     /// The timeout for smoltcp. Nobody is asked in TIME-WAIT, which ends by itself.

@@ -87,27 +87,42 @@ fn say_window(bed: &mut Bed, ack: i32, window_bytes: u16) {
     bed.put_bytes(&segment_with_window(says, window_bytes, &[]));
 }
 
-#[test]
-fn a_closed_window_is_asked_for_as_long_as_answers_come() {
-    let (mut bed, next) = closed();
+/// Lets half an hour pass in which the peer keeps its window closed. Every third question or answer is lost, and the answers are slow.
+fn keep_closed(bed: &mut Bed, next: i32) {
     let start_ns = bed.now_ns;
     let mut asked = 0;
     while bed.now_ns < start_ns + 1800 * SECOND {
-        let end_ns = bed.now_ns + SECOND;
-        let questions = bed.pass_until(end_ns);
-        assert!(questions.iter().all(|it| it.2 == next), "nothing but questions: {questions:?}");
+        let questions = read(&bed.pass(SECOND));
         asked += questions.len();
-        // Every third question or answer is lost; the answers are slow.
         if !questions.is_empty() && asked % 3 != 0 {
             bed.pass(5 * SECOND);
-            say_window(&mut bed, next, 0);
+            say_window(bed, next, 0);
         }
         assert_eq!(bed.error(0), None, "after {asked} questions");
     }
     assert!(asked > 20, "{asked} questions");
+}
+
+#[test]
+fn a_closed_window_is_asked_for_as_long_as_answers_come() {
+    let (mut bed, next) = closed();
+    keep_closed(&mut bed, next);
     say_window(&mut bed, next, 4096);
     let went = bed.poll();
     assert!(went.len() > 1 && went[0].2 == next, "it goes on: {went:?}");
+    bed.end();
+}
+
+#[test]
+fn a_window_that_closes_over_bytes_under_way_is_asked_too() {
+    let mut bed = Bed::new(16);
+    let seq = bed.open(HONEST);
+    bed.write(0, 1400);
+    bed.poll();
+    say_window(&mut bed, seq, 0);
+    keep_closed(&mut bed, seq);
+    say_window(&mut bed, seq, 4096);
+    assert_eq!(bed.poll().first().map(|it| it.2), Some(seq), "its bytes are sent again");
     bed.end();
 }
 
