@@ -23,9 +23,10 @@ use weir_path::packet::PathPacket;
 
 use crate::options::SocketCounts;
 use crate::port::Open;
-use crate::tcp::path_mtu::{Sent, Way};
+use crate::tcp::numbers::{Received, Sent};
+use crate::tcp::path_mtu::Way;
 use crate::tcp::patience::Patience;
-use crate::tcp::segment::Head;
+use crate::tcp::segment::{ACK, Head, SYN};
 use crate::tcp::settings::TcpSettings;
 use crate::tcp::state::StreamState;
 
@@ -65,7 +66,8 @@ pub(crate) struct Connection {
     pub(crate) sockets: SocketSet<'static>,
     /// The way to the peer, as far as routers have told of it.
     pub(crate) way: Way,
-    sent: Sent,
+    pub(super) sent: Sent,
+    received: Received,
     handle: SocketHandle,
     patience: Patience,
     app: Option<App>,
@@ -109,6 +111,7 @@ impl Connection {
             sockets,
             way: Way::default(),
             sent: Sent::default(),
+            received: Received::default(),
             handle,
             patience: Patience::new(settings.keepalive),
             app: None,
@@ -144,6 +147,7 @@ impl Connection {
         self.until = None;
         self.way = Way::default();
         self.sent = Sent::default();
+        self.received = Received::default();
         self.patience.begin();
         let Connection { sockets, handle, patience, .. } = self;
         let socket = sockets.get_mut::<Socket>(*handle);
@@ -180,9 +184,29 @@ impl Connection {
         }
     }
 
-    /// Notes a segment of the peer's that has come.
+    /// Notes a segment of the peer's, before smoltcp sees it.
     pub(crate) fn note_heard(&mut self, head: &Head, now: Instant) {
-        self.patience.note_heard(head, now);
+        let socket = self.sockets.get::<Socket>(self.handle);
+        if head.has(SYN) && matches!(socket.state(), State::Listen | State::SynSent) {
+            self.received = Received::after(head);
+        }
+        if head.has(ACK) && self.sent.is_current(head.acknowledgement, socket.send_queue() as u32) {
+            self.patience.note_heard(head, now);
+        }
+    }
+
+    /// The next sequence number that is expected of the peer (RCV.NXT).
+    pub(super) fn next_number(&self) -> u32 {
+        let socket = self.sockets.get::<Socket>(self.handle);
+        let has_ended =
+            matches!(socket.state(), State::CloseWait | State::LastAck | State::Closing | State::TimeWait);
+        self.received.next(socket.recv_queue() as u32, has_ended)
+    }
+
+    /// The bytes that smoltcp has room to receive.
+    pub(super) fn free_bytes(&self) -> u32 {
+        let socket = self.sockets.get::<Socket>(self.handle);
+        (socket.recv_capacity() - socket.recv_queue()) as u32
     }
 
     /// Notes a segment of ours that leaves.
@@ -239,13 +263,15 @@ impl Connection {
 
     /// Keeps the received bytes here: smoltcp drops them with the connection at the end of TIME-WAIT, though nobody may have read them.
     fn keep_rest(&mut self) {
-        let Connection { sockets, handle, rest, .. } = self;
+        let Connection { sockets, received, handle, rest, .. } = self;
         let socket = sockets.get_mut::<Socket>(*handle);
+        let queued = socket.recv_queue();
         // At most the bytes of smoltcp's buffer.
         while let Ok(1..) = socket.recv(|bytes| {
             rest.0.extend_from_slice(bytes);
             (bytes.len(), bytes.len())
         }) {}
+        received.note_taken(queued, socket.recv_queue());
     }
 
     /// Returns whether this sequence number was sent and is not acknowledged.
@@ -263,7 +289,7 @@ impl Connection {
     /// Moves bytes both ways as far as there is room, and tells the application of the stream's ends. Returns whether the application has let go of
     /// the connection, and all that it sent is on its way.
     pub(crate) fn serve(&mut self, frames: &mut Frames) -> bool {
-        let Connection { sockets, sent, handle, app, rest, was_established, failure, .. } = self;
+        let Connection { sockets, sent, received, handle, app, rest, was_established, failure, .. } = self;
         let Some(app) = app else { return false };
         let socket = sockets.get_mut::<Socket>(*handle);
         let shared = Arc::clone(&app.open.shared);
@@ -274,7 +300,9 @@ impl Connection {
         socket.set_nagle_enabled(!state.has(StreamState::NO_DELAY));
         if *was_established {
             app.send(socket, sent, frames);
+            let queued = socket.recv_queue();
             app.receive(socket, rest, frames);
+            received.note_taken(queued, socket.recv_queue());
         }
         if is_shut {
             state.set(StreamState::SEND_ENDED);

@@ -6,10 +6,12 @@
 //! ```
 //!
 //! [`port`] is the port that all segments of a host come to and leave from, [`life`] the life of its connections, [`connection`] a single connection,
-//! [`patience`] how long its peer is waited for, [`half_open`] the connections that nobody has accepted yet, [`path_mtu`] the packet sizes that
-//! routers tell, [`device`] the device that smoltcp sees, [`segment`] the header of a segment, [`state`] the flags between application and worker,
-//! [`settings`] what a builder says. The application's side is [`stream`] and [`listener`], and [`control`] has their requests to the worker.
+//! [`numbers`] its sequence numbers, [`challenge`] what is done with segments that may be guessed, [`patience`] how long its peer is waited for,
+//! [`half_open`] the connections that nobody has accepted yet, [`path_mtu`] the packet sizes that routers tell, [`device`] the device that smoltcp
+//! sees, [`segment`] the header of a segment, [`state`] the flags between application and worker, [`settings`] what a builder says. The application's
+//! side is [`stream`] and [`listener`], and [`control`] has their requests to the worker.
 
+mod challenge;
 pub(crate) mod connection;
 pub(crate) mod control;
 pub(crate) mod device;
@@ -18,6 +20,7 @@ mod life;
 pub(crate) mod listener;
 #[cfg(any(test, feature = "model"))]
 pub mod model;
+pub(crate) mod numbers;
 pub(crate) mod path_mtu;
 pub(crate) mod patience;
 pub(crate) mod port;

@@ -30,7 +30,6 @@ use weir_path::frames::Frames;
 use crate::datagram::{ETHERNET_LEN, IPV4_LEN, IPV6_LEN};
 use crate::tcp::connection::Flow;
 use crate::tcp::port::{TcpPort, interface};
-use crate::tcp::segment::{Head, SYN};
 
 /// The shortest MTU that a message makes over IPv4, in bytes: Linux's `min_pmtu`, 512 bytes of data and the headers.
 pub(crate) const V4_MTU_MIN: u16 = 552;
@@ -114,38 +113,6 @@ impl TooBig {
         let peer = SocketAddr::new(to, u16::from_be_bytes([t0, t1]));
         let sequence = u32::from_be_bytes([s0, s1, s2, s3]);
         Some(TooBig { flow: Flow { local, peer }, sequence, packet_bytes, mtu_bytes })
-    }
-}
-
-/// The sequence numbers that a connection has sent, which smoltcp does not tell.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Sent {
-    /// The number of the first byte of the stream.
-    first: u32,
-    /// The number behind the last byte that was sent.
-    next: u32,
-    /// The bytes that smoltcp was given to send, in the arithmetic of sequence numbers.
-    pub(crate) given_bytes: u32,
-}
-
-impl Sent {
-    /// Notes a segment that leaves.
-    pub(crate) fn note(&mut self, head: &Head) {
-        if head.has(SYN) {
-            let first = head.sequence.wrapping_add(1);
-            *self = Sent { first, next: first, given_bytes: self.given_bytes };
-            return;
-        }
-        let behind = head.sequence.wrapping_add(head.data_bytes);
-        if behind.wrapping_sub(self.next).cast_signed() > 0 {
-            self.next = behind;
-        }
-    }
-
-    /// Returns whether this sequence number was sent and is not acknowledged, if so many bytes are with smoltcp.
-    pub(crate) fn is_under_way(&self, sequence: u32, queued_bytes: u32) -> bool {
-        let oldest = self.first.wrapping_add(self.given_bytes).wrapping_sub(queued_bytes);
-        sequence.wrapping_sub(oldest) < self.next.wrapping_sub(oldest).min(queued_bytes)
     }
 }
 

@@ -153,7 +153,7 @@ fn no_message_makes_packets_shorter_than_the_shortest() {
 }
 
 /// A packet of IPv6 with this segment from the client.
-fn segment_v6(control: TcpControl, seq: i32, ack: Option<i32>) -> Vec<u8> {
+pub(super) fn segment_v6(control: TcpControl, seq: i32, ack: Option<i32>) -> Vec<u8> {
     let tcp = TcpRepr {
         src_port: HONEST.1,
         dst_port: PORT,
@@ -200,8 +200,8 @@ fn too_big_v6(packet: &[u8], mtu_bytes: u32) -> Vec<u8> {
     bytes
 }
 
-#[test]
-fn over_ipv6_a_message_counts_down_to_what_every_link_takes() {
+/// A connection over IPv6 that an application has, and the sequence number of the first byte that it will send.
+pub(super) fn open_v6() -> (TcpModel, i32) {
     let address = SocketAddr::new(IpAddr::V6(SERVER_V6), PORT);
     let mut model = TcpModel::new(address, CONNECTIONS, 16);
     model.put(&segment_v6(TcpControl::Syn, 100, None));
@@ -209,6 +209,12 @@ fn over_ipv6_a_message_counts_down_to_what_every_link_takes() {
     let seq = TcpPacket::new_checked(&asked[0][40..]).expect("TCP").seq_number().0 + 1;
     model.put(&segment_v6(TcpControl::None, 101, Some(seq)));
     assert!(model.accept());
+    (model, seq)
+}
+
+#[test]
+fn over_ipv6_a_message_counts_down_to_what_every_link_takes() {
+    let (mut model, seq) = open_v6();
     model.write(0, 1400);
     let went = model.poll();
     assert_eq!(went[0].len(), 1500);

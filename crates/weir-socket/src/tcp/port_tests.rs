@@ -443,6 +443,8 @@ proptest! {
     }
 }
 
+#[path = "challenge_tests.rs"]
+mod challenge;
 #[path = "path_mtu_tests.rs"]
 mod path_mtu;
 #[path = "patience_tests.rs"]

@@ -1,0 +1,103 @@
+//! Segments that may be of somebody who sees none of the connection and guesses: what smoltcp is shown for them.
+//!
+//! | segment, in a connection that both sides have agreed on | what is done |
+//! |---|---|
+//! | RST with the very next sequence number | passed: it ends the connection |
+//! | RST with another number in the window | an acknowledgement goes back |
+//! | RST beyond the window | dropped |
+//! | SYN, whatever its number | an acknowledgement goes back |
+//! | acknowledgement of what was not sent | an acknowledgement goes back |
+//!
+//! Rule: a guess ends nothing and puts nothing in. The acknowledgement asks the peer whether it meant the segment: a peer that has no such connection
+//! any more answers it by a RST, which has the very next number then. So a peer that began anew is through in one round trip.
+//!
+//! smoltcp closes by any RST in the window, drops a SYN in silence and takes an acknowledgement of bytes that it has not sent yet. In the place of such
+//! a segment it is shown a question of a keepalive, as the peer might send it. It answers that by an acknowledgement, changes nothing else, and does so
+//! once a second at most for each connection: a limit for the whole host would tell others of the connections that there are.
+//!
+//! Owner: the connection. Source: RFC 5961 sections 3.2, 4.2, 5.2 and 7. Limits: while a connection is half open, a RST with another number is dropped
+//! without a word, and a SYN is smoltcp's. The window is taken to be all of the free receive buffer, where the peer may have been told of less. An
+//! acknowledgement older than all that is under way is dropped, and data with it, where RFC 5961 takes it within the largest window.
+
+use std::borrow::Cow;
+
+use smoltcp::phy::ChecksumCapabilities;
+use smoltcp::socket::tcp::State;
+use smoltcp::time::Instant;
+use smoltcp::wire::{IpProtocol, IpRepr, TcpControl, TcpPacket, TcpRepr, TcpSeqNumber};
+
+use crate::tcp::connection::{Connection, Flow};
+use crate::tcp::segment::{ACK, Head, RST, SYN};
+
+/// What is done with a segment.
+enum Verdict {
+    Pass,
+    Challenge,
+    Drop,
+}
+
+impl Connection {
+    /// Takes note of a segment, and returns what smoltcp is to be shown for its packet: the packet itself, a question in its place, or nothing.
+    pub(crate) fn admit<'p>(
+        &mut self,
+        flow: Flow,
+        head: &Head,
+        ip: &'p [u8],
+        now: Instant,
+    ) -> Option<Cow<'p, [u8]>> {
+        match self.judge(head) {
+            Verdict::Pass => {
+                self.note_heard(head, now);
+                Some(ip.into())
+            }
+            Verdict::Challenge => Some(self.question(flow).into()),
+            Verdict::Drop => None,
+        }
+    }
+
+    fn judge(&self, head: &Head) -> Verdict {
+        let state = self.state();
+        if matches!(state, State::Closed | State::Listen | State::SynSent) {
+            return Verdict::Pass;
+        }
+        let is_agreed = state != State::SynReceived;
+        if head.has(RST) {
+            let ahead = head.sequence.wrapping_sub(self.next_number());
+            return match ahead {
+                0 => Verdict::Pass,
+                _ if is_agreed && ahead < self.free_bytes() => Verdict::Challenge,
+                _ => Verdict::Drop,
+            };
+        }
+        let is_guess = head.has(SYN) || head.has(ACK) && self.sent.is_unsent(head.acknowledgement);
+        if is_agreed && is_guess { Verdict::Challenge } else { Verdict::Pass }
+    }
+
+    /// A packet with the question of the peer's whether the connection is still there: an acknowledgement with the number before the next one (RFC 9293
+    /// section 3.8.4).
+    fn question(&self, flow: Flow) -> Vec<u8> {
+        let (peer, local) = (flow.peer.ip().into(), flow.local.ip().into());
+        let tcp = TcpRepr {
+            src_port: flow.peer.port(),
+            dst_port: flow.local.port(),
+            control: TcpControl::None,
+            seq_number: TcpSeqNumber(self.next_number().wrapping_sub(1).cast_signed()),
+            ack_number: Some(TcpSeqNumber(self.sent.next().cast_signed())),
+            window_len: 0,
+            window_scale: None,
+            max_seg_size: None,
+            sack_permitted: false,
+            sack_ranges: [None; 3],
+            timestamp: None,
+            payload: &[],
+        };
+        let ip = IpRepr::new(peer, local, IpProtocol::Tcp, tcp.buffer_len(), 64);
+        let mut bytes = vec![0; ip.buffer_len()];
+        // The device has smoltcp check no checksum.
+        let checksums = ChecksumCapabilities::ignored();
+        ip.emit(&mut bytes, &checksums);
+        let mut packet = TcpPacket::new_unchecked(&mut bytes[ip.header_len()..]);
+        tcp.emit(&mut packet, &peer, &local, &checksums);
+        bytes
+    }
+}
