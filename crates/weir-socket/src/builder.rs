@@ -1,7 +1,7 @@
 //! The settings of a stack (addresses, buffers, limits), and the opening of a stack with them.
 //!
-//! Rule: packet memory is taken for all sockets that there may be, with their buffers full, so a socket that does not read takes no frame from
-//! another. Settings that cannot be meant are refused before anything is changed.
+//! Rule: packet memory is taken for all sockets that there may be, with their buffers full (`memory.rs`). Settings that cannot be meant are refused
+//! before anything is changed.
 //!
 //! Owner: the caller.
 
@@ -21,7 +21,6 @@ use weir_core::shaper::tbf::{Limit, TbfConfig};
 use weir_core::shaper::token_bucket::BURST_BYTES_MAX;
 use weir_core::steer::key::Key;
 use weir_core::steer::rss::WORKERS_MAX;
-use weir_path::departures::UNDER_WAY_MAX;
 use weir_path::either_port::EitherPort;
 use weir_path::frames::Frames;
 use weir_path::port::POLL_PACKETS_MAX;
@@ -39,11 +38,9 @@ use weir_run::own_address::{check_host_in, check_station, parse_address};
 use weir_run::sum::Sight;
 use weir_run::watcher::Glance;
 
-use crate::interface::{KernelSide, Opened, check_queues};
+use crate::interface::{KernelSide, Opened, check_queues, frames_beside};
 use crate::responder::{Answering, StackResponder, listen};
 use crate::stack::Stack;
-use crate::tcp::control::CHUNKS;
-use crate::tcp::port::ANSWERS_MAX;
 use crate::tcp::settings::TcpSettings;
 use crate::worker::StackPort;
 
@@ -143,7 +140,8 @@ impl StackBuilder {
         self
     }
 
-    /// The largest buffer that a socket may have, in datagrams; 256 unless said otherwise.
+    /// The largest buffer that a socket may have, in datagrams; 256 unless said otherwise. Packet memory is taken for two such buffers of each socket;
+    /// it has 16,777,216 frames at most.
     pub fn buffer_frames_max(mut self, frames: u32) -> StackBuilder {
         self.buffer_frames_max = frames;
         self
@@ -277,6 +275,7 @@ impl StackBuilder {
         let workers = self.check_workers()?;
         check_queues(interface, &link, workers)?;
         let host = self.host(EthernetAddress(link.address), MEMORY_MTU_BYTES, workers)?;
+        self.frames(workers, 1, frames_beside(&link, workers))?;
         let control = listen(self.name.as_deref(), interface, keeper)?;
         let Opened { parts, link, pair, mtu_bytes } =
             self.take_over(interface, &host, keeper).map_err(io::Error::other)?;
@@ -296,8 +295,8 @@ impl StackBuilder {
     pub fn open_in_memory(&self, ports: Vec<MemoryPort>) -> io::Result<Stack> {
         let workers = self.clone().workers(ports.len()).check_workers()?;
         let host = self.host(mac_of(0), MEMORY_MTU_BYTES, workers)?;
-        let memory =
-            FrameMemory::new(self.frames(workers as u32, 1), MEMORY_FRAME_BYTES).map_err(io::Error::other)?;
+        let frames = self.frames(workers, 1, 0)?;
+        let memory = FrameMemory::new(frames, MEMORY_FRAME_BYTES).map_err(io::Error::other)?;
         let frames = Pool::for_workers(memory, workers).into_iter().map(Frames::new);
         let parts = ports.into_iter().zip(frames).map(|(port, frames)| {
             let port = EitherPort::Kernel(Box::new(port));
@@ -333,23 +332,6 @@ impl StackBuilder {
             )));
         }
         Ok(workers)
-    }
-
-    /// The number of frames of packet memory that so many workers with so many hosts each need.
-    pub(crate) fn frames(&self, workers: u32, hosts: u32) -> u32 {
-        let of_socket = 2 * self.buffer_frames_max + 3 * POLL_PACKETS_MAX;
-        let of_tcp = u32::from(self.connections) * 2 * CHUNKS + ANSWERS_MAX as u32 + 3 * POLL_PACKETS_MAX;
-        let of_host = u32::from(self.sockets) * of_socket + of_tcp + u32::from(self.waiting_max());
-        let of_worker = (2 * EGRESS_PACKETS_MAX + UNDER_WAY_MAX) as u32 + 512;
-        workers * (of_worker + hosts * of_host)
-    }
-
-    /// The number of packets of a host that may wait for neighbours whose addresses are asked for: all that sockets have before they are held,
-    /// and all that TCP may have on its way.
-    fn waiting_max(&self) -> u16 {
-        let of_sockets = u32::from(self.sockets) * 2 * POLL_PACKETS_MAX;
-        let of_tcp = u32::from(self.connections) * 2 * CHUNKS + ANSWERS_MAX as u32;
-        u16::try_from(of_sockets + of_tcp).unwrap_or(u16::MAX)
     }
 
     /// The settings of the host, checked.

@@ -78,9 +78,9 @@ impl StackBuilder {
         keeper: &mut dyn Keeper,
     ) -> weir_port::Result<Opened> {
         let (link, workers) = (Link::by_name(interface)?, self.workers);
-        let beside = 2 * link.rx_queues * napi::BUDGET + workers as u32 * TRANSMIT_PACKETS_MAX;
-        let memory = FrameMemory::new(self.frames(workers as u32, 1) + beside, KERNEL_FRAME_BYTES)
-            .map_err(io::Error::other)
+        let memory = self
+            .frames(workers, 1, frames_beside(&link, workers))
+            .and_then(|frames| FrameMemory::new(frames, KERNEL_FRAME_BYTES).map_err(io::Error::other))
             .doing(|| "taking packet memory".into())?;
         let mut frames: Vec<Frames> =
             Pool::for_workers(memory, workers).into_iter().map(Frames::new).collect();
@@ -115,6 +115,11 @@ impl StackBuilder {
         });
         Ok(Opened { parts: parts.collect::<weir_port::Result<_>>()?, link, pair, mtu_bytes })
     }
+}
+
+/// The frames that the rings of an interface hold, with so many workers.
+pub(crate) fn frames_beside(link: &Link, workers: usize) -> u32 {
+    2 * link.rx_queues * napi::BUDGET + workers as u32 * TRANSMIT_PACKETS_MAX
 }
 
 /// Checks that an interface has a receive queue for each of so many workers.

@@ -88,6 +88,7 @@ mod in_use;
 mod interface;
 mod layout;
 mod link;
+mod memory;
 mod options;
 mod pair;
 mod port;

@@ -50,7 +50,7 @@ impl Stack {
         let hosts = [&left, &right].into_iter().zip(0..);
         let hosts = hosts.map(|(builder, number)| builder.host(mac_of(number), MEMORY_MTU_BYTES, workers));
         let mut hosts = hosts.collect::<io::Result<Vec<_>>>()?;
-        let memory = FrameMemory::new(left.frames(workers as u32, 2), MEMORY_FRAME_BYTES);
+        let memory = FrameMemory::new(left.frames(workers, 2, 0)?, MEMORY_FRAME_BYTES);
         let memory = memory.map_err(io::Error::other)?;
         let limits = [("left", left.limits()), ("right", right.limits())];
         let is_limited = limits.iter().any(|(_, limits)| limits.is_some());

@@ -45,7 +45,8 @@ impl Bed {
             builder = builder.rate(rate.parse().expect("a rate"));
         }
         let host = builder.host(mac_of(0), 1500, 1).expect("a host");
-        let memory = FrameMemory::new(builder.frames(1, 1), MEMORY_FRAME_BYTES).expect("memory");
+        let memory = FrameMemory::new(builder.frames(1, 1, 0).expect("few frames"), MEMORY_FRAME_BYTES)
+            .expect("memory");
         let interface = MemoryPort::sink(Sequences::new(1));
         let interface = EitherPort::Kernel(Box::new(interface));
         let interface = EitherPort::Kernel(Box::new(EitherPort::Memory(Box::new(interface))));
