@@ -116,3 +116,30 @@ impl<E: ToString> From<E> for Failure {
 }
 
 type Outcome = Result<ExitCode, Failure>;
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    /// The texts behind the options are wrapped at the terminal's width, so a long line is a whole paragraph.
+    #[test]
+    fn no_text_of_help_is_wrapped_twice() {
+        const COLUMNS: usize = 80;
+        let all = Arguments::command();
+        let mut twice = Vec::new();
+        for command in all.get_subcommands().flat_map(|one| std::iter::once(one).chain(one.get_subcommands()))
+        {
+            let texts = [command.get_after_help(), command.get_after_long_help()];
+            for text in texts.into_iter().flatten().map(ToString::to_string) {
+                let lines: Vec<_> = text.lines().collect();
+                let is_long = |line: &str| line.chars().count() > COLUMNS;
+                let is_cut = |pair: &[&str]| is_long(pair[0]) && !pair[1].is_empty();
+                let cut = lines.windows(2).filter(|pair| is_cut(pair));
+                twice.extend(cut.map(|pair| format!("{}: {}", command.get_name(), pair[0])));
+            }
+        }
+        assert!(twice.is_empty(), "{}", twice.join("\n"));
+    }
+}

@@ -28,8 +28,10 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
   weir down weir.toml
   weir down office                   by its name, where the file is gone
 
-What is inside the ports of a file that is up is delivered, then they are put back as they were. Each limit is raised until nothing waits, then taken off while nothing is sent, so that nothing is lost. One that is not there is
-no failure; one that cannot go is said, and the others go.")]
+What is inside the ports of a file that is up is delivered, then they are put
+back as they were. Each limit is raised until nothing waits, then taken off
+while nothing is sent, so that nothing is lost. One that is not there is no
+failure; one that cannot go is said, and the others go.")]
 pub struct DownArguments {
     /// The file, or the name of what is up
     file: PathBuf,

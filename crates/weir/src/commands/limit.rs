@@ -32,23 +32,23 @@ use crate::{Failure, Outcome, human, output, text};
 /// card) is limited itself, in what this host sends by it. Give the command again when a container has joined a limited bridge.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
-  weir limit veth-a --rate 200mbit                 what the container behind veth-a sends
-  weir limit veth-a --rate-back 500mbit            what is sent to it
-  weir limit --pid 4711 --rate 50mbit              what the container of process 4711 sends
+  weir limit veth-a --rate 200mbit        what the container behind veth-a sends
+  weir limit veth-a --rate-back 500mbit   what is sent to it
+  weir limit --pid 4711 --rate 50mbit     what that process's container sends
   weir limit tun0 --rate 20mbit
   weir limit veth-a --rate 50mbit --classes office.toml
-  weir limit veth-a --off                          remove it, without loss
-  weir limit office --off                          the same by the limit's name
-  weir set veth-a --rate 100mbit                   change it by its name
-  weir stat                                        what it does
+  weir limit veth-a --off                 remove it, without loss
+  weir limit office --off                 the same by the limit's name
+  weir set veth-a --rate 100mbit          change it by its name
+  weir stat                               what it does
 
-`weir wire --help` explains classes files. In place HTB shares what classes leave by flows, one turn each, and does without
-cbq, full, max_wait, queue, quantum and interface: a file that has them is refused. A class without a parent borrows from the
-limit here; in a wire it never gets above its own rate.")]
+`weir wire --help` explains classes files. In place HTB shares what classes
+leave by flows, one turn each, and does without cbq, full, max_wait, queue,
+quantum and interface: a file that has them is refused. A class without a parent
+borrows from the limit here; in a wire it never gets above its own rate.")]
 pub struct LimitArguments {
-    /// The interface: the host's end of a pair, or the one that sends; or what a limit that is there is called. With --off, as in `weir
-    /// set`
-    /// and `weir stat`, first what a limit is called, then the interface; one that means two limits is refused
+    /// The interface: the host's end of a pair, or the one that sends; or what a limit that is there is called. With --off, as in
+    /// `weir set` and `weir stat`, first what a limit is called, then the interface; one that means two limits is refused
     #[arg(value_name = "DEV", required_unless_present = "pid", conflicts_with_all = ["pid", "device"])]
     interface: Option<String>,
     /// The process whose network namespace the interface is in

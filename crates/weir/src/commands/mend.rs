@@ -20,8 +20,9 @@ use crate::{Failure, Outcome, output};
 #[command(after_help = "Examples:
   weir mend veth-a veth-b
   ip netns exec NAME weir mend eth0     from the other end
-  weir mend                             forwarding of this host, after `weir run`, and control sockets;
-                                        it names the interfaces that are left")]
+  weir mend                             forwarding of this host, after `weir
+                                        run`, and control sockets; it names the
+                                        interfaces that are left")]
 pub struct MendArguments {
     /// Interfaces of this network namespace, whose pairs are mended
     #[arg(value_name = "INTERFACE")]

@@ -37,7 +37,8 @@ enum SaCommand {
 #[command(after_help = "Examples:
   sudo mkdir -m 700 /run/weir-keys
   sudo sh -c '{ ip xfrm state; ip xfrm policy; } |
-      weir sa import --keys /run/weir-keys --inside e0b --outside wan' > tunnel.toml
+      weir sa import --keys /run/weir-keys --inside e0b --outside wan' \\
+      > tunnel.toml
   cat ports.toml tunnel.toml > gateway.toml    # the ports, epairs and routers
   weir check gateway.toml
 

@@ -40,8 +40,8 @@ is a port again when it is there and fit; what is bound for it meanwhile is
 dropped, and a single wire ends. `weir apply FILE` changes what leaves by the
 ports of a file that is up, and its associations and policies; anything else
 needs weir down, then weir up.
-Under systemd it says when it is up (Type=notify) and feeds the watchdog while its workers
-answer.
+Under systemd it says when it is up (Type=notify) and feeds the watchdog while
+its workers answer.
 With --workers what no link joins to the rest, such as each wire of many, is
 one worker's while there are as many; otherwise ports that a bridge or router
 joins are shared out, but for what is joined to an [[esp]] without dispatch. One

@@ -50,7 +50,7 @@ const DUMPS: usize = 10;
 /// Give an esp that is up the associations and policies that the kernel has, as IKE adds and removes them.
 #[derive(Args)]
 #[command(after_help = "Examples:
-  sudo weir up gateway.toml &            an [[esp]] without [[sa]] and [[policy]]
+  sudo weir up gateway.toml &     # an [[esp]] without [[sa]] and [[policy]]
   sudo mkdir -m 700 /run/weir-keys
   sudo weir sa follow gateway --keys /run/weir-keys
   sudo weir sa follow gateway --keys /run/weir-keys --dry-run
