@@ -313,6 +313,14 @@ impl Departures {
         }
     }
 
+    /// Returns whether every other worker will still tell this one of these: the last look before parking. What is waited for may be another
+    /// thing than when the wait was told, or have come and gone since.
+    pub(crate) fn is_told_of(&self, is_wanted: [bool; 2]) -> bool {
+        let others = || self.boards.iter().enumerate().filter(|(other, _)| *other != self.worker);
+        let mut kinds = [OPENED, LANDED].into_iter().filter(|&kind| is_wanted[kind]);
+        kinds.all(|kind| others().all(|(_, board)| board.hungry.is_set(self.worker, kind)))
+    }
+
     /// Wakes the workers that wait for gates to open or packets to land here, if that has happened and is published.
     pub(crate) fn tell(&self, has_happened: [bool; 2]) {
         let mut told = self.boards[self.worker].hungry.take(self.worker, has_happened);

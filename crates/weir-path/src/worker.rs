@@ -297,10 +297,14 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
         let is_announced = || ends.iter().any(|end| end.intake.is_announced(&end.port));
         let slept = match (&mut self.landings, &self.between.over) {
             (Some(landings), Some(over)) => {
-                let wanted = ends.iter().map(|end| end.intake.waits_over(over));
-                over.wait_for(wanted.fold([false; 2], |all, one| [all[0] | one[0], all[1] | one[1]]));
+                let wanted = || {
+                    let wanted = ends.iter().map(|end| end.intake.waits_over(over));
+                    wanted.fold([false; 2], |all, one| [all[0] | one[0], all[1] | one[1]])
+                };
+                over.wait_for(wanted());
                 let is_let_in = || ends.iter().any(|end| end.intake.is_let_in(over));
-                landings.park(|| is_announced() || is_let_in(), |kicked| wait(Some(kicked)))?
+                let may_go_on = || is_announced() || is_let_in() || !over.is_told_of(wanted());
+                landings.park(may_go_on, |kicked| wait(Some(kicked)))?
             }
             _ if is_announced() => false,
             _ => wait(None).map(|()| true)?,

@@ -9,8 +9,9 @@
 //!
 //! Rule (invariant 3, for credit): with both fences one of the two comes first. If `F2`, the other sees the bit and hands over a word,
 //! which wakes the parked worker as any element does ([`crate::doorbell`]). If `F3`, the look finds the credit. The look must find a word
-//! as well: the bit of a worker that has not said `PARKING` yet may be gone already. A bit whose worker waits no more costs one word too
-//! many.
+//! as well: the bit of a worker that has not said `PARKING` yet may be gone already. And it must find the bits of all kinds that the worker
+//! waits for by then ([`Hungry::is_set`]): it may wait for another kind than when it set them, or the credit for which a bit was taken may
+//! be used up again. A bit whose worker waits no more costs one word too many.
 //!
 //! Ordering: `H` before `F2` before the look; `C` before `F3` before the bits are read. `F2` is the heavy fence of
 //! [`crate::doorbell::Doorbell::park`], so the bits themselves need no order.
@@ -34,6 +35,11 @@ impl<const KINDS: usize> Hungry<KINDS> {
     pub fn set(&self, worker: usize, kind: usize) {
         // H.
         self.0[kind].0.fetch_or(1 << worker, Ordering::Relaxed);
+    }
+
+    /// Returns whether nobody has taken the bit of a worker for this kind of credit: it will be told.
+    pub fn is_set(&self, worker: usize, kind: usize) -> bool {
+        self.0[kind].0.load(Ordering::Relaxed) & (1 << worker) != 0
     }
 
     /// Says of each kind whether there is credit again. Returns the other workers that wait for such a kind, each once, to be handed a
@@ -69,6 +75,8 @@ mod tests {
         assert_eq!(hungry.take(2, [true, true]), 0b001, "not to itself");
         assert_eq!(hungry.take(1, [true, false]), 0b100);
         assert_eq!(hungry.take(1, [true, false]), 0);
+        assert!(hungry.is_set(2, 1) && !hungry.is_set(2, 0));
         assert_eq!(hungry.take(1, [false, true]), 0b100);
+        assert!(!hungry.is_set(2, 1));
     }
 }

@@ -60,6 +60,58 @@ fn credit_of_two_wakes_who_waits_for_both() {
     check(Some(3), || a_worker_that_waits_for(2));
 }
 
+const OPENED: usize = 0;
+const LANDED: usize = 1;
+
+/// A packet is under way to a place with room for it alone. The other worker lands it, and the place is full; then that opens. Worker 0 waits
+/// for the one, and then for the other, and must not sleep through either.
+fn a_worker_whose_reason_changes(looks_for_its_bits: bool) {
+    let mut doorbell = Doorbell::new().unwrap();
+    let hungry = Arc::new(Hungry::<2>::new());
+    // Bit 0: the packet is under way; bit 1: the place is closed.
+    let state = Arc::new(AtomicU32::new(0b01));
+    let words = Arc::new(AtomicU32::new(0));
+    let other = {
+        let (hungry, ringer) = (Arc::clone(&hungry), doorbell.ringer());
+        let (state, words) = (Arc::clone(&state), Arc::clone(&words));
+        loom::thread::spawn(move || {
+            for (next, told) in [(0b10, [false, true]), (0b00, [true, false])] {
+                state.store(next, Ordering::Relaxed);
+                if hungry.take(1, told) & 1 == 1 {
+                    words.fetch_add(1, Ordering::Release);
+                    ringer.published();
+                }
+            }
+        })
+    };
+    let wanted = || if state.load(Ordering::Relaxed) & 0b10 == 0 { LANDED } else { OPENED };
+    let may_go_on = || state.load(Ordering::Relaxed) == 0;
+    let mut heard = 0;
+    while !may_go_on() {
+        hungry.set(0, wanted());
+        let is_to_stay = || {
+            let is_told = !looks_for_its_bits || hungry.is_set(0, wanted());
+            words.load(Ordering::Acquire) != heard || may_go_on() || !is_told
+        };
+        if let Some(parked) = doorbell.park(is_to_stay) {
+            parked.block();
+        }
+        heard = words.load(Ordering::Acquire);
+    }
+    other.join().unwrap();
+}
+
+#[test]
+fn a_wait_for_something_else_is_woken_too() {
+    check(Some(3), || a_worker_whose_reason_changes(true));
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn loom_finds_a_worker_that_does_not_look_for_its_bits() {
+    check(Some(3), || a_worker_whose_reason_changes(false));
+}
+
 /// The mistakes that the smallest form may have.
 #[derive(Clone, Copy, PartialEq)]
 enum Mistake {
