@@ -31,7 +31,7 @@ reasons! {
     TooLong = "too-long",
     /// The packet is shorter than its headers say, or its headers contradict each other.
     Malformed = "malformed",
-    /// The packet's class is full and its rule is `drop`.
+    /// The packet's class is full and its rule is `drop`; or a stage made the packet, and as many of those wait there as may.
     ClassFull = "class-full",
     /// The packet stayed in its class longer than the class's `max_wait`.
     MaxWait = "max-wait",

@@ -11,6 +11,9 @@
 //! they sealed, which have numbers and leave in their order. The flow of sealed packets does not tell of which receive queue a packet is,
 //! so where one of it waits in a full place, every receive queue waits whose packets came there last.
 //!
+//! Packets that stages made have no receive queue that could be held: while [`OWN_PACKETS_MAX`] of their flow wait in a class, more of
+//! them are dropped there as `class-full`.
+//!
 //! A queue whose port is gone is closed: it keeps no packets, has room for all, and drops those that come as `port-gone`, so that it holds
 //! no sender.
 //!
@@ -34,6 +37,8 @@ pub const OWN_PORT: u16 = u16::MAX;
 const SEALED: u16 = 1 << 15;
 /// The number of flows for packets that stages made or sealed.
 const STAGE_FLOWS: usize = 2;
+/// The packets that stages made which wait in one class. Nobody can be held for more.
+const OWN_PACKETS_MAX: u64 = 128;
 
 /// The egress queue of a port.
 pub struct EgressQueue {
@@ -293,7 +298,8 @@ impl EgressQueues {
         let flow = self.flow(&packet.meta);
         let receive_queue = receive_queue_in(&self.first_flow, &packet.meta);
         if self.queues[egress].is_closed {
-            return Landed { place: self.refuse(egress, packet, frames), fills: false, receive_queue };
+            self.refuse(egress, DropReason::PortGone, packet, frames);
+            return Landed { place: self.default_place(egress), fills: false, receive_queue };
         }
         let EgressQueue { shaping, counts, .. } = &mut self.queues[egress];
         let class = match shaping.only_class() {
@@ -305,6 +311,11 @@ impl EgressQueues {
                 class
             }
         };
+        let place = Place { egress, class };
+        if receive_queue.is_none() && shaping.held_of(class, flow) >= OWN_PACKETS_MAX {
+            self.refuse(egress, DropReason::ClassFull, packet, frames);
+            return Landed { place, fills: false, receive_queue };
+        }
         match shaping.enqueue(class, flow, packet) {
             Ok(()) => counts.entered += 1,
             Err(Refused::Dropped(_, packet)) => {
@@ -314,18 +325,16 @@ impl EgressQueues {
             Err(Refused::NoSlot(_)) => panic!("a class has slots for all that may come"),
         }
         counts.held_max = counts.held_max.max(shaping.held().packets);
-        let place = Place { egress, class };
         Landed { place, fills: !self.has_room(place), receive_queue }
     }
 
-    /// Drops a packet whose port is gone; returns the place where it would have waited.
+    /// Drops a packet before it gets into a class.
     #[cold]
-    fn refuse(&mut self, egress: usize, packet: PathPacket, frames: &mut Frames) -> Place {
+    fn refuse(&mut self, egress: usize, reason: DropReason, packet: PathPacket, frames: &mut Frames) {
         let EgressQueue { shaping, counts, .. } = &mut self.queues[egress];
-        shaping.refuse(DropReason::PortGone, packet.len_bytes.into());
+        shaping.refuse(reason, packet.len_bytes.into());
         counts.refused += 1;
         frames.pool.give(packet.frame);
-        self.default_place(egress)
     }
 
     /// Returns whether packets may be brought in for a place.

@@ -8,13 +8,15 @@
 //! A receive queue's packets come out at one place or at several, and the places are not known before the packets are here. So a queue
 //! waits for the places that its last poll filled, or if it filled none, for the last that it fed ([`Gate`]).
 //!
-//! Owner: one worker. Limits: a gate remembers [`PLACES_MAX`] places; a poll that fills more waits for that many of them.
+//! Owner: one worker. Limits: a gate that remembers more than [`PLACES_INLINE`] places, as of broadcasts, has memory of its own for them.
+
+use smallvec::{SmallVec, smallvec};
 
 use crate::departures::UNDER_WAY_MAX;
 use crate::shaping::FREE;
 
-/// The most places that a queue waits for.
-pub const PLACES_MAX: usize = 4;
+/// The places that a gate remembers in place.
+const PLACES_INLINE: usize = 4;
 
 /// A class of an egress queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,10 +97,10 @@ impl Credit {
 }
 
 /// The places that a receive queue waits for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Gate {
-    places: [Place; PLACES_MAX],
-    len: u8,
+    /// One place at least.
+    places: SmallVec<[Place; PLACES_INLINE]>,
     /// True if `places` are those that the last poll filled.
     is_full: bool,
 }
@@ -106,7 +108,7 @@ pub struct Gate {
 impl Gate {
     /// A gate that waits for one place.
     pub fn new(place: Place) -> Gate {
-        Gate { places: [place; PLACES_MAX], len: 1, is_full: false }
+        Gate { places: smallvec![place], is_full: false }
     }
 
     /// Begins a poll: the places that it feeds are noted from here on.
@@ -117,14 +119,15 @@ impl Gate {
     /// Notes that a packet of the poll came to a place, and whether it filled that.
     #[inline]
     pub fn note(&mut self, place: Place, fills: bool) {
-        if !self.is_full && !fills && self.len == 1 && self.places[0] == place {
-            return;
-        }
         if !self.is_full {
-            *self = Gate { places: [place; PLACES_MAX], len: 1, is_full: fills };
-        } else if fills && !self.places().contains(&place) && usize::from(self.len) < PLACES_MAX {
-            self.places[usize::from(self.len)] = place;
-            self.len += 1;
+            if !fills && self.places[..] == [place] {
+                return;
+            }
+            self.places.clear();
+            self.places.push(place);
+            self.is_full = fills;
+        } else if fills && !self.places.contains(&place) {
+            self.places.push(place);
         }
     }
 
@@ -136,7 +139,7 @@ impl Gate {
     /// The places that the gate waits for.
     #[inline]
     pub fn places(&self) -> &[Place] {
-        &self.places[..usize::from(self.len)]
+        &self.places
     }
 
     /// The first of them.
@@ -180,6 +183,9 @@ mod tests {
         gate.begin();
         assert_eq!(gate.places(), [place(1, 0), place(2, 0)], "a poll that brings nothing changes nothing");
         (4..10).for_each(|egress| gate.note(place(egress, 0), true));
-        assert_eq!(gate.places().len(), PLACES_MAX);
+        assert_eq!(gate.places(), [4, 5, 6, 7, 8, 9].map(|egress| place(egress, 0)), "all that were filled");
+        gate.begin();
+        gate.note(place(5, 0), false);
+        assert_eq!(gate.places(), [place(5, 0)]);
     }
 }

@@ -312,7 +312,12 @@ impl Shaping {
     /// Returns whether no packet of a flow waits in a class.
     #[inline]
     pub fn has_none(&self, class: usize, flow: usize) -> bool {
-        self.backlog(class).is_none_or(|backlog| backlog.held_of(flow).packets == 0)
+        self.held_of(class, flow) == 0
+    }
+
+    /// The number of packets of a flow that wait in a class.
+    pub fn held_of(&self, class: usize, flow: usize) -> u64 {
+        self.backlog(class).map_or(0, |backlog| backlog.held_of(flow).packets)
     }
 
     /// One more than the highest number of a class but [`FREE`].

@@ -329,6 +329,7 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
     /// a neighbour that does not answer are not waited for.
     pub fn is_drained(&self) -> bool {
         self.between.egress.held().packets == 0
+            && !self.between.is_waiting()
             && !self.may_come()
             && self.ends.iter().all(|end| end.port.in_flight().packets == 0)
     }

@@ -16,6 +16,8 @@ use weir_sim::plans::{
     BROADCAST, MS, PACKET_BYTES, bed, bridge, bridged, mac, mbit, number_of, packet, port_plan, routed,
 };
 
+#[path = "ports/bounds.rs"]
+mod bounds;
 #[path = "ports/change.rs"]
 mod change;
 #[path = "ports/gone.rs"]

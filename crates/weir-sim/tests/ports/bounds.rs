@@ -1,0 +1,67 @@
+//! Bounds that a flood must not pass, whatever it floods: packets that stages make, and copies for many ports.
+
+use weir_core::drops::DropReason;
+use weir_core::rate::Rate;
+use weir_core::shaper::tbf::TbfConfig;
+use weir_sim::frame_port::FramePort;
+
+use super::*;
+
+/// Has a port's queue full of such packets for `time_ns`; returns the most packets that were inside.
+fn flood(worker: &mut Worker<FramePort>, port: usize, packet: &[u8], time_ns: u64) -> u64 {
+    let (mut now_ns, mut most) = (0, 0);
+    while now_ns < time_ns {
+        while worker.ends()[port].port.queued_in(0) < 20 {
+            worker.end_mut(port).0.port.send(0, packet.to_vec());
+        }
+        let due_ns = settle(worker, now_ns).unwrap_or(u64::MAX);
+        most = most.max(worker.between().egress.held().packets);
+        now_ns = due_ns.min(now_ns + MS).max(now_ns + 1_000);
+    }
+    most
+}
+
+/// A question for the router's address on port 1.
+fn question() -> Vec<u8> {
+    let mut bytes = packet(mac(1, 9), BROADCAST, [Ipv4Addr::LOCALHOST; 2], 0);
+    bytes[12..22].copy_from_slice(&[8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
+    bytes[22..28].copy_from_slice(&mac(1, 9));
+    bytes[28..32].copy_from_slice(&[10, 0, 1, 9]);
+    bytes[38..42].copy_from_slice(&[10, 0, 1, 1]);
+    bytes
+}
+
+#[test]
+fn answers_of_a_router_to_a_flood_of_questions_are_bounded() {
+    let mut plan = bed();
+    // The router is attached to port 1.
+    plan.stages.pop();
+    plan.links.truncate(2);
+    plan.links.push([Attachment::Stage(1, 1), Attachment::Port(1)]);
+    plan.ports[1].limits = Some(mbit(1));
+    let mut worker = worker(&plan, 4);
+    let most = flood(&mut worker, 1, &question(), 500 * MS);
+    assert!((100..200).contains(&most), "{most} packets inside");
+    let account = worker.egress(1).unwrap().shaping.account();
+    assert!(account.dropped.get(DropReason::ClassFull).packets > 1_000, "{account:?}");
+}
+
+#[test]
+fn copies_for_many_ports_of_unequal_speed_are_bounded() {
+    const PORTS: usize = 11;
+    let kbit = |rate: u64| TbfConfig { rate: Rate::from_bits_per_s(rate * 1000).unwrap(), ..mbit(1) };
+    // Those that come first in the order of the ports fill up with the others, and are the first to drain.
+    let limits = |port| if port < 6 { kbit(2_400) } else { kbit(100) };
+    let ports = (0..PORTS).map(|port| port_plan(port, Some(limits(port)))).collect();
+    let links = (0..PORTS).map(|port| [Attachment::Port(port), Attachment::Stage(0, port as u16)]).collect();
+    let mut worker =
+        worker(&Plan { ports, stages: vec![bridge("lan", PORTS as u16)], links, ..Plan::default() }, 1);
+    let broadcast = packet(mac(0, 0), BROADCAST, [Ipv4Addr::LOCALHOST; 2], 0);
+    flood(&mut worker, 0, &broadcast, 3_000 * MS);
+    for queue in worker.between().egress.queues() {
+        let (held, credit_bytes) = (queue.shaping.held(), queue.shaping.limit_bytes_min());
+        // One poll past the credit.
+        let most = credit_bytes + u64::from(POLL_PACKETS_MAX) * PACKET_BYTES as u64;
+        assert!(held.bytes <= most, "port {}: {} of {most} bytes", queue.port, held.bytes);
+    }
+}
