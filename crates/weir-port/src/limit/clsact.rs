@@ -1,7 +1,8 @@
 //! Programs of ours beside the queue of an interface, which stay when the queue goes: filters under clsact.
 //!
 //! Rule: clsact is made where there is none, and removed with the last filter if a limit has made it: each limit that uses it has that in
-//! its record, so the last to go removes it.
+//! its record, so the last to go removes it. The kernel swaps the queue of the interface for a moment where it makes or removes clsact, and
+//! drops what is sent then, as with any qdisc: the moment is short ([`Realtime`]), and the drops are counted by the device.
 //!
 //! Owner: the kernel, with the interface. Limits: a move to another network namespace takes the filters off; so does removing clsact.
 //!
@@ -19,6 +20,7 @@ use crate::bpf::program::Program;
 use crate::error::{Doing, PortError, Result};
 use crate::netlink::{RequestBatch, acknowledged, explained};
 use crate::netns::NetNs;
+use crate::sys::Realtime;
 
 /// The parent of filters on packets that arrive.
 pub const INGRESS: u32 = 0xffff_fff2;
@@ -43,7 +45,9 @@ pub fn attach(spot: Spot, place: &NetnsInterface, program: &Program, is_made: bo
         push_make(&mut batch, ifindex);
         spot.push_attach(&mut batch, ifindex, program);
         // The first request fails where no program of ours is, and the second where clsact is.
+        let swap = Realtime::begin();
         let sent = batch.send(doing);
+        drop(swap);
         if spot.program_id(ifindex)? == Some(id) {
             return Ok(());
         }
@@ -109,6 +113,7 @@ fn push_make(batch: &mut RequestBatch, ifindex: u32) {
 fn remove(ifindex: u32) -> Result<()> {
     let request = tc::Request::new().op_delqdisc_do(&message(ifindex));
     let doing = || format!("removing clsact from interface number {ifindex}");
+    let _swap = Realtime::begin();
     content_if_gone(acknowledged(&mut NetlinkSocket::new(), &request, doing))
 }
 

@@ -20,6 +20,7 @@ use weir_core::limit::{FALLBACK, HtbClass, ROOT_CLASS};
 use super::filter::{Spot, content_if_gone};
 use crate::error::{Doing, Result};
 use crate::netlink::{RequestBatch, acknowledged, explained};
+use crate::sys::Realtime;
 
 /// The handle by which a limit is recognised: `7769:`, "wi" in ASCII.
 pub const HANDLE: u32 = 0x7769_0000;
@@ -173,6 +174,7 @@ pub fn create(ifindex: u32, first: &HtbClass) -> Result<()> {
     drop(request.encode().nested_options_htb().push_init(glob).push_direct_qlen(0));
     batch.push(&request);
     batch.push(&class_request(ifindex, first));
+    let _swap = Realtime::begin();
     batch.send(doing)
 }
 
@@ -282,6 +284,7 @@ pub fn classes(ifindex: u32) -> Result<Vec<ClassTraffic>> {
 pub fn remove(ifindex: u32) -> Result<()> {
     let request = tc::Request::new().op_delqdisc_do(&message(ifindex, HANDLE, ROOT));
     let doing = || format!("removing the queue of interface number {ifindex}");
+    let _swap = Realtime::begin();
     content_if_gone(acknowledged(&mut NetlinkSocket::new(), &request, doing))
 }
 

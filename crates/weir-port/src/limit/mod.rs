@@ -326,6 +326,8 @@ fn make(place: &NetnsInterface, plan: &HtbTree, mut record: Record) -> Result<Re
     set_clocks(&memories, plan, |_, _| true);
     let own = &memories[0];
     write(own, &record)?;
+    // A program beside the queue, at either end, costs packets as the queue does.
+    let dropped_before = tx_dropped_of(place, far_end.as_ref());
     note::keep_beside(place, far_end.as_ref(), own, &mut record);
     let ifindex = place.link.ifindex;
     let processors = Processors::of(plan.wanted().rate);
@@ -339,12 +341,11 @@ fn make(place: &NetnsInterface, plan: &HtbTree, mut record: Record) -> Result<Re
             htb::settle(ifindex, open.fallback())
         })
     };
-    let dropped_before = tx_dropped(place)?;
     let made = write(own, &record).and_then(|()| make_queue());
     // Packets that came before the first class was there, and packets that waited in a leaf whose queue replaced the kernel's default.
     record.refused_when_set =
         find::seen_at(place.try_clone()?).ok().flatten().map_or(0, |seen| seen.misdirected());
-    record.lost_when_set = tx_dropped(place).unwrap_or(dropped_before).saturating_sub(dropped_before);
+    record.lost_when_set = tx_dropped_of(place, far_end.as_ref()).saturating_sub(dropped_before);
     record.lost_when_set += record.refused_when_set;
     let made = made.and_then(|()| steering.as_ref().map_or(Ok(()), |steering| steering.steer(processors)));
     let made = made.and_then(|()| behind.steer());
@@ -361,6 +362,11 @@ fn make(place: &NetnsInterface, plan: &HtbTree, mut record: Record) -> Result<Re
 /// The packets that a device counts as dropped, among them those that came while the kernel swapped its queue.
 fn tx_dropped(place: &NetnsInterface) -> Result<u64> {
     Ok(place.netns.run(|| Link::by_index(place.link.ifindex))?.tx_dropped)
+}
+
+/// As [`tx_dropped`], of both ends of a pair; none of an end that is gone.
+fn tx_dropped_of(place: &NetnsInterface, far_end: Option<&NetnsInterface>) -> u64 {
+    [Some(place), far_end].into_iter().flatten().filter_map(|end| tx_dropped(end).ok()).sum()
 }
 
 /// Changes a limit to a plan; if it `is_whole`, the queues of held leaves are there and stay as they are.
