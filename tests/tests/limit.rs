@@ -23,6 +23,7 @@ fn main() -> ExitCode {
         privileged!(changes_under_load_lose_nothing),
         privileged!(a_raise_past_one_processor_keeps_order),
         privileged!(setting_costs_what_the_kernels_own_swap_costs),
+        privileged!(setting_the_way_back_says_all_that_it_costs),
         privileged!(forwarded_packets_are_dropped_by_rule_and_counted),
         privileged!(a_forwarded_flow_below_its_share_loses_nothing),
         privileged!(forwarded_fragments_stay_in_order),
@@ -172,6 +173,36 @@ fn setting_costs_what_the_kernels_own_swap_costs() -> Result<()> {
         each[TURNS / 2]
     });
     ensure!(by_weir <= by_kernel + BY_CHANCE, "medians of {by_weir} and {by_kernel} packets");
+    Ok(())
+}
+
+/// At the host's end a program beside the queue comes first, for which the kernel swaps the queue as well.
+fn setting_the_way_back_says_all_that_it_costs() -> Result<()> {
+    const TURNS: usize = 5;
+    let row = Row::new(Between::Bridge)?;
+    let to = row.right_address(Between::Bridge);
+    let load = Load::new(&row.left, &row.right, &to, 1, 4.0);
+    let dropped = || -> Result<u64> {
+        row.losses()?.get(&format!("{} wb tx", row.middle.name())).copied().context("no drops of wb")
+    };
+    let refused = || -> Result<u64> {
+        let shown = row.middle.tc("-s qdisc show dev wb root")?;
+        let (_, rest) = shown.split_once("(dropped ").context("no drops of the queue")?;
+        Ok(rest.split(',').next().unwrap_or_default().parse()?)
+    };
+    let flood = Flood::start(&load)?;
+    let (mut lost, mut said) = (Vec::new(), Vec::new());
+    for _ in 0..TURNS {
+        let before = dropped()?;
+        row.weir("limit wb --rate-back 20gbit")?.success()?;
+        lost.push(dropped()? - before + refused()?);
+        let limits = row.limits("wb")?;
+        said.push(limits.first().context("no limit")?["dropped"]["swap"].as_u64().context("no count")?);
+        row.weir("limit wb --off --now")?.success()?;
+    }
+    require_timing!(!flood.remaining().is_zero(), "the flood ended before the changes");
+    println!("    lost by each swap: {lost:?}");
+    ensure!(said == lost, "{lost:?} lost, {said:?} counted");
     Ok(())
 }
 
