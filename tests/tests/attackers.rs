@@ -1,6 +1,8 @@
 //! Attackers of a wire, each with what they can reach: the cells of `docs/attackers.md` that no other file of tests holds.
 
+use std::ffi::OsStr;
 use std::io::{Read, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -8,12 +10,17 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use weir_lab::bed::Namespace;
 use weir_lab::clock;
 use weir_lab::process::{Finished, Process, run};
 use weir_lab::wire::Wire;
+use weir_port::ethtool;
+use weir_port::link::Link;
 use weir_tests::classes::{File, two_classes};
 use weir_tests::host::Host;
 use weir_tests::kernel::{require_same, traces};
+use weir_tests::limits::{Between, Row};
 use weir_tests::raw::{Random, RawSocket, frame};
 use weir_tests::rig::Rig;
 use weir_tests::{harness, plain, privileged, weir_binary};
@@ -34,6 +41,8 @@ fn main() -> ExitCode {
         plain!(a_name_leads_nowhere).together(),
         plain!(a_link_in_the_place_of_a_report_is_not_followed).together(),
         privileged!(a_far_end_may_be_called_anything).together(),
+        privileged!(a_name_that_is_no_text_hides_no_limit).together(),
+        privileged!(an_end_whose_name_is_no_text_is_put_back).together(),
         privileged!(programs_of_the_working_directory_are_not_run).together(),
         privileged!(malformed_frames_harm_nobody).flooding(),
         privileged!(root_of_a_container_harms_its_own_wire_alone),
@@ -285,6 +294,51 @@ fn a_far_end_may_be_called_anything() -> Result<()> {
         let after = rig.left.tc(&format!("qdisc show dev {name}"))?;
         ensure!(before == after, "{name}: {before:?} became {after:?}");
     }
+    Ok(())
+}
+
+/// Gives `veth0` of a host a name that is no text, as any user may in a namespace of their own.
+fn rename_to_no_text(host: &Namespace) -> Result<()> {
+    host.ip("link set dev veth0 down")?;
+    let mut rename = host.command("ip");
+    rename.args(["link", "set", "dev", "veth0", "name"]).arg(OsStr::from_bytes(b"a\xfe"));
+    run(&mut rename, LIMIT)?.success().map(drop)
+}
+
+/// A queue under the handle of limits, at such an interface, is a limit to `weir`; the others of the machine are seen and changed.
+fn a_name_that_is_no_text_hides_no_limit() -> Result<()> {
+    let row = Row::new(Between::Bridge)?;
+    let name = row.middle.name();
+    row.weir(&format!("limit wa --rate 10mbit --name {name}"))?.success()?;
+    // The limit's own interface, and a queue that no limit made.
+    let stranger = Namespace::new("stranger")?;
+    stranger.ip("link add veth0 type veth peer name veth1")?;
+    stranger.tc("qdisc add dev veth0 root handle 7769: htb default 2 direct_qlen 0")?;
+    for host in [&row.left, &stranger] {
+        rename_to_no_text(host)?;
+    }
+    let all: Value = serde_json::from_str(&row.weir("stat --json")?.success()?.stdout)?;
+    let is_seen = |limit: &Value| limit["name"] == name && limit["interface"] == "a\u{fffd}";
+    ensure!(all["limits"].as_array().is_some_and(|limits| limits.iter().any(is_seen)), "{}", all["limits"]);
+    row.weir(&format!("set {name} --rate 20mbit"))?.success()?;
+    row.weir(&format!("limit {name} --off"))?.success()?;
+    let left = row.left.tc("qdisc show")?;
+    ensure!(!left.contains("htb"), "{left}");
+    Ok(())
+}
+
+fn an_end_whose_name_is_no_text_is_put_back() -> Result<()> {
+    let rig = Rig::new(1, 1)?;
+    let number = rig.left.enter(|| Link::by_name("veth0").map(|link| link.ifindex))??;
+    let leaves_checksums = || -> Result<bool> {
+        Ok(rig.left.enter(|| Link::by_index(number).and_then(|link| ethtool::tx_checksum(&link)))??)
+    };
+    ensure!(leaves_checksums()?, "a new pair fills checksums in");
+    let wire = rig.wire(&[])?;
+    ensure!(!leaves_checksums()?, "a wire leaves checksums open");
+    rename_to_no_text(&rig.left)?;
+    wire.stop()?.success()?;
+    ensure!(leaves_checksums()?, "checksum offload is not as before");
     Ok(())
 }
 

@@ -3,12 +3,14 @@
 //! Checksums matter because a veth hands a packet over with its checksum still to be filled in (`CHECKSUM_PARTIAL`), and
 //! AF_XDP would carry it out that way. With transmit checksumming off at the sending end, the kernel fills it in first.
 //!
-//! Source: `include/uapi/linux/ethtool.h`, `SIOCETHTOOL`.
+//! Source: `include/uapi/linux/ethtool.h`, `SIOCETHTOOL`; netdevice(7), `SIOCGIFNAME`.
 
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 
-use crate::error::{Doing, Result};
+use crate::error::{Doing, PortError, Result};
+use crate::link::Link;
+use crate::netlink::is_code;
 use crate::sys;
 
 const ETHTOOL_GTXCSUM: u32 = 0x16;
@@ -17,6 +19,8 @@ const ETHTOOL_GTSO: u32 = 0x1e;
 const ETHTOOL_GGRO: u32 = 0x2b;
 const ETHTOOL_SGRO: u32 = 0x2c;
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
+/// The most names that an interface may get in turn while it is asked about.
+const TRIES: u32 = 10;
 
 /// The queues in use in each direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +32,10 @@ pub struct Channels {
 }
 
 /// The queues of an interface of this thread's namespace; 1 and 1 where the driver does not say.
-pub fn channels(name: &str) -> Result<Channels> {
+///
+/// # Errors
+/// [`PortError::NoInterface`] if it is gone, as all errors here.
+pub fn channels(ifindex: u32, name: &str) -> Result<Channels> {
     /// `struct ethtool_channels`.
     #[repr(C)]
     #[derive(Default)]
@@ -41,13 +48,13 @@ pub fn channels(name: &str) -> Result<Channels> {
         combined: u32,
     }
     let mut request = Request { command: ETHTOOL_GCHANNELS, ..Default::default() };
-    match ioctl(name, &mut request) {
+    match ask(ifindex, name, &mut request, || format!("reading how many queues {name} has")) {
         Ok(()) => {
             let count = |own: u32| (own + request.combined).max(1);
             Ok(Channels { rx: count(request.rx), tx: count(request.tx) })
         }
-        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(Channels { rx: 1, tx: 1 }),
-        Err(error) => Err(error).doing(|| format!("reading how many queues {name} has")),
+        Err(error) if is_code(&error, libc::EOPNOTSUPP) => Ok(Channels { rx: 1, tx: 1 }),
+        Err(error) => Err(error),
     }
 }
 
@@ -59,49 +66,80 @@ struct Value {
 }
 
 /// Returns whether checksums of packets sent on an interface of this thread's namespace are left to the device.
-pub fn tx_checksum(name: &str) -> Result<bool> {
-    let mut value = Value { command: ETHTOOL_GTXCSUM, data: 0 };
-    ioctl(name, &mut value).doing(|| format!("reading the checksum offload of {name}"))?;
-    Ok(value.data != 0)
+pub fn tx_checksum(link: &Link) -> Result<bool> {
+    is_on(link, ETHTOOL_GTXCSUM, "checksum")
 }
 
 /// Returns whether an interface of this thread's namespace cuts TCP packets into segments itself.
-pub fn tcp_segmentation(name: &str) -> Result<bool> {
-    let mut value = Value { command: ETHTOOL_GTSO, data: 0 };
-    ioctl(name, &mut value).doing(|| format!("reading the segmentation offload of {name}"))?;
-    Ok(value.data != 0)
+pub fn tcp_segmentation(link: &Link) -> Result<bool> {
+    is_on(link, ETHTOOL_GTSO, "segmentation")
 }
 
 /// Returns whether packets that an interface of this thread's namespace receives are joined (GRO).
-pub fn receive_offload(name: &str) -> Result<bool> {
-    let mut value = Value { command: ETHTOOL_GGRO, data: 0 };
-    ioctl(name, &mut value).doing(|| format!("reading the receive offload of {name}"))?;
-    Ok(value.data != 0)
+pub fn receive_offload(link: &Link) -> Result<bool> {
+    is_on(link, ETHTOOL_GGRO, "receive")
 }
 
 /// Leaves checksums of packets sent on an interface of this thread's namespace to the device, or does not.
-pub fn set_tx_checksum(name: &str, on: bool) -> Result<()> {
-    let mut value = Value { command: ETHTOOL_STXCSUM, data: u32::from(on) };
-    ioctl(name, &mut value).doing(|| {
-        format!(
-            "switching checksum offload of {name} {} (`ethtool -K {name} tx ...`)",
-            if on { "on" } else { "off" }
-        )
-    })
+pub fn set_tx_checksum(link: &Link, on: bool) -> Result<()> {
+    switch(link, ETHTOOL_STXCSUM, on, ["checksum", "tx"])
 }
 
 /// Switches the joining of received packets (GRO) on or off at an interface of this thread's namespace.
-pub fn set_receive_offload(name: &str, on: bool) -> Result<()> {
-    let mut value = Value { command: ETHTOOL_SGRO, data: u32::from(on) };
-    ioctl(name, &mut value).doing(|| {
-        format!(
-            "switching receive offload of {name} {} (`ethtool -K {name} gro ...`)",
-            if on { "on" } else { "off" }
-        )
+pub fn set_receive_offload(link: &Link, on: bool) -> Result<()> {
+    switch(link, ETHTOOL_SGRO, on, ["receive", "gro"])
+}
+
+fn is_on(link: &Link, command: u32, offload: &str) -> Result<bool> {
+    let mut value = Value { command, data: 0 };
+    ask(link.ifindex, &link.name, &mut value, || format!("reading the {offload} offload of {}", link.name))?;
+    Ok(value.data != 0)
+}
+
+fn switch(link: &Link, command: u32, on: bool, [offload, option]: [&str; 2]) -> Result<()> {
+    let mut value = Value { command, data: u32::from(on) };
+    let name = &link.name;
+    ask(link.ifindex, name, &mut value, || {
+        let to = if on { "on" } else { "off" };
+        format!("switching {offload} offload of {name} {to} (`ethtool -K {name} {option} ...`)")
     })
 }
 
-fn ioctl<T>(name: &str, request: &mut T) -> io::Result<()> {
+/// Asks about an interface by its number: its name may be no text, or be given to another meanwhile. `shown` is the name in errors.
+fn ask<T>(ifindex: u32, shown: &str, request: &mut T, doing: impl Fn() -> String) -> Result<()> {
+    let socket = sys::socket(libc::AF_INET, libc::SOCK_DGRAM, 0).doing(&doing)?;
+    let is_gone = |error: &io::Error| error.raw_os_error() == Some(libc::ENODEV);
+    for _ in 0..TRIES {
+        let asked = match name_of(&socket, ifindex) {
+            Ok(name) => ioctl(&socket, name, request),
+            Err(error) if is_gone(&error) => break,
+            Err(error) => Err(error),
+        };
+        match asked {
+            // The name is another since it was read.
+            Err(error) if is_gone(&error) => {}
+            result => return result.doing(doing),
+        }
+    }
+    Err(PortError::NoInterface { name: shown.into() })
+}
+
+/// The name of an interface as the kernel has it, which need not be text.
+fn name_of(socket: &OwnedFd, ifindex: u32) -> io::Result<[u8; libc::IFNAMSIZ]> {
+    /// `struct ifreq` as SIOCGIFNAME uses it.
+    #[repr(C)]
+    struct NameRequest {
+        name: [u8; libc::IFNAMSIZ],
+        ifindex: u32,
+        rest: [u32; 5],
+    }
+    let mut interface = NameRequest { name: [0; libc::IFNAMSIZ], ifindex, rest: [0; 5] };
+    // SAFETY: `interface` is a whole `struct ifreq` (40 bytes) without addresses, and outlives the call.
+    sys::check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFNAME, &mut interface) })?;
+    Ok(interface.name)
+}
+
+fn ioctl<T>(socket: &OwnedFd, name: [u8; libc::IFNAMSIZ], request: &mut T) -> io::Result<()> {
     /// `struct ifreq` as SIOCETHTOOL uses it.
     #[repr(C)]
     struct InterfaceRequest<T> {
@@ -109,12 +147,7 @@ fn ioctl<T>(name: &str, request: &mut T) -> io::Result<()> {
         data: *mut T,
         rest: [u64; 2],
     }
-    let mut interface = InterfaceRequest { name: [0; libc::IFNAMSIZ], data: request, rest: [0; 2] };
-    if name.len() >= interface.name.len() {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
-    interface.name[..name.len()].copy_from_slice(name.as_bytes());
-    let socket = sys::socket(libc::AF_INET, libc::SOCK_DGRAM, 0)?;
+    let mut interface = InterfaceRequest { name, data: request, rest: [0; 2] };
     // SAFETY: `interface` is a whole `struct ifreq` (40 bytes) and `data` points at `request`, the structure its own
     // command word names; both outlive the call.
     sys::check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &mut interface) }).map(drop)

@@ -84,7 +84,7 @@ impl Link {
         let info = attributes.get_linkinfo().ok();
         let kind = info.and_then(|info| info.get_kind().ok().map(|kind| kind.to_string_lossy().into_owned()));
         let name = attributes.get_ifname().map_or(name.into(), |name| name.to_string_lossy().into_owned());
-        let channels = ethtool::channels(&name)?;
+        let channels = ethtool::channels(header.ifi_index as u32, &name)?;
         let kind = kind.unwrap_or_default();
         let is_veth = kind == "veth";
         let stats = attributes.get_stats64().unwrap_or_default();

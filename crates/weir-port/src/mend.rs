@@ -57,8 +57,8 @@ pub fn pair(name: &str, say: &mut dyn FnMut(&str)) -> Result<Vec<String>> {
                 qdisc::restore(link.ifindex, &saved)?;
                 done.push(format!("{name}: the qdisc of before put back"));
             }
-            if checksum.before().unwrap_or(was_ours) && !ethtool::tx_checksum(&link.name)? {
-                ethtool::set_tx_checksum(&link.name, true)?;
+            if checksum.before().unwrap_or(was_ours) && !ethtool::tx_checksum(link)? {
+                ethtool::set_tx_checksum(link, true)?;
                 done.push(format!("{name}: checksum offload switched on"));
             }
             let left = if was_ours { TagInsertion::ALL.to_vec() } else { Vec::new() };

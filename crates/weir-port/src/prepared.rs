@@ -90,13 +90,13 @@ impl PreparedPort {
         }
         let map = Map::xskmap(link.rx_queues).doing(|| "making the map of AF_XDP sockets".into())?;
         // Asked before a program is there: with one a veth joins segments (GRO) unasked, and those would wait here for a next poll.
-        let separates = ports.is_some() && !ethtool::receive_offload(name)?;
+        let separates = ports.is_some() && !ethtool::receive_offload(&link)?;
         let redirect = ports
             .map_or_else(|| redirect::load(&map), |ports| ports.load(&map))
             .and_then(|program| program.attach(link.ifindex))
             .doing(|| format!("attaching the XDP program to {name}"))?;
         if separates {
-            ethtool::set_receive_offload(name, false)?;
+            ethtool::set_receive_offload(&link, false)?;
         }
         // Owning the queues must be undone, and before the qdiscs are, which hold packets for them.
         let deferral =

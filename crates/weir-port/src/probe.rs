@@ -190,15 +190,15 @@ fn napi_set(pair: &ScratchPair) -> Result<()> {
 }
 
 fn checksum(pair: &ScratchPair) -> Result<()> {
-    let name = &pair.sender.name;
-    ethtool::set_tx_checksum(name, false)?;
-    if ethtool::tx_checksum(name)? {
+    let sender = &pair.sender;
+    ethtool::set_tx_checksum(sender, false)?;
+    if ethtool::tx_checksum(sender)? {
         return Err(PortError::Unsuitable {
-            name: name.clone(),
+            name: sender.name.clone(),
             why: "keeps its checksum offload on whatever is asked".into(),
         });
     }
-    ethtool::set_tx_checksum(name, true)
+    ethtool::set_tx_checksum(sender, true)
 }
 
 /// Returns whether a packet for the kernel's own stack gets through to a socket in this thread's namespace, as priming needs; where a

@@ -31,7 +31,7 @@ pub struct Before {
 /// Makes the sending end of a pair, an interface of `netns`, hold packets; returns the features that were on before.
 pub fn arrange(netns: &NetNs, link: &Link, keeper: &mut dyn Keeper) -> Result<Before> {
     hold_packets(netns, link, keeper)?;
-    let tx_checksum = fill_checksums(netns, link, keeper, || ethtool::tx_checksum(&link.name))?;
+    let tx_checksum = fill_checksums(netns, link, keeper, || ethtool::tx_checksum(link))?;
     let tag_insertions = tag_frames(netns, link, keeper, || features::tag_insertions(link.ifindex))?;
     Ok(Before { tx_checksum, tag_insertions })
 }
@@ -71,7 +71,7 @@ fn fill_checksums(
 ) -> Result<bool> {
     let undo = |was_on: &bool| was_on.then_some(Undo::TxChecksum { ifindex: link.ifindex });
     together(netns, keeper, &Thing::checksum(netns, link), look, undo, |_, _| {
-        ethtool::set_tx_checksum(&link.name, false)
+        ethtool::set_tx_checksum(link, false)
     })
 }
 

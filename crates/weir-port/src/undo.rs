@@ -127,11 +127,12 @@ impl Undo {
                 qdisc::remove(*ifindex)?;
                 before.as_ref().map_or(Ok(()), |before| qdisc::restore(*ifindex, before))
             }
-            Undo::TxChecksum { ifindex } => match Link::by_index(*ifindex) {
-                Ok(link) => ethtool::set_tx_checksum(&link.name, true),
-                Err(PortError::NoInterface { .. }) => Ok(()),
-                Err(error) => Err(error),
-            },
+            Undo::TxChecksum { ifindex } => {
+                match Link::by_index(*ifindex).and_then(|link| ethtool::set_tx_checksum(&link, true)) {
+                    Err(PortError::NoInterface { .. }) => Ok(()),
+                    result => result,
+                }
+            }
             Undo::TagInsertion { ifindex, features } => features::switch(*ifindex, features, true),
             Undo::Link { ifindex, name } => match Link::by_index(*ifindex) {
                 Ok(link) if link.name == *name => link::delete(*ifindex),

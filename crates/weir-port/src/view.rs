@@ -53,7 +53,7 @@ impl View {
     pub fn of(ifindex: u32, roots: &qdisc::Roots) -> Result<Option<View>> {
         let look = || -> Result<View> {
             let link = Link::by_index(ifindex)?;
-            let tx_checksum = ethtool::tx_checksum(&link.name)?;
+            let tx_checksum = ethtool::tx_checksum(&link)?;
             let tag_insertions = features::tag_insertions(ifindex)?;
             let egress_programs =
                 hooks::on_egress(ifindex).doing(|| format!("reading the programs of {}", link.name))?;

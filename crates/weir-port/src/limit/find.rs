@@ -14,6 +14,7 @@ use super::{NetnsInterface, arrivals, clsact, note, order};
 use crate::error::{Doing, PortError, Result};
 use crate::link::Link;
 use crate::netns::NetNs;
+use crate::view::is_gone;
 
 /// A queue under the handle of limits.
 pub struct Found {
@@ -342,23 +343,44 @@ pub struct ChangedSteering {
     pub is_ours: bool,
 }
 
-/// Every limit of the machine, as far as its namespaces can be found.
-pub fn all() -> Result<Vec<LimitInPlace>> {
-    let mut seen = Vec::new();
+/// The limits of the machine.
+#[derive(Debug, Default)]
+pub struct Limits {
+    /// Those that could be read.
+    pub seen: Vec<LimitInPlace>,
+    /// Why others could not be read, a sentence each.
+    pub unread: Vec<String>,
+}
+
+/// Every limit of the machine, as far as its namespaces can be found. One that cannot be read hides no other: any user may make one in a
+/// namespace of their own.
+///
+/// # Errors
+/// If no namespace can be found.
+pub fn all() -> Result<Limits> {
+    let mut all = Limits::default();
     for (_, netns) in NetNs::all()? {
         // A namespace that cannot be entered or asked hides the others no more than one that is gone.
         let Ok(roots) = netns.run(htb::roots) else { continue };
         let limits = roots.iter().filter(|(_, root, _)| *root == RootKind::Limit);
         for (ifindex, _, traffic) in limits {
             match look(netns.try_clone()?, *ifindex, *traffic, LOOKS) {
-                Ok(limit) => seen.push(limit),
-                Err(error) if error.is_no_interface() => {}
-                Err(error) => return Err(error),
+                Ok(limit) => all.seen.push(limit),
+                Err(error) if is_gone(&error) || has_gone(&netns, *ifindex) => {}
+                Err(error) => all.unread.push(format!(
+                    "the limit of interface number {ifindex} in {} cannot be read: {error}",
+                    netns.label()
+                )),
             }
         }
-        seen.extend(gone(&netns, &roots));
+        all.seen.extend(gone(&netns, &roots));
     }
-    Ok(seen)
+    Ok(all)
+}
+
+/// Returns whether an interface has no limit any more.
+fn has_gone(netns: &NetNs, ifindex: u32) -> bool {
+    netns.run(|| htb::root(ifindex)).is_ok_and(|root| root != RootKind::Limit)
 }
 
 /// The interfaces with limits and the names of those, limits whose queue somebody took away included, as far as the machine's namespaces

@@ -34,8 +34,8 @@ const LOOKS: usize = 600;
 pub(super) fn check(place: &NetnsInterface, far_end: Option<&NetnsInterface>) -> Result<()> {
     let Some(far_end) = far_end.filter(|_| place.link.tx_queues_max > 1) else { return Ok(()) };
     let has_xdp = far_end.link.xdp_program.is_some();
-    let joins = far_end.netns.run(|| ethtool::receive_offload(&far_end.link.name))?
-        && !place.netns.run(|| ethtool::tcp_segmentation(&place.link.name))?;
+    let joins = far_end.netns.run(|| ethtool::receive_offload(&far_end.link))?
+        && !place.netns.run(|| ethtool::tcp_segmentation(&place.link))?;
     if !has_xdp && !joins {
         return Ok(());
     }

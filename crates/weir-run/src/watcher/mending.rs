@@ -21,7 +21,7 @@ pub(super) fn put_right(
     let (link, noun) = (&seen.link, kind.noun());
     Ok(match remedy {
         Remedy::FillChecksums => {
-            netns.run(|| ethtool::set_tx_checksum(&link.name, false))?;
+            netns.run(|| ethtool::set_tx_checksum(link, false))?;
             Some(checksums_filled(noun, link))
         }
         Remedy::TagFrames => {

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use weir_port::hold::left::{self, Left};
-use weir_port::limit::find::LimitInPlace;
+use weir_port::limit::find::{LimitInPlace, Limits};
 use weir_port::signals::{SIGINT, SIGTERM, Signals};
 use weir_run::books::Books;
 use weir_run::clock::now_ns;
@@ -107,14 +107,17 @@ struct Seen {
 /// If a name is given that nothing has.
 fn read(arguments: &StatArguments) -> Result<Seen, Fault> {
     let limits = match arguments.wire.as_deref() {
-        None => limits::read().map_err(Failure::from),
-        Some(name) if Control::path_of(name).exists() => Ok(Vec::new()),
-        Some(name) => names::limits_meant(name),
+        None => limits::read_all().map_err(Failure::from),
+        Some(name) if Control::path_of(name).exists() => Ok(Limits::default()),
+        Some(name) => names::limits_meant(name).map(|seen| Limits { seen, unread: Vec::new() }),
     };
-    let limits = limits.map_err(Fault::Other)?;
+    let Limits { seen: limits, unread } = limits.map_err(Fault::Other)?;
     let mut answers = Answers::default();
     match &arguments.wire {
-        None => answers = control::stat_all(),
+        None => {
+            answers = control::stat_all();
+            answers.unread.extend(unread);
+        }
         Some(name) => match control::stat(name) {
             // The name is a limit's, or nothing's.
             Err(_) if !Control::path_of(name).exists() => {
