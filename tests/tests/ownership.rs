@@ -1,6 +1,7 @@
 //! An end of a pair is one weir's until all that it changed is put back: the next one waits or is refused, and nothing is undone that
 //! another needs.
 
+use std::os::unix::fs::MetadataExt;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use anyhow::{Context, Result, ensure};
 use weir_lab::bed::{Namespace, names};
 use weir_lab::clock::{let_pass, wait_until};
 use weir_lab::process::{Process, Signal, run};
+use weir_port::link::Link;
 use weir_tests::guardian;
 use weir_tests::harness;
 use weir_tests::host::Host;
@@ -29,6 +31,8 @@ fn main() -> ExitCode {
         privileged!(a_flushed_ruleset_does_not_leave_the_host_a_router).together(),
         privileged!(the_last_of_two_runs_puts_forwarding_back).together(),
         privileged!(after_a_run_was_killed_whole_a_command_puts_forwarding_back),
+        privileged!(a_run_with_a_long_command_line_keeps_no_other_away).together(),
+        privileged!(a_note_that_cannot_be_read_is_said_and_stays),
     ])
 }
 
@@ -288,6 +292,38 @@ fn after_a_run_was_killed_whole_a_command_puts_forwarding_back() -> Result<()> {
     ensure!(done.stdout.contains("forwarding: 0 again"), "it says: {}", done.stdout);
     let again = run(&mut host.weir(&["mend"]), LIMIT)?.success()?;
     ensure!(!again.stdout.contains("forwarding"), "{}", again.stdout);
+    Ok(())
+}
+
+/// The command line is longer than the file of a hold is read.
+fn a_run_with_a_long_command_line_keeps_no_other_away() -> Result<()> {
+    let host = Host::with_internet()?;
+    let mut command = host.weir_run(&[], "echo up; exec sleep 60");
+    let mut long = Process::spawn(command.args((0..15_000).map(|number| number.to_string())))?;
+    long.wait_for_output("up", LIMIT)?;
+    end(a_run(&host)?)?;
+    end(long)?;
+    ensure!(!host.forwards()?, "the host still forwards");
+    Ok(())
+}
+
+fn a_note_that_cannot_be_read_is_said_and_stays() -> Result<()> {
+    let rig = Rig::new(1, 1)?;
+    let inode = std::fs::metadata(format!("/run/netns/{}", rig.middle.name()))?.ino();
+    let number = rig.middle.enter(|| Link::by_name("wa").map(|link| link.ifindex))??;
+    std::fs::create_dir_all("/run/weir/holds")?;
+    for (thing, command, status) in
+        [("ipv6-forwarding".into(), &["mend"][..], 0), (format!("{number}-queue"), &["mend", "wa"], 1)]
+    {
+        let path = format!("/run/weir/holds/{inode}-{thing}");
+        std::fs::write(&path, "{\"owner\": 7}")?;
+        let done = run(&mut rig.weir(command), LIMIT)?;
+        let is_there = std::fs::remove_file(&path).is_ok();
+        ensure!(done.status.code() == Some(status), "{command:?}: {} {}", done.stdout, done.stderr);
+        let said = format!("{}{}", done.stdout, done.stderr);
+        ensure!(said.contains(&path) && said.contains("cannot be read"), "{command:?} says {said}");
+        ensure!(is_there, "{command:?} removed {path}");
+    }
     Ok(())
 }
 

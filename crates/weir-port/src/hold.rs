@@ -50,6 +50,8 @@ const BETWEEN_NS: u64 = 10_000_000;
 const OF_INTERFACES: [&str; 4] = ["receive", "queue", "checksum", "tags"];
 /// The most bytes read of a hold's file, more than any has: a saved qdisc's options have some kilobytes at most.
 const FILE_BYTES_MAX: usize = 64 * 1024;
+/// The most characters noted of a command line, which may itself be longer than the file.
+const COMMAND_CHARS_MAX: usize = 200;
 
 /// A thing that can be held.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,7 +108,7 @@ pub struct Owner {
     started: u64,
     /// The process that puts things back, if it has one.
     pub guardian: Option<u32>,
-    /// The command line of its process.
+    /// The command line of its process; the beginning of a long one.
     pub command: String,
     /// True if the thing it held is being put back.
     is_undone: bool,
@@ -122,7 +124,8 @@ impl Owner {
             let name = Path::new(program).file_name().map_or(program.clone(), |n| n.to_string_lossy().into());
             command = command.replacen(program.as_str(), &name, 1);
         }
-        Owner { pid, started: started(pid).unwrap_or(0), guardian, command, is_undone: false }
+        let started = started(pid).unwrap_or(0);
+        Owner { pid, started, guardian, command: shortened(command), is_undone: false }
     }
 
     fn lives(&self) -> bool {
@@ -132,6 +135,15 @@ impl Owner {
     fn is_running(&self) -> bool {
         started(self.pid) == Some(self.started)
     }
+}
+
+/// The beginning of a command line.
+fn shortened(mut command: String) -> String {
+    if let Some((end, _)) = command.char_indices().nth(COMMAND_CHARS_MAX) {
+        command.truncate(end);
+        command.push('…');
+    }
+    command
 }
 
 /// The start of a process, in ticks since the machine's start; `None` if it has ended, reaped or not.
@@ -233,11 +245,13 @@ impl Hold {
         self.noted::<T>().map(|note| note.before)
     }
 
-    /// The hold on a thing left behind by a process that could put nothing back; `None` if it is held, or was not.
+    /// The hold on a thing left behind by a process that could put nothing back; `None` if it is held, or was not, or cannot be read.
     pub fn left(thing: &Thing) -> Result<Option<Hold>> {
         let is_there = folder().join(&thing.file).exists();
         let hold = if is_there { Hold::try_lock(thing, libc::LOCK_EX).doing(|| doing(thing))? } else { None };
         match hold {
+            // It may say what to put back, to whoever can read it.
+            Some(hold) if hold.is_unreadable() => Ok(None),
             Some(hold) if !hold.noted::<Value>().is_some_and(|note| note.is_of(thing)) => {
                 hold.finish();
                 Ok(None)
@@ -348,6 +362,11 @@ impl Hold {
         let mut bytes = vec![0; FILE_BYTES_MAX];
         let length = self.file.read_at(&mut bytes, 0).ok()?;
         serde_json::from_slice(&bytes[..length]).ok()
+    }
+
+    /// Returns whether the file says something that this version cannot read.
+    fn is_unreadable(&self) -> bool {
+        self.file.metadata().is_ok_and(|about| about.len() > 0) && self.noted::<Value>().is_none()
     }
 
     /// The file is written over, not cut and written, so that a note changed in place needs no room.
@@ -480,6 +499,13 @@ mod tests {
         assert!(own.lives() && own.started > 0, "{own:?}");
         assert!(!Owner { started: own.started + 1, ..own.clone() }.lives());
         assert!(!Owner { is_undone: true, ..own }.lives());
+    }
+
+    #[test]
+    fn of_a_long_command_the_beginning_is_noted() {
+        let short = format!("weir run {}", "é".repeat(191));
+        assert_eq!(shortened(short.clone()), short);
+        assert_eq!(shortened(format!("{short}é")), format!("{short}…"));
     }
 
     #[test]

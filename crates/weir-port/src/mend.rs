@@ -9,7 +9,7 @@
 use crate::error::{PortError, Result};
 use crate::features::{self, TagInsertion};
 use crate::forwarding::Setting;
-use crate::hold::{self, Hold, Owner, Thing};
+use crate::hold::{self, Hold, Owner, Thing, left};
 use crate::link::Link;
 use crate::lock::Lock;
 use crate::napi::{self, Deferral};
@@ -29,6 +29,10 @@ pub fn pair(name: &str, say: &mut dyn FnMut(&str)) -> Result<Vec<String>> {
     // Both ends are taken before anything is done to one of them.
     let owner = Owner::this(None);
     let ends = [(&netns, &link), (&far_netns, &far)];
+    for (netns, link) in ends {
+        let noted = [Thing::queue(netns, link), Thing::checksum(netns, link), Thing::tags(netns, link)];
+        noted.iter().try_for_each(left::check_readable)?;
+    }
     let queues = ends.iter().map(|(netns, link)| Hold::alone(&Thing::receive(netns, link), &owner, say));
     let queues = queues.collect::<Result<Vec<_>>>()?;
     let mut done = Vec::new();

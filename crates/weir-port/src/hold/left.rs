@@ -13,12 +13,16 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::{Hold, Identity, Note, OF_INTERFACES, folder};
+use super::{FILE_BYTES_MAX, Hold, Identity, Note, OF_INTERFACES, Thing, folder};
+use crate::error::{PortError, Result};
 use crate::link::Link;
 use crate::lock::Lock;
 use crate::netns::NetNs;
 use crate::sys;
 
+/// The rest of the sentence on a note that cannot be read, behind its path.
+const UNREADABLE: &str = "was left behind and cannot be read, by this version of weir at least, so what it says of before is not put back: it \
+     stays there until you have looked at it and removed it";
 /// The tries to get the lock, a millisecond apart.
 const TRIES: u32 = 1000;
 const BETWEEN_NS: u64 = 1_000_000;
@@ -93,14 +97,55 @@ pub fn all() -> Vec<Left> {
     together(ends)
 }
 
+/// The notes that are left of things which are there, and that this version cannot read: a sentence each.
+pub fn unreadable() -> Vec<String> {
+    let Some(_lock) = lock() else { return Vec::new() };
+    let namespaces = NetNs::all().unwrap_or_default();
+    let is_there = |name: &&String| {
+        parts(name).is_some_and(|(inode, _)| namespaces.iter().any(|(_, netns)| netns.inode() == inode))
+    };
+    let names = files();
+    let unread = names.iter().filter(is_there).filter(|name| unreadable_hold(name).is_some());
+    unread.map(|name| format!("{} {UNREADABLE}", folder().join(name).display())).collect()
+}
+
+/// Refuses a thing whose note was left behind and cannot be read: whoever takes its hold writes over it.
+pub(crate) fn check_readable(thing: &Thing) -> Result<()> {
+    let Some(_lock) = lock() else { return Ok(()) };
+    match unreadable_hold(&thing.file) {
+        None => Ok(()),
+        Some(hold) => Err(PortError::Unsuitable {
+            name: thing.name.clone(),
+            why: format!("is not mended: {} {UNREADABLE}", hold.path().display()),
+        }),
+    }
+}
+
+/// The hold of this file, if no process has it and it cannot be read.
+fn unreadable_hold(name: &str) -> Option<Hold> {
+    let path = folder().join(name);
+    let bytes = fs::read(&path).ok()?;
+    if bytes.is_empty()
+        || serde_json::from_slice::<Note<Value>>(&bytes[..bytes.len().min(FILE_BYTES_MAX)]).is_ok()
+    {
+        return None;
+    }
+    let hold = Hold::try_lock_file(path, libc::LOCK_EX, false).ok()??;
+    hold.is_unreadable().then_some(hold)
+}
+
 /// Removes the holds left behind whose namespace or interface is gone, or another by now.
 pub fn sweep() {
     let Some(_lock) = lock() else { return };
     let namespaces = NetNs::all().unwrap_or_default();
     for name in files() {
-        let Some((hold, note)) = unheld(&name) else { continue };
         let Some((inode, of_interface)) = parts(&name) else { continue };
         let netns = namespaces.iter().map(|(_, netns)| netns).find(|netns| netns.inode() == inode);
+        if let (None, Some(hold)) = (netns, unreadable_hold(&name)) {
+            hold.finish();
+            continue;
+        }
+        let Some((hold, note)) = unheld(&name) else { continue };
         let is_there = netns.is_some_and(|netns| match of_interface {
             Some((ifindex, _)) => present(netns, ifindex, note.identity.as_ref()).is_some(),
             None => note.identity.is_none_or(|identity| identity.is_same(&Identity::of(netns, None))),

@@ -46,6 +46,7 @@ pub fn run(arguments: &MendArguments) -> Outcome {
     }
     left::sweep();
     done.extend(left::all().iter().map(Left::sentence));
+    done.extend(left::unreadable());
     if done.is_empty() && faults.is_empty() {
         done.push("nothing was left behind".into());
     }
