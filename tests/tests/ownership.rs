@@ -9,7 +9,10 @@ use anyhow::{Context, Result, ensure};
 use weir_lab::bed::{Namespace, names};
 use weir_lab::clock::{let_pass, wait_until};
 use weir_lab::process::{Process, Signal, run};
+use weir_port::hold::{Hold, Owner, Thing};
 use weir_port::link::Link;
+use weir_port::mend;
+use weir_port::netns::NetNs;
 use weir_tests::guardian;
 use weir_tests::harness;
 use weir_tests::host::Host;
@@ -33,6 +36,7 @@ fn main() -> ExitCode {
         privileged!(after_a_run_was_killed_whole_a_command_puts_forwarding_back),
         privileged!(a_run_with_a_long_command_line_keeps_no_other_away).together(),
         privileged!(a_note_that_cannot_be_read_is_said_and_stays),
+        privileged!(a_mend_that_waits_for_one_end_keeps_the_other_from_nobody).together(),
     ])
 }
 
@@ -325,6 +329,29 @@ fn a_note_that_cannot_be_read_is_said_and_stays() -> Result<()> {
         ensure!(is_there, "{command:?} removed {path}");
     }
     Ok(())
+}
+
+/// Both ends of a pair are in one namespace. Whichever of them is named, the end that comes first is taken first.
+fn a_mend_that_waits_for_one_end_keeps_the_other_from_nobody() -> Result<()> {
+    let namespace = Namespace::new("pair")?;
+    namespace.ip("link add va type veth peer name vb")?;
+    let work = || -> Result<()> {
+        let (netns, owner) = (NetNs::current()?, Owner::this(None));
+        let things = [Link::by_name("va")?, Link::by_name("vb")?].map(|link| Thing::receive(&netns, &link));
+        let take = |thing: &Thing| Hold::alone(thing, &owner, &mut |_| ());
+        for name in ["va", "vb"] {
+            let mut held = Some(take(&things[0])?);
+            // Of the two the mend waits for the one that is held, and the other can be had.
+            let mut other = None;
+            mend::pair(name, &mut |_| {
+                other = Some(take(&things[1]).map(drop));
+                held = None;
+            })?;
+            other.with_context(|| format!("mending {name} did not wait"))??;
+        }
+        Ok(())
+    };
+    namespace.enter(work)?
 }
 
 /// Returns whether a process is there and has not ended.

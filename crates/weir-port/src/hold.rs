@@ -292,6 +292,11 @@ impl Hold {
         let _ = std::fs::remove_file(&self.path);
     }
 
+    /// Returns whether this is on a thing.
+    pub(crate) fn is_on(&self, thing: &Thing) -> bool {
+        self.path.file_name().is_some_and(|name| name == thing.file.as_str())
+    }
+
     /// Returns whether this is on a thing of the interface of this number in this namespace.
     pub fn is_of(&self, (namespace, ifindex): (u64, u32)) -> bool {
         let name = self.path.file_name().and_then(|name| name.to_str());
@@ -399,11 +404,18 @@ pub fn ends(ends: &[(&NetNs, &Link)], say: &mut dyn FnMut(&str)) -> Result<Ends>
     for (netns, link) in ends {
         things.extend([Thing::receive(netns, link), Thing::queue(netns, link), Thing::checksum(netns, link)]);
     }
-    // The things are sorted, so that two processes that want the same ends do not each get half of them.
+    Ok(Ends { _holds: all_alone(things, &owner, say)? })
+}
+
+/// Takes things for `owner` alone, in one order for all processes, so that two that want the same things do not each get half of them.
+pub(crate) fn all_alone(
+    mut things: Vec<Thing>,
+    owner: &Owner,
+    say: &mut dyn FnMut(&str),
+) -> Result<Vec<Hold>> {
     things.sort_unstable_by(|one, other| one.file.cmp(&other.file));
     things.dedup_by(|one, other| one.file == other.file);
-    let holds = things.iter().map(|thing| Hold::alone(thing, &owner, say)).collect::<Result<_>>()?;
-    Ok(Ends { _holds: holds })
+    things.iter().map(|thing| Hold::alone(thing, owner, say)).collect()
 }
 
 /// Ends that are held by this process alone, until dropped.

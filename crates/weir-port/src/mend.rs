@@ -26,26 +26,27 @@ pub fn pair(name: &str, say: &mut dyn FnMut(&str)) -> Result<Vec<String>> {
     let link = Link::by_name(name)?;
     let netns = NetNs::current()?;
     let (far_netns, far) = link.peer()?;
-    // Both ends are taken before anything is done to one of them.
-    let owner = Owner::this(None);
     let ends = [(&netns, &link), (&far_netns, &far)];
-    for (netns, link) in ends {
-        let noted = [Thing::queue(netns, link), Thing::checksum(netns, link), Thing::tags(netns, link)];
-        noted.iter().try_for_each(left::check_readable)?;
-    }
-    let queues = ends.iter().map(|(netns, link)| Hold::alone(&Thing::receive(netns, link), &owner, say));
-    let queues = queues.collect::<Result<Vec<_>>>()?;
+    let things = ends.map(|(netns, link)| {
+        [Thing::receive, Thing::queue, Thing::checksum, Thing::tags].map(|thing| thing(netns, link))
+    });
+    things.iter().flatten().try_for_each(left::check_readable)?;
+    // Both ends are taken before anything is done to one of them, in the order in which the other end's mending takes them.
+    let mut holds = hold::all_alone(things.concat(), &Owner::this(None), say)?;
     let mut done = Vec::new();
     let mut means = Means::new();
-    for (netns, link) in ends {
+    let mut queues = Vec::new();
+    for ((netns, link), things) in ends.into_iter().zip(&things) {
+        let [receive, queue, checksum, tags] = things.each_ref().map(|thing| {
+            let place = holds.iter().position(|hold| hold.is_on(thing)).expect("each thing is held");
+            holds.swap_remove(place)
+        });
+        queues.push(receive);
         let name = if link.ifindex == far.ifindex && far_netns.is(netns) {
             format!("{} at the other end", link.name)
         } else {
             link.name.clone()
         };
-        let queue = Hold::alone(&Thing::queue(netns, link), &owner, say)?;
-        let checksum = Hold::alone(&Thing::checksum(netns, link), &owner, say)?;
-        let tags = Hold::alone(&Thing::tags(netns, link), &owner, say)?;
         netns.run(|| {
             // The release comes first, as packets that the queue holds would be lost with it.
             done.extend(release(link, &name, &mut means)?);
