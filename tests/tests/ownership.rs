@@ -305,7 +305,7 @@ fn a_run_with_a_long_command_line_keeps_no_other_away() -> Result<()> {
     let mut command = host.weir_run(&[], "echo up; exec sleep 60");
     let mut long = Process::spawn(command.args((0..15_000).map(|number| number.to_string())))?;
     long.wait_for_output("up", LIMIT)?;
-    end(a_run(&host)?)?;
+    host.finished("true")?.success()?;
     end(long)?;
     ensure!(!host.forwards()?, "the host still forwards");
     Ok(())
@@ -337,7 +337,9 @@ fn a_mend_that_waits_for_one_end_keeps_the_other_from_nobody() -> Result<()> {
     namespace.ip("link add va type veth peer name vb")?;
     let work = || -> Result<()> {
         let (netns, owner) = (NetNs::current()?, Owner::this(None));
-        let things = [Link::by_name("va")?, Link::by_name("vb")?].map(|link| Thing::receive(&netns, &link));
+        let mut links = [Link::by_name("va")?, Link::by_name("vb")?];
+        links.sort_by_key(|link| link.ifindex);
+        let things = links.map(|link| Thing::receive(&netns, &link));
         let take = |thing: &Thing| Hold::alone(thing, &owner, &mut |_| ());
         for name in ["va", "vb"] {
             let mut held = Some(take(&things[0])?);

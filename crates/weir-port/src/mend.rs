@@ -9,7 +9,7 @@
 use crate::error::{PortError, Result};
 use crate::features::{self, TagInsertion};
 use crate::forwarding::Setting;
-use crate::hold::{self, Hold, Owner, Thing, left};
+use crate::hold::{self, Hold, Owner, Thing};
 use crate::link::Link;
 use crate::lock::Lock;
 use crate::napi::{self, Deferral};
@@ -30,7 +30,6 @@ pub fn pair(name: &str, say: &mut dyn FnMut(&str)) -> Result<Vec<String>> {
     let things = ends.map(|(netns, link)| {
         [Thing::receive, Thing::queue, Thing::checksum, Thing::tags].map(|thing| thing(netns, link))
     });
-    things.iter().flatten().try_for_each(left::check_readable)?;
     // Both ends are taken before anything is done to one of them, in the order in which the other end's mending takes them.
     let mut holds = hold::all_alone(things.concat(), &Owner::this(None), say)?;
     let mut done = Vec::new();

@@ -109,13 +109,14 @@ pub fn unreadable() -> Vec<String> {
     unread.map(|name| format!("{} {UNREADABLE}", folder().join(name).display())).collect()
 }
 
-/// Refuses a thing whose note was left behind and cannot be read: whoever takes its hold writes over it.
-pub(crate) fn check_readable(thing: &Thing) -> Result<()> {
+/// Refuses an interface of `netns` of which a note was left behind that cannot be read: whoever takes its hold writes over it.
+pub fn check_readable(netns: &NetNs, link: &Link) -> Result<()> {
     let Some(_lock) = lock() else { return Ok(()) };
-    match unreadable_hold(&thing.file) {
+    let things = OF_INTERFACES.map(|what| Thing::of_link(netns, link, what));
+    match things.iter().find_map(|thing| unreadable_hold(&thing.file)) {
         None => Ok(()),
         Some(hold) => Err(PortError::Unsuitable {
-            name: thing.name.clone(),
+            name: link.name.clone(),
             why: format!("is not mended: {} {UNREADABLE}", hold.path().display()),
         }),
     }

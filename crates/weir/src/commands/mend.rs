@@ -73,6 +73,7 @@ fn limits(interface: &str, say: &mut dyn FnMut(&str)) -> weir_port::Result<Vec<S
     let far_end = here.far_end().ok().flatten();
     let ends: Vec<_> = std::iter::once(here).chain(far_end).collect();
     let held: Vec<_> = ends.iter().map(|place| (&place.netns, &place.link)).collect();
+    held.iter().try_for_each(|(netns, link)| left::check_readable(netns, link))?;
     let _ends = hold::ends(&held, say)?;
     let mut done = Vec::new();
     for place in &ends {
