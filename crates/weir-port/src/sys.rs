@@ -7,6 +7,10 @@ use std::ffi::{CStr, c_int, c_long, c_void};
 use std::io;
 use std::mem::size_of;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
 
 /// Turns the -1 of a system call into the error it stands for.
 pub fn check(result: c_int) -> io::Result<c_int> {
@@ -186,6 +190,28 @@ pub fn if_nametoindex(name: &CStr) -> io::Result<u32> {
         0 => Err(io::Error::last_os_error()),
         index => Ok(index),
     }
+}
+
+/// `connect(2)` to a Unix stream socket. Where connections wait until they are accepted and there is no room for one more, it is tried for
+/// `wait_ns`, and then is `WouldBlock`: `unix(7)`, `SO_SNDTIMEO`.
+pub fn connect_unix(path: &Path, wait_ns: u64) -> io::Result<UnixStream> {
+    let mut address = libc::sockaddr_un { sun_family: libc::AF_UNIX as u16, sun_path: [0; 108] };
+    let bytes = path.as_os_str().as_bytes();
+    // A byte is left for the 0 at the end.
+    if bytes.len() >= address.sun_path.len() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    for (to, byte) in address.sun_path.iter_mut().zip(bytes) {
+        *to = *byte as libc::c_char;
+    }
+    let stream = UnixStream::from(socket(libc::AF_UNIX, libc::SOCK_STREAM, 0)?);
+    // A time of 0 would mean for ever.
+    stream.set_write_timeout(Some(Duration::from_nanos(wait_ns.max(1))))?;
+    let (pointer, length) = (std::ptr::from_ref(&address).cast(), size_of::<libc::sockaddr_un>());
+    // SAFETY: `pointer` and `length` describe `address`, which outlives the call; the kernel only reads it.
+    check(unsafe { libc::connect(stream.as_raw_fd(), pointer, length as libc::socklen_t) })?;
+    stream.set_write_timeout(None)?;
+    Ok(stream)
 }
 
 /// An event counter that can be polled: `eventfd(2)`, non-blocking.

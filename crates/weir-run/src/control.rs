@@ -24,7 +24,6 @@ mod server;
 
 use std::io::{self, Read, Write};
 use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
@@ -33,6 +32,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use weir_port::hold::left;
 use weir_port::lock::Lock;
+use weir_port::sys;
 
 use crate::books::Books;
 use crate::clock::now_ns;
@@ -120,7 +120,7 @@ fn ask_whoever(path: &Path, command: &Command) -> Result<(u64, Value), String> {
 fn exchange(path: &Path, command: &Command) -> io::Result<Vec<u8>> {
     let until_ns = now_ns() + PATIENCE_NS;
     let left = || Duration::from_nanos(until_ns.saturating_sub(now_ns()).max(1));
-    let mut stream = UnixStream::connect(path)?;
+    let mut stream = sys::connect_unix(path, PATIENCE_NS)?;
     stream.set_write_timeout(Some(left()))?;
     let mut line = serde_json::to_string(command)?;
     line.push('\n');
@@ -235,11 +235,16 @@ fn killed(path: &Path) -> String {
     )
 }
 
+/// Connects, to see whether somebody listens there. One whose clients are too many already is not waited for: `WouldBlock`.
+fn reached(path: &Path) -> io::Result<()> {
+    sys::connect_unix(path, 0).map(drop)
+}
+
 /// Returns whether a wire left its socket for good: not one whose guardian is about to remove it, nor one that is just being made.
 fn is_left(path: &Path, until_ns: u64) -> bool {
     loop {
         let refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
-        if !UnixStream::connect(path).is_err_and(refused) {
+        if !reached(path).is_err_and(refused) {
             return false;
         }
         if now_ns() >= until_ns {
@@ -257,8 +262,7 @@ fn mending_ns() -> u64 {
 /// Removes a socket if a wire left it at which nobody listens; whether it did. Only root can, and a wire that is just making its socket
 /// has the lock.
 fn remove_if_left(path: &Path) -> bool {
-    let is_refused =
-        || UnixStream::connect(path).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused);
+    let is_refused = || reached(path).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused);
     let is_socket = || std::fs::symlink_metadata(path).is_ok_and(|about| about.file_type().is_socket());
     is_socket() && is_refused() && {
         let lock = Lock::try_take();
@@ -279,7 +283,7 @@ fn sockets() -> Vec<PathBuf> {
 
 /// Returns whether nobody listens there; a wire that may not be asked is one that is up.
 fn has_gone(path: &Path) -> bool {
-    UnixStream::connect(path).is_err_and(|error| is_of_nobody(&error))
+    reached(path).is_err_and(|error| is_of_nobody(&error))
 }
 
 /// Returns whether nobody listens where a connection failed so.
@@ -293,7 +297,7 @@ fn is_of_nobody(error: &io::Error) -> bool {
 /// If nobody can be asked, for want of descriptors or memory.
 pub fn free_name(first: &str, is_used: impl Fn(&str) -> bool) -> io::Result<String> {
     for name in names_from(first).filter(|name| !is_used(name)) {
-        match UnixStream::connect(Control::path_of(&name)) {
+        match reached(&Control::path_of(&name)) {
             Err(error) if is_of_nobody(&error) => return Ok(name),
             Err(error)
                 if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM)) =>

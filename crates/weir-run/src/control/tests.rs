@@ -1,5 +1,9 @@
 //! Tests of the protocol between versions.
 
+use std::os::fd::AsRawFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::mpsc::channel;
+
 use serde_json::json;
 
 use super::*;
@@ -187,6 +191,28 @@ fn counters_without_any_one_field_and_with_others_are_read() {
     later["wires"][0]["classes"][0]["colour"] = json!({"red": 1});
     later["ports"][1]["speed"] = json!([1, 2]);
     assert_eq!(serde_json::from_value::<Snapshot>(later).unwrap().wires[0].name, "office");
+}
+
+/// A process that was stopped accepts nothing, and its clients fill the list of those that wait.
+#[test]
+fn whoever_accepts_nobody_is_asked_for_a_bounded_time() {
+    let path = std::env::temp_dir().join(format!("weir-full-{}.sock", std::process::id()));
+    let listener = UnixListener::bind(&path).unwrap();
+    // SAFETY: takes no pointers; the list of the socket has room for one now.
+    assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
+    let _waits = UnixStream::connect(&path).unwrap();
+    let (sender, receiver) = channel();
+    let asked = path.clone();
+    std::thread::spawn(move || {
+        let is_there = !has_gone(&asked) && !is_left(&asked, 0) && !remove_if_left(&asked);
+        sender.send((is_there, ask(&asked, &Command::Stat)))
+    });
+    let (is_there, answer) =
+        receiver.recv_timeout(Duration::from_nanos(4 * PATIENCE_NS)).expect("it waits for ever");
+    std::fs::remove_file(&path).unwrap();
+    assert!(is_there, "it counts as gone");
+    let error = answer.unwrap_err();
+    assert!(error.contains("does not answer"), "{error}");
 }
 
 #[test]
