@@ -27,6 +27,7 @@ fn main() -> ExitCode {
         privileged!(a_queue_of_another_tool_is_left_alone),
         privileged!(a_name_is_given_once),
         privileged!(both_ways_are_set_or_neither),
+        privileged!(both_ways_are_changed_or_neither),
         privileged!(a_limit_is_found_and_renamed_by_its_name),
         privileged!(what_could_not_be_looked_at_is_no_proof),
     ])
@@ -292,6 +293,23 @@ fn both_ways_are_set_or_neither() -> Result<()> {
     line(&row.weir("limit br0 --rate 5mbit --rate-back 6mbit")?, 2, &["--rate-back is for a pair"])?;
     ensure!(!row.middle.tc("qdisc show dev br0")?.contains("htb"), "one way was set");
     line(&row.weir("limit wa --rate 5mbit --now")?, 2, &["--now is for --off"])
+}
+
+/// The classes of the way back are promised more than it would have.
+fn both_ways_are_changed_or_neither() -> Result<()> {
+    let row = Row::new(Between::Bridge)?;
+    let file = File::new("default = \"a\"\n[[class]]\nname = \"a\"\nrate = \"7mbit\"\nceil = \"50mbit\"\n")?;
+    row.weir("limit wa --rate 10mbit")?.success()?;
+    row.weir(&format!("limit wa --rate-back 50mbit --classes {}", file.path()))?.success()?;
+    let rates = || -> Result<Vec<_>> {
+        Ok(row.limits("wa")?.iter().map(|limit| limit["rate_bits_per_s"].as_u64()).collect())
+    };
+    let done = row.weir("set wa --rate 5mbit")?;
+    ensure!(done.status.code() == Some(1), "{:?} {}{}", done.status, done.stdout, done.stderr);
+    ensure!(rates()? == [Some(10_000_000), Some(50_000_000)], "{:?} after {}", rates()?, done.stderr);
+    row.weir("set wa --rate 8mbit")?.success()?;
+    ensure!(rates()? == [Some(8_000_000), Some(8_000_000)], "{:?}", rates()?);
+    Ok(())
 }
 
 /// The name finds it when the interface has another name, or the process is gone by which it was named.

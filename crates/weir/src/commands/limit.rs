@@ -9,7 +9,7 @@ use weir_path::classes::Classes;
 use weir_port::error::PortError;
 use weir_port::hold;
 use weir_port::limit::behind;
-use weir_port::limit::find;
+use weir_port::limit::find::{self, LimitInPlace};
 use weir_port::limit::off::{self, Off};
 use weir_port::limit::order;
 use weir_port::limit::record::{Direction, Record};
@@ -192,9 +192,19 @@ fn tasks<'a>(
     Ok(tasks)
 }
 
-/// Sets the limits that were asked for, all or nothing: a refusal is known before anything is changed, and a limit that fails all the same
-/// leaves those before it as they were.
+/// Sets the limits that were asked for, all or nothing, and tells of each.
 fn set_both(tasks: &[(&NetnsInterface, Asked)], is_name_told: bool) -> Result<(), Failure> {
+    let set = set_all(tasks)?;
+    let mut lines = Lines::default();
+    for ((place, _), (done, record)) in tasks.iter().zip(&set) {
+        tell(place, *done, record, is_name_told, &mut lines);
+    }
+    lines.end()
+}
+
+/// Sets the limits that were asked for, all or nothing: a refusal is known before anything is changed, and a limit that fails all the same
+/// leaves those before it as they were. Returns what was done to each, in order.
+fn set_all(tasks: &[(&NetnsInterface, Asked)]) -> Result<Vec<(Done, Record)>, Failure> {
     let check = |(place, asked): &(&NetnsInterface, Asked)| {
         weir_port::limit::check(place, asked, burst_bytes_default)
     };
@@ -202,7 +212,7 @@ fn set_both(tasks: &[(&NetnsInterface, Asked)], is_name_told: bool) -> Result<()
     let mut set = Vec::new();
     for (place, asked) in tasks {
         match set_patiently(place, asked).map_err(Failure::from) {
-            Ok((done, record)) => set.push((place, done, record)),
+            Ok(set_now) => set.push(set_now),
             Err(failure) => {
                 let done = tasks[..set.len()].iter().zip(&before);
                 let undone: Vec<_> = done
@@ -217,9 +227,7 @@ fn set_both(tasks: &[(&NetnsInterface, Asked)], is_name_told: bool) -> Result<()
             }
         }
     }
-    let mut lines = Lines::default();
-    set.iter().for_each(|(place, done, record)| tell(place, *done, record, is_name_told, &mut lines));
-    lines.end()
+    Ok(set)
 }
 
 /// Puts a limit back as it was before, which may be none. Returns a sentence if it is not so all the same.
@@ -255,14 +263,18 @@ pub fn set_patiently(place: &NetnsInterface, asked: &Asked) -> weir_port::Result
     output::patiently(what, || weir_port::limit::set(place, asked, burst_bytes_default))
 }
 
-/// Changes the limit of one interface, which nobody else changes meanwhile. Returns its record then.
-pub fn hold_and_change(place: &NetnsInterface, asked: &Asked) -> Result<Record, Failure> {
+/// Changes limits that were seen, all or none, while nobody else changes them. Returns their records then, in order.
+pub fn hold_and_change(tasks: &[(&LimitInPlace, Asked)]) -> Result<Vec<Record>, Failure> {
     let say = &mut |text: &str| output::say(format_args!("weir: {text}"));
-    let _ends = hold::ends(&[(&place.netns, &place.link)], say)?;
-    let (_, record) = set_patiently(place, asked)?;
-    warn_of_burst(&record);
-    say_what_stays(place, &record);
-    Ok(record)
+    let held: Vec<_> = tasks.iter().map(|(seen, _)| (&seen.place.netns, &seen.place.link)).collect();
+    let _ends = hold::ends(&held, say)?;
+    let tasks: Vec<_> = tasks.iter().map(|(seen, asked)| (&seen.place, asked.clone())).collect();
+    let records: Vec<_> = set_all(&tasks)?.into_iter().map(|(_, record)| record).collect();
+    for ((place, _), record) in tasks.iter().zip(&records) {
+        warn_of_burst(record);
+        say_what_stays(place, record);
+    }
+    Ok(records)
 }
 
 /// Tells of a limit that is set.

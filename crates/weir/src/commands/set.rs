@@ -183,8 +183,8 @@ fn set_in_place(
             "{wire} does not limit the way back: `weir limit DEV --rate-back RATE` sets a limit of it"
         )));
     }
-    let (mut before, mut after, mut unlike) = (Vec::new(), Vec::new(), 0);
-    for (seen, record) in records {
+    let mut tasks = Vec::new();
+    for &(seen, record) in &records {
         let rate = match record.direction {
             Direction::There => limit.rate,
             Direction::Back => rate_back.or(limit.rate),
@@ -197,12 +197,14 @@ fn set_in_place(
                 burst_bytes: limit.burst,
                 classes: classes.clone(),
             };
-            let changed = super::limit::hold_and_change(&seen.place, &asked)?;
-            before.push(Way::of_limit(seen, record));
-            after.push(Way::of_limit(seen, &changed));
-            unlike += seen.classes_unlike();
+            tasks.push((seen, asked));
         }
     }
+    let changed = super::limit::hold_and_change(&tasks)?;
+    let seen = || tasks.iter().map(|(seen, _)| *seen);
+    let before: Vec<_> = seen().filter_map(|seen| Some(Way::of_limit(seen, seen.record.as_ref()?))).collect();
+    let after: Vec<_> = seen().zip(&changed).map(|(seen, record)| Way::of_limit(seen, record)).collect();
+    let unlike: usize = seen().map(LimitInPlace::classes_unlike).sum();
     let mut line = line("limit", wire, &before, &after, limit.classes.as_deref());
     if unlike > 0 {
         line += &format!("; set again: {unlike} of its classes, which somebody had changed");
