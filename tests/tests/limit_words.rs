@@ -28,6 +28,7 @@ fn main() -> ExitCode {
         privileged!(a_name_is_given_once),
         privileged!(both_ways_are_set_or_neither),
         privileged!(both_ways_are_changed_or_neither),
+        privileged!(a_change_does_not_bring_a_removed_limit_back),
         privileged!(a_limit_is_found_and_renamed_by_its_name),
         privileged!(what_could_not_be_looked_at_is_no_proof),
     ])
@@ -309,6 +310,33 @@ fn both_ways_are_changed_or_neither() -> Result<()> {
     ensure!(rates()? == [Some(10_000_000), Some(50_000_000)], "{:?} after {}", rates()?, done.stderr);
     row.weir("set wa --rate 8mbit")?.success()?;
     ensure!(rates()? == [Some(8_000_000), Some(8_000_000)], "{:?}", rates()?);
+    Ok(())
+}
+
+/// It is asked for while the limit is being removed, and waits for that.
+fn a_change_does_not_bring_a_removed_limit_back() -> Result<()> {
+    let row = Row::new(Between::Bridge)?;
+    row.weir("limit wa --rate 10mbit")?.success()?;
+    let (off, set) = sending(&row, || {
+        let off = opening(&row)?;
+        let mut command = row.middle.command(weir_binary()?);
+        let mut set = Process::spawn(command.args(["set", "wa", "--rate", "5mbit"]))?;
+        wait_until("the change waits", PATIENCE, || {
+            ensure!(set.is_running()?, "it ended: {}{}", set.stdout(), set.stderr());
+            Ok(set.stderr().contains("waiting for"))
+        })?;
+        Ok((off, set))
+    })?;
+    off.wait(PATIENCE)?.success()?;
+    let done = set.wait(PATIENCE)?;
+    let qdisc = row.left.tc("qdisc show dev veth0")?;
+    ensure!(!qdisc.contains("htb"), "the limit is back: {}{}", done.stdout, done.stderr);
+    ensure!(done.status.code() == Some(1), "{:?} {}", done.status, done.stdout);
+    ensure!(
+        done.stderr.contains("limit wa at") && done.stderr.contains("is gone meanwhile"),
+        "{}",
+        done.stderr
+    );
     Ok(())
 }
 

@@ -264,10 +264,14 @@ pub fn set_patiently(place: &NetnsInterface, asked: &Asked) -> weir_port::Result
 }
 
 /// Changes limits that were seen, all or none, while nobody else changes them. Returns their records then, in order.
+///
+/// # Errors
+/// If one of them was removed since it was seen: a change does not bring it back.
 pub fn hold_and_change(tasks: &[(&LimitInPlace, Asked)]) -> Result<Vec<Record>, Failure> {
     let say = &mut |text: &str| output::say(format_args!("weir: {text}"));
     let held: Vec<_> = tasks.iter().map(|(seen, _)| (&seen.place.netns, &seen.place.link)).collect();
     let _ends = hold::ends(&held, say)?;
+    tasks.iter().try_for_each(|(seen, _)| check_still_there(seen))?;
     let tasks: Vec<_> = tasks.iter().map(|(seen, asked)| (&seen.place, asked.clone())).collect();
     let records: Vec<_> = set_all(&tasks)?.into_iter().map(|(_, record)| record).collect();
     for ((place, _), record) in tasks.iter().zip(&records) {
@@ -275,6 +279,17 @@ pub fn hold_and_change(tasks: &[(&LimitInPlace, Asked)]) -> Result<Vec<Record>, 
         say_what_stays(place, record);
     }
     Ok(records)
+}
+
+/// Refuses a limit that is gone since it was seen. One that was seen as gone, its queue removed by hand, is made again.
+fn check_still_there(seen: &LimitInPlace) -> Result<(), Failure> {
+    let Some(record) = seen.record.as_ref().filter(|_| !seen.is_gone) else { return Ok(()) };
+    let now = find::at(&seen.place)?.and_then(|found| found.record);
+    if now.is_some_and(|now| now.name == record.name) {
+        return Ok(());
+    }
+    Err(format!("limit {} at {} is gone meanwhile: nothing was changed", record.name, seen.place.describe())
+        .into())
 }
 
 /// Tells of a limit that is set.
