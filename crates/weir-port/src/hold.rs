@@ -423,17 +423,6 @@ pub struct Ends {
     _holds: Vec<Hold>,
 }
 
-/// The names of the things of a namespace that are noted, held or left behind.
-pub fn left_behind(netns: &NetNs) -> Result<Vec<String>> {
-    let prefix = format!("{}-", netns.inode());
-    let entries = match std::fs::read_dir(folder()) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries.doing(|| format!("reading {DIRECTORY}/holds"))?,
-    };
-    let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
-    Ok(names.filter_map(|name| Some(name.strip_prefix(&prefix)?.to_string())).collect())
-}
-
 fn folder() -> PathBuf {
     Path::new(DIRECTORY).join("holds")
 }

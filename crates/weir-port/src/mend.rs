@@ -9,7 +9,7 @@
 use crate::error::{PortError, Result};
 use crate::features::{self, TagInsertion};
 use crate::forwarding::Setting;
-use crate::hold::{self, Hold, Owner, Thing};
+use crate::hold::{self, Hold, Owner, Thing, left};
 use crate::link::Link;
 use crate::lock::Lock;
 use crate::napi::{self, Deferral};
@@ -111,7 +111,7 @@ pub fn settings() -> Result<Vec<String>> {
     let netns = NetNs::current()?;
     let _lock = Lock::take()?;
     let mut done = Vec::new();
-    for setting in hold::left_behind(&netns)?.iter().filter_map(|name| Setting::from_name(name)) {
+    for setting in left::names_of(&netns)?.iter().filter_map(|name| Setting::from_name(name)) {
         let thing = Thing::setting(&netns, &setting.name());
         let Some(hold) = Hold::left(&thing)? else { continue };
         if let (Some(was), Ok(path)) = (hold.before::<u8>().filter(|was| *was <= 2), setting.path()) {

@@ -9,14 +9,15 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
 use super::{FILE_BYTES_MAX, Hold, Identity, Note, OF_INTERFACES, Thing, folder};
-use crate::error::{PortError, Result};
+use crate::error::{Doing, PortError, Result};
 use crate::link::Link;
-use crate::lock::Lock;
+use crate::lock::{DIRECTORY, Lock};
 use crate::netns::NetNs;
 use crate::sys;
 
@@ -155,6 +156,17 @@ pub fn sweep() {
             hold.finish();
         }
     }
+}
+
+/// The names of the things of a namespace that are noted, held or left behind.
+pub fn names_of(netns: &NetNs) -> Result<Vec<String>> {
+    let prefix = format!("{}-", netns.inode());
+    let entries = match fs::read_dir(folder()) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.doing(|| format!("reading {DIRECTORY}/holds"))?,
+    };
+    let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    Ok(names.filter_map(|name| Some(name.strip_prefix(&prefix)?.to_string())).collect())
 }
 
 /// The interface of this number, unless it is another than the one that is noted.
