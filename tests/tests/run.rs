@@ -35,6 +35,7 @@ fn main() -> ExitCode {
         privileged!(both_ways_are_limited),
         privileged!(what_was_sent_last_arrives).together(),
         privileged!(what_a_closed_connection_has_to_send_arrives).together(),
+        privileged!(what_a_slow_connection_has_to_send_arrives).together(),
         privileged!(a_child_that_goes_on_sending_keeps_nobody).together(),
         privileged!(ctrl_c_drops_what_is_waited_for).together(),
         privileged!(nothing_is_left_behind).together(),
@@ -382,7 +383,15 @@ fn what_was_sent_last_arrives() -> Result<()> {
 
 /// The data arrive with the end of the stream.
 fn what_a_closed_connection_has_to_send_arrives() -> Result<()> {
-    const BYTES: usize = 400_000;
+    stream_arrives("2mbit", 400_000)
+}
+
+/// One packet of segments takes longer than the 2 s after which packets of a frame would be given up.
+fn what_a_slow_connection_has_to_send_arrives() -> Result<()> {
+    stream_arrives("50kbit", 100_000)
+}
+
+fn stream_arrives(rate: &str, bytes: usize) -> Result<()> {
     let host = Host::alone()?;
     let listener = host.namespace.enter(|| TcpListener::bind(("0.0.0.0", PORT)))??;
     let reading = std::thread::spawn(move || -> std::io::Result<usize> {
@@ -390,11 +399,11 @@ fn what_a_closed_connection_has_to_send_arrives() -> Result<()> {
         stream.set_read_timeout(Some(LIMIT))?;
         stream.read_to_end(&mut Vec::new())
     });
-    let script = format!("head -c {BYTES} /dev/zero >/dev/tcp/$host/{PORT}");
-    let done = run(&mut run_bash(&host, "2mbit", &script), LIMIT)?.success()?;
+    let script = format!("head -c {bytes} /dev/zero >/dev/tcp/$host/{PORT}");
+    let done = run(&mut run_bash(&host, rate, &script), LIMIT)?.success()?;
     let read = reading.join().map_err(|_| anyhow::anyhow!("the reader panicked"))?;
     let read = read.with_context(|| format!("no end of stream: {}", done.stderr))?;
-    ensure!(read == BYTES, "{read} of {BYTES} bytes arrived: {}", done.stderr);
+    ensure!(read == bytes, "{read} of {bytes} bytes arrived: {}", done.stderr);
     ensure!(done.stderr.contains("dropped none"), "something was dropped: {}", done.stderr);
     Ok(())
 }

@@ -72,7 +72,8 @@ Good to know:
   When CMD has ended, weir waits until what it sent has left: packets that are
   held, and TCP connections it closed. Ctrl-C, TERM or HUP ends that wait; so
   does a child of CMD that goes on sending, after twice the time that what
-  stood there needs, and 2 seconds. What is lost then is in the summary.
+  stood there needs, and 2 seconds, or two of the longest packets' time if that
+  is more. What is lost then is in the summary.
   Then its network ends, also for children of it that go on: what they send
   while it ends is lost and nowhere counted. When weir is killed, CMD is
   killed.")]

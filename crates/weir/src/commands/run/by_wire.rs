@@ -27,6 +27,9 @@ use crate::guarded::{self, Guarded};
 use crate::session::Session;
 use crate::{Failure, text};
 
+/// The longest frame that the program's interface sends: a wire takes no segments that are not cut yet.
+const FRAME_BYTES: u64 = 1514;
+
 /// The options of the run, checked.
 pub struct Prepared {
     config: DatapathConfig,
@@ -134,11 +137,14 @@ impl RunNetwork for ByWire {
         let books = &there.place.books;
         let gone = books.accepted.packets + port.kernel_dropped + port.lost_while_down;
         let in_ring = queue.sent.wrapping_sub(self.apart).wrapping_sub(gone as u32);
+        // A larger difference is a negative one.
+        let in_ring = if in_ring > u32::MAX / 2 { 0 } else { in_ring.into() };
+        let held = books.held.packets;
         Ok(Remainder {
             queued: queue.backlog,
-            // A larger difference is a negative one.
-            in_ring: if in_ring > u32::MAX / 2 { 0 } else { in_ring.into() },
-            held: books.held.packets,
+            in_ring,
+            held,
+            bytes: (queue.backlog + in_ring + held) * FRAME_BYTES,
             accepted: books.accepted.packets,
             delivered: books.delivered.packets,
             tcp,
@@ -152,6 +158,10 @@ impl RunNetwork for ByWire {
         let classes =
             there.into_iter().flat_map(|class| &class.classes).filter_map(|class| class.ceil_bits_per_s);
         classes.chain([own]).min().unwrap_or(own)
+    }
+
+    fn packet_bytes_max(&self) -> u64 {
+        FRAME_BYTES
     }
 
     fn finish(self: Box<Self>) -> Result<Totals, Failure> {

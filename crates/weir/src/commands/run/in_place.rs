@@ -164,6 +164,7 @@ impl RunNetwork for InPlace {
         let traffic = Self::traffic(&self.ends.program).unwrap_or_default();
         Ok(Remainder {
             queued: traffic.waiting,
+            bytes: traffic.waiting_bytes,
             accepted: traffic.packets,
             delivered: traffic.packets,
             tcp,
@@ -175,6 +176,11 @@ impl RunNetwork for InPlace {
         let Some(record) = self.memory.record() else { return self.limit.bits_per_s() };
         let ceilings = record.classes.iter().map(|class| class.ceil_bits_per_s);
         ceilings.chain([record.rate_bits_per_s]).min().unwrap_or(record.rate_bits_per_s)
+    }
+
+    fn packet_bytes_max(&self) -> u64 {
+        let link = &self.ends.program.link;
+        link.gso_bytes_max.max(link.mtu_bytes).into()
     }
 
     fn finish(self: Box<Self>) -> Result<Totals, Failure> {

@@ -4,13 +4,14 @@
 //! closed TCP sockets may have more to say. Its network must not go before them.
 //!
 //! Rule: the network stays until nothing waits for the limit and no closed TCP socket waits for an acknowledgement, by two looks in a row
-//! between which nothing moved. Children may go on sending, so the wait is bounded by twice the time that the packets which stood there at
-//! the end need at the limit, and 2 s; it ends too when nothing was delivered for 2 s (or two packets' time, if that is more), when the
-//! network fails, and by a signal.
+//! between which nothing moved. Children may go on sending, so the wait is bounded by twice the time that the bytes which stood there at
+//! the end need at the limit, and the time of a stall: 2 s, or two of the longest packets' time if that is more. It ends too when nothing
+//! was delivered for the time of a stall, when the network fails, and by a signal. A packet may be of many segments that the kernel has not
+//! cut yet; once it has left, the limit delivers nothing until its time is over.
 //!
 //! Owner: the main thread. Source: the counters of the [`RunNetwork`], [`weir_port::unsent`].
 //!
-//! Limits: segments that the kernel has not cut yet count as one packet.
+//! Limits: segments that the kernel has not cut yet are said as one packet.
 
 use std::time::Duration;
 
@@ -25,8 +26,6 @@ use crate::guarded::SessionEvent;
 use crate::human::{bytes, plural};
 use crate::output;
 
-/// The longest frame that a program's interface sends.
-const FRAME_BYTES: u64 = 1514;
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 const SAID_AFTER_NS: u64 = 1_000_000_000;
 const STALL_NS: u64 = 2_000_000_000;
@@ -42,6 +41,8 @@ pub struct Remainder {
     pub in_ring: u64,
     /// Packets inside Weir, which delivers them also when it ends.
     pub held: u64,
+    /// The bytes of all these packets, at most.
+    pub bytes: u64,
     /// Packets that the wire has taken in from the program.
     pub accepted: u64,
     /// Packets of those that it has delivered.
@@ -74,11 +75,6 @@ impl Remainder {
         ((self.queued + self.in_ring).saturating_sub(accepted_last.saturating_sub(self.accepted)), self.tcp)
     }
 
-    /// The time that these need at `rate`, in nanoseconds, each packet as long as can be.
-    fn needs_ns(&self, rate: u64) -> u64 {
-        time_ns(self.packets() * FRAME_BYTES + self.tcp.bytes, rate)
-    }
-
     fn packets(&self) -> u64 {
         self.queued + self.in_ring + self.held
     }
@@ -95,6 +91,25 @@ impl Remainder {
     }
 }
 
+/// The bounds of a wait, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Bounds {
+    /// The longest wait.
+    wait_ns: u64,
+    /// The longest time in it without a delivery.
+    stall_ns: u64,
+}
+
+impl Bounds {
+    /// The bounds for what stands there `first`, at a rate in bits per second, with packets of `packet_bytes_max` bytes at most.
+    fn of(first: &Remainder, rate: u64, packet_bytes_max: u64) -> Bounds {
+        let stall_ns = STALL_NS.max(time_ns(packet_bytes_max.saturating_mul(2), rate));
+        let needs_ns = time_ns(first.bytes.saturating_add(first.tcp.bytes), rate);
+        // The time of a stall is also for a packet that left just before.
+        Bounds { wait_ns: needs_ns.saturating_mul(2).saturating_add(stall_ns), stall_ns }
+    }
+}
+
 fn time_ns(bytes: u64, rate_bits_per_s: u64) -> u64 {
     let ns = u128::from(bytes) * 8_000_000_000 / u128::from(rate_bits_per_s.max(1));
     u64::try_from(ns).unwrap_or(u64::MAX)
@@ -102,11 +117,9 @@ fn time_ns(bytes: u64, rate_bits_per_s: u64) -> u64 {
 
 /// Waits until the packets of the program have left. Returns the remainder when the wait ends.
 pub fn wait(way: &dyn RunNetwork) -> Remainder {
-    let rate = way.slowest();
     let start_ns = now_ns();
     let Some(first) = look_until(way, start_ns + STALL_NS) else { return Remainder::default() };
-    let bound_ns = first.needs_ns(rate).saturating_mul(2).saturating_add(STALL_NS);
-    let stall_ns = STALL_NS.max(time_ns(2 * FRAME_BYTES, rate));
+    let bounds = Bounds::of(&first, way.slowest(), way.packet_bytes_max());
     let mut before = first;
     let mut moved_ns = start_ns;
     let mut said = false;
@@ -132,7 +145,7 @@ pub fn wait(way: &dyn RunNetwork) -> Remainder {
         if now.delivered != before.delivered {
             moved_ns = time_ns;
         }
-        if time_ns - start_ns > bound_ns || time_ns - moved_ns > stall_ns {
+        if time_ns - start_ns > bounds.wait_ns || time_ns - moved_ns > bounds.stall_ns {
             return now;
         }
         if !said && time_ns - start_ns > SAID_AFTER_NS {
@@ -148,14 +161,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_time_needed_is_that_of_the_longest_packets() {
+    fn the_bounds_are_those_of_the_bytes_and_of_two_longest_packets() {
         let rest = Remainder {
-            queued: 99,
-            held: 1,
-            tcp: Unsent { sockets: 1, bytes: 100_000 },
+            queued: 5,
+            bytes: 288_000,
+            tcp: Unsent { sockets: 1, bytes: 12_000 },
             ..Remainder::default()
         };
-        assert_eq!(rest.needs_ns(1_000_000), (100 * 1514 + 100_000) * 8_000);
+        let packet_bytes_max = 65_536;
+        let slow = Bounds::of(&rest, 80_000, packet_bytes_max);
+        assert_eq!(slow.stall_ns, 2 * 65_536 * 100_000, "two packets at 10 kB/s");
+        assert_eq!(slow.wait_ns, 2 * 300_000 * 100_000 + slow.stall_ns);
+        let fast = Bounds::of(&rest, 8_000_000, packet_bytes_max);
+        assert_eq!(fast, Bounds { wait_ns: 2 * 300_000 * 1_000 + STALL_NS, stall_ns: STALL_NS });
         assert!(!rest.is_nothing());
         assert!(Remainder::default().is_nothing());
     }

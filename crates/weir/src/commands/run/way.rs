@@ -26,6 +26,8 @@ pub trait RunNetwork {
     fn look(&self) -> Result<Remainder, Blind>;
     /// The lowest limit that the program's packets may be under, in bits per second.
     fn slowest(&self) -> u64;
+    /// The length of the longest packet that the program's interface sends, with segments that are not cut yet.
+    fn packet_bytes_max(&self) -> u64;
     /// Ends the network, with all that is in it. Returns the totals of the run.
     fn finish(self: Box<Self>) -> Result<Totals, Failure>;
 }
