@@ -26,6 +26,7 @@ fn main() -> ExitCode {
         privileged!(signals_are_passed_on).together(),
         privileged!(ctrl_c_reaches_the_program_once).together(),
         privileged!(a_shell_has_the_terminal_to_itself).together(),
+        privileged!(in_the_background_it_waits_for_the_terminal).together(),
         privileged!(output_and_summary_do_not_mix).together(),
         privileged!(the_program_has_a_network).together(),
         privileged!(a_host_with_no_way_out_is_left_as_it_is).together(),
@@ -138,6 +139,31 @@ fn a_shell_has_the_terminal_to_itself() -> Result<()> {
     terminal.wait_for("still here", LIMIT)?;
     let (status, shown) = terminal.finish(LIMIT)?;
     ensure!(status.code() == Some(5), "it ended with {status}: {shown}");
+    Ok(())
+}
+
+/// It stands while its shell has the terminal, and goes on once it is brought to the foreground: by either signal.
+fn in_the_background_it_waits_for_the_terminal() -> Result<()> {
+    let host = Host::alone()?;
+    let weir = weir_tests::weir_binary()?.display().to_string();
+    let mut command = host.namespace.command("bash");
+    let mut terminal = Terminal::start(command.args(["--norc", "-i"]).env("PS1", "prompt> "))?;
+    terminal.wait_for("prompt> ", LIMIT)?;
+    for (options, script, typed, shown) in [
+        ("", r#"read line; echo lin""es: $line"#, "a word\n", "lines: a word"),
+        ("--queue 5ms", r#"stty tostop; echo set""tled; read line"#, "\n", "settled"),
+    ] {
+        terminal.keys(&format!("{weir} run --rate 200mbit {options} -- sh -c '{script}' &\n"))?;
+        terminal.wait_for("wants the terminal and stands", LIMIT)?;
+        // The guardian kills a process that it finds stopped twice, at a quarter of a second each.
+        clock::let_pass(Duration::from_secs(1), |_| ())?;
+        terminal.keys("fg\n")?;
+        terminal.wait_for("run --rate", LIMIT)?;
+        terminal.keys(typed)?;
+        terminal.wait_for(shown, LIMIT)?;
+        terminal.wait_for("weir: 200mbit: ", LIMIT)?;
+        terminal.wait_for("prompt> ", LIMIT)?;
+    }
     Ok(())
 }
 

@@ -118,6 +118,12 @@ impl Process {
     }
 }
 
+/// Continues all processes of this one's group.
+pub fn continue_group() {
+    // SAFETY: takes no pointers. The group has this process, so there is one.
+    unsafe { libc::kill(0, libc::SIGCONT) };
+}
+
 /// Waits for a program's end without reaping it.
 pub struct Waiter {
     id: u32,

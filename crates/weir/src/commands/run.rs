@@ -6,8 +6,10 @@
 //!
 //! Signals: those that a process sends to Weir are passed on to the program. Ctrl-C and its like at a terminal reach the program
 //! without us, because it is in our process group, as it would be if the shell had started it; passing them on would deliver
-//! them twice. So a program may also stop, be brought back, and have the terminal to itself.
+//! them twice. So a program may also stop, be brought back, and have the terminal to itself; in the background it waits for it
+//! ([`background`]).
 
+mod background;
 mod by_wire;
 mod gate;
 mod in_place;
@@ -25,10 +27,13 @@ use weir_core::rate::Rate;
 use weir_port::identity::Identity;
 use weir_port::monitor::State;
 use weir_port::process::{self, Process};
-use weir_port::signals::{Received, SIGCONT, SIGINT, SIGKILL, SIGQUIT, SIGTERM, SIGTSTP, SIGWINCH};
+use weir_port::signals::{
+    Received, SIGCONT, SIGINT, SIGKILL, SIGQUIT, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU, SIGWINCH,
+};
 use weir_run::clock::now_ns;
 use weir_run::watcher::News;
 
+use self::background::Background;
 use super::wire::MachineArguments;
 use crate::guarded::{self, Guarded, SessionEvent};
 use crate::{Failure, Outcome, output, text};
@@ -156,15 +161,23 @@ fn supervise(guarded: &Guarded, process: &Process) -> Result<(), Failure> {
         // The run may be over, with nobody left to tell.
         let _ = events.send(SessionEvent::ProgramEnded);
     });
+    let mut background = Background::default();
     let lost = match waiting {
         Ok(_) => loop {
-            match guarded.next_event() {
+            let event = match background.stands() {
+                true => guarded.next_event_within(background::LOOK_EVERY),
+                false => Some(guarded.next_event()),
+            };
+            background.look();
+            let Some(event) = event else { continue };
+            match event {
                 SessionEvent::ProgramEnded => return Ok(()),
                 SessionEvent::Signal(Received { signal: SIGTSTP, .. }) => {
                     // The terminal has stopped it, in our process group, and nobody else would bring it back.
                     process.signal(SIGCONT);
                     guarded::say_unstoppable();
                 }
+                SessionEvent::Signal(Received { signal: SIGTTIN | SIGTTOU, .. }) => background.stopped(),
                 SessionEvent::Signal(received) => {
                     if !(received.by_kernel && FROM_TERMINAL.contains(&received.signal)) {
                         process.signal(received.signal);

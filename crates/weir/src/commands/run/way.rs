@@ -4,7 +4,9 @@ use weir_core::drops::Count;
 use weir_core::limit::{BITS_PER_S_MAX, BITS_PER_S_MIN};
 use weir_core::rate::Rate;
 use weir_port::netns::NetNs;
-use weir_port::signals::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2, SIGWINCH};
+use weir_port::signals::{
+    SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU, SIGUSR1, SIGUSR2, SIGWINCH,
+};
 use weir_run::classes::{self, Classes};
 
 use super::rest::Remainder;
@@ -13,8 +15,9 @@ use crate::commands::drops::DropsByReason;
 use crate::guarded::{self, Guarded, Namespaces};
 use crate::{Failure, names, output, text};
 
-/// Signals that are passed on to the program, but the last, which would stop it and its network.
-pub const HEARD: [i32; 8] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH, SIGTSTP];
+/// Signals that are passed on to the program, but the last three, which would stop Weir and so the program's network.
+pub const HEARD: [i32; 10] =
+    [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH, SIGTSTP, SIGTTIN, SIGTTOU];
 
 /// A program's network, limited.
 pub trait RunNetwork {
