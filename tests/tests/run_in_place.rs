@@ -25,6 +25,7 @@ fn main() -> ExitCode {
         privileged!(a_file_that_only_a_wire_keeps_goes_by_one).together(),
         privileged!(a_kernel_without_the_queue_takes_a_wire).together(),
         privileged!(a_limit_that_its_program_takes_away_is_said).together(),
+        privileged!(a_limit_that_is_removed_meanwhile_is_said).together(),
         privileged!(an_interface_that_vanishes_ends_it).together(),
     ])
 }
@@ -211,6 +212,30 @@ fn a_limit_that_its_program_takes_away_is_said() -> Result<()> {
     Ok(())
 }
 
+/// It is said by who removes it and by the run, and what is not known is not told as 0.
+fn a_limit_that_is_removed_meanwhile_is_said() -> Result<()> {
+    const NAME: &str = "inp-off";
+    let host = Host::alone()?;
+    let receiver = host.namespace.enter(|| UdpSocket::bind(("0.0.0.0", 5600)))??;
+    let quiet = "read line; while :; do sleep 0.05; done";
+    let flood = "exec bash -c 'host=$(ip route show default | cut -d \" \" -f 3); printf -v word %01000d 1; \
+                 exec 3>/dev/udp/$host/5600; while printf %s $word >&3; do :; done'";
+    for (script, code, said) in [
+        (quiet, 0, &["what passed without it was not counted", "what it sent in all was not counted"][..]),
+        (flood, 1, &["its queue stayed, and let everything pass since", ": sent "]),
+    ] {
+        let process = started(&host, &["--name", NAME], script)?;
+        let off = run(&mut host.weir(&["limit", NAME, "--off"]), LIMIT)?;
+        ensure!(off.status.code() == Some(code), "{}: {}", off.status, off.stderr);
+        ensure!(off.stderr.contains("it was the limit of a `weir run`"), "{}", off.stderr);
+        let done = process.stop(LIMIT)?;
+        ensure!(done.stderr.contains("the limit was taken away while CMD ran"), "{}", done.stderr);
+        ensure!(said.iter().all(|said| done.stderr.contains(said)), "{}", done.stderr);
+    }
+    drop(receiver);
+    Ok(())
+}
+
 /// Without a network the program would go on for nothing.
 fn an_interface_that_vanishes_ends_it() -> Result<()> {
     let host = Host::alone()?;
@@ -220,5 +245,6 @@ fn an_interface_that_vanishes_ends_it() -> Result<()> {
     let done = process.wait(LIMIT)?;
     ensure!(done.status.code() == Some(1), "it ended with {}: {}", done.status, done.stderr);
     ensure!(done.stderr.contains("vanished") && done.stderr.contains("killed"), "{}", done.stderr);
+    ensure!(!done.stderr.contains("taken away"), "nobody took the limit away: {}", done.stderr);
     Ok(())
 }

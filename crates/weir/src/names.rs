@@ -1,6 +1,7 @@
 //! Names of wires, topologies and limits in place: the sentence on one that nothing has, with those that there are; and the refusal of one
 //! that a limit has already.
 
+use weir_port::limit::NetnsInterface;
 use weir_port::limit::find::{self, LimitInPlace};
 use weir_port::sys;
 use weir_run::control;
@@ -91,11 +92,15 @@ pub fn not_for_down(name: &str) -> Option<String> {
     let limits = limits_meant(name).ok()?;
     let LimitInPlace { place, .. } = limits.first()?;
     let far_end = place.far_end().ok().flatten();
-    let is_run = [Some(place), far_end.as_ref()].into_iter().flatten().any(|end| is_of_run(&end.link.name));
-    Some(match is_run {
+    Some(match is_run([Some(place), far_end.as_ref()].into_iter().flatten()) {
         true => format!("{name} is a run: it ends with its program, or by a signal to its `weir run`"),
         false => format!("{name} is a limit in place: remove it by `weir limit {name} --off`"),
     })
+}
+
+/// Returns whether the ends of a limited pair are those of a run.
+pub fn is_run<'a>(mut ends: impl Iterator<Item = &'a NetnsInterface>) -> bool {
+    ends.any(|end| is_of_run(&end.link.name))
 }
 
 /// Returns whether an interface is called as the host's end of a run's pair.

@@ -20,7 +20,7 @@ use weir_run::limits::{burst_bytes_default, burst_warnings};
 
 use super::ways::{LimitTarget, Ways};
 use crate::output::Lines;
-use crate::{Failure, Outcome, human, output, text};
+use crate::{Failure, Outcome, human, names, output, text};
 
 /// Limit an interface where it stands; programs that send are held back and lose nothing.
 ///
@@ -421,6 +421,9 @@ fn remove(ways: &Ways, now: bool) -> Outcome {
             ways.there.describe()
         )
         .into());
+    }
+    if names::is_run(ways.ends()) {
+        output::say("weir: it was the limit of a `weir run`, whose program goes on without one");
     }
     lines.end().map(|()| status)
 }

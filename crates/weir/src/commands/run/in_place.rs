@@ -9,7 +9,7 @@ use weir_port::enclosure::{self, EnclosureError, Limited};
 use weir_port::limit::find::{self, LimitInPlace};
 use weir_port::limit::htb::QueueTraffic;
 use weir_port::limit::memory::Memory;
-use weir_port::limit::record::Direction;
+use weir_port::limit::record::{Direction, LimitStage};
 use weir_port::limit::{self, Asked, NetnsInterface};
 use weir_port::link::Link;
 use weir_port::monitor::{LinkEvent, Monitor};
@@ -111,6 +111,23 @@ impl InPlace {
         Ok((gate, memory, dropped_by_devices(ends)))
     }
 
+    /// What is known of the packets that passed without the limit, if somebody took it away: `there` is what is left of it.
+    fn taken_away(&self, there: Option<&LimitInPlace>) -> Option<String> {
+        let stage = there.map(|seen| seen.record.as_ref().map(|record| record.stage));
+        match stage {
+            // Packets still pass its queue, which counts them.
+            Some(Some(LimitStage::Opening)) => Some("its queue stayed, and let everything pass since".into()),
+            Some(_) => None,
+            // It went with its interface, whose end is told.
+            None if self.ends.program.is_gone() || self.ends.host.is_gone() => None,
+            None if find::is_watched(&self.ends.program) == Some(true) => {
+                let bypassed = self.memory.arrivals().bypassed;
+                Some(format!("{} passed without it", human::plural(bypassed, "packet")))
+            }
+            None => Some("what passed without it was not counted".into()),
+        }
+    }
+
     fn traffic(place: &NetnsInterface) -> Option<QueueTraffic> {
         limit::traffic(place).ok().flatten()
     }
@@ -188,18 +205,15 @@ impl RunNetwork for InPlace {
         let dropped =
             drops(&[&there, &back], dropped_by_devices(&self.ends).saturating_sub(self.dropped_before));
         let record = self.memory.record();
+        let taken = self.taken_away(there.as_ref());
         let limit = record.as_ref().and_then(|record| Rate::from_bits_per_s(record.rate_bits_per_s));
         let arrivals = record.filter(|record| record.sees_arrivals).map(|_| self.memory.arrivals());
         // Lest the table that the guardian removes is put back.
         drop(self.gate);
         self.guarded.finish()?;
         let traffic = there.as_ref().map(|seen| seen.traffic);
-        if there.is_none() {
-            let bypassed = arrivals.map_or(0, |arrivals| arrivals.bypassed);
-            output::say(format_args!(
-                "weir: the limit was taken away while CMD ran; {} passed without it",
-                human::plural(bypassed, "packet")
-            ));
+        if let Some(taken) = taken {
+            output::say(format_args!("weir: the limit was taken away while CMD ran; {taken}"));
         }
         Ok(Totals {
             limit: limit.or(Some(self.limit)),

@@ -12,7 +12,7 @@ use crate::human::{bytes, count, duration, plural};
 /// the drops.
 pub fn line(limit: Rate, totals: &Totals, rest: &Remainder, elapsed_ns: u64) -> String {
     let limit = totals.limit.unwrap_or(limit);
-    let Some(sent) = totals.sent else { return format!("{limit}: nothing was counted") };
+    let Some(sent) = totals.sent else { return format!("{limit}: what it sent in all was not counted") };
     let blocked = totals.blocked_ns.map_or("for an unknown time".into(), duration);
     format!(
         "{limit}: sent {} ({}) at {} for {}, received {}, senders blocked {blocked}, dropped {}",
@@ -80,7 +80,7 @@ mod tests {
         assert!(
             line(limit, &totals(true), &none, 1).ends_with("dropped 1,002: 1,000 sender-queue, 2 too-long")
         );
-        assert_eq!(line(limit, &Totals::default(), &none, 1), "200mbit: nothing was counted");
+        assert_eq!(line(limit, &Totals::default(), &none, 1), "200mbit: what it sent in all was not counted");
     }
 
     #[test]
