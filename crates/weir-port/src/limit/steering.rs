@@ -10,7 +10,10 @@
 //! Limits: [`super::behind`] finds the pairs behind another device, such as a bridge; `order.rs` moves traffic from one processor to all. A
 //! network card, a tun and a tap have no other end here.
 //!
-//! Source: kernel `Documentation/networking/scaling.rst`, `net/core/net-sysfs.c`. A view of sysfs shows the interfaces of the namespace it
+//! The kernel leaves out of a mask what `isolcpus=` or `nohz_full=` isolates, and refuses one of which nothing is left. So isolated
+//! processors are not chosen, and a mask that is read is the one that was written.
+//!
+//! Source: kernel `Documentation/networking/scaling.rst`, `net/core/net-sysfs.c:rps_cpumask_housekeeping`, `kernel/sched/isolation.c`. A view of sysfs shows the interfaces of the namespace it
 //! was mounted from, so this one is made anew and mounted nowhere (`fsopen(2)`, Linux 5.2).
 
 use std::ffi::{CStr, c_long};
@@ -26,6 +29,8 @@ use crate::link::Link;
 use crate::sys;
 
 const ONLINE: &str = "/sys/devices/system/cpu/online";
+/// The processors that are kept from common work. The second file is there only where the kernel was built for it.
+const ISOLATED: [&str; 2] = ["/sys/devices/system/cpu/isolated", "/sys/devices/system/cpu/nohz_full"];
 /// The rate that one processor takes in, of packets that are not the smallest.
 const ONE_BITS_PER_S_MAX: u64 = 1_000_000_000;
 
@@ -34,7 +39,7 @@ const ONE_BITS_PER_S_MAX: u64 = 1_000_000_000;
 pub enum Processors {
     /// One processor, chosen by the numbers of the pair's ends.
     One,
-    /// All processors; a flow's hash chooses one.
+    /// All processors but isolated ones; a flow's hash chooses one.
     All,
 }
 
@@ -51,7 +56,10 @@ pub struct ReceiveSteering {
     _view: OwnedFd,
     folder: PathBuf,
     name: String,
-    online: Vec<usize>,
+    /// The number of processors of the machine.
+    online: usize,
+    /// Those of them that packets may be steered to.
+    allowed: Vec<usize>,
     one: usize,
 }
 
@@ -66,8 +74,17 @@ impl ReceiveSteering {
         ));
         let online = fs::read_to_string(ONLINE).doing(|| format!("reading {ONLINE}"))?;
         let online = processors(online.trim());
-        let one = one_of(&online, link.ifindex.wrapping_add(link.peer_ifindex.unwrap_or(0)));
-        Ok(ReceiveSteering { _view: view, folder, name: link.name.clone(), online, one })
+        let isolated = ISOLATED.map(|file| processors(fs::read_to_string(file).unwrap_or_default().trim()));
+        let allowed = not_isolated(&online, &isolated.concat());
+        let one = one_of(&allowed, link.ifindex.wrapping_add(link.peer_ifindex.unwrap_or(0)));
+        Ok(ReceiveSteering {
+            _view: view,
+            folder,
+            name: link.name.clone(),
+            online: online.len(),
+            allowed,
+            one,
+        })
     }
 
     /// The mask of each receive queue, in order.
@@ -83,7 +100,7 @@ impl ReceiveSteering {
 
     /// Returns whether no mask is set, on a machine where it makes a difference: with more than one processor.
     pub fn is_off(&self) -> Result<bool> {
-        Ok(self.online.len() > 1 && self.masks()?.iter().all(|mask| is_none(mask)))
+        Ok(self.online > 1 && self.masks()?.iter().all(|mask| is_none(mask)))
     }
 
     /// Returns whether the masks are as [`ReceiveSteering::steer`] sets them.
@@ -94,7 +111,7 @@ impl ReceiveSteering {
     /// Returns whether the masks are as a limit sets them, so that only a limit's record could tell whether a limit did; false with one
     /// processor.
     pub fn is_doubtful(&self) -> Result<bool> {
-        Ok(self.online.len() > 1 && !self.masks()?.is_empty() && self.is_ours()?)
+        Ok(self.online > 1 && !self.masks()?.is_empty() && self.is_ours()?)
     }
 
     /// Returns whether the masks are as [`ReceiveSteering::steer`] sets them for `to`.
@@ -121,7 +138,7 @@ impl ReceiveSteering {
     fn mask(&self, to: Processors) -> String {
         match to {
             Processors::One => mask_of(&[self.one]),
-            Processors::All => mask_of(&self.online),
+            Processors::All => mask_of(&self.allowed),
         }
     }
 
@@ -167,10 +184,16 @@ fn processors(list: &str) -> Vec<usize> {
     ranges.flatten().collect()
 }
 
+/// The online processors without isolated ones; all where nothing else is left, which the kernel then decides on.
+fn not_isolated(online: &[usize], isolated: &[usize]) -> Vec<usize> {
+    let left: Vec<_> = online.iter().copied().filter(|cpu| !isolated.contains(cpu)).collect();
+    if left.is_empty() { online.to_vec() } else { left }
+}
+
 /// The one processor of a pair, by the sum of its ends' numbers: the same for both ways, and spread over pairs made one after the other.
-fn one_of(online: &[usize], ends: u32) -> usize {
+fn one_of(allowed: &[usize], ends: u32) -> usize {
     let spread = ends.wrapping_mul(0x9e37_79b1) >> 16;
-    online.get(spread as usize % online.len().max(1)).copied().unwrap_or(0)
+    allowed.get(spread as usize % allowed.len().max(1)).copied().unwrap_or(0)
 }
 
 /// The mask of some processors, in groups of 32 bits.
@@ -229,6 +252,18 @@ mod tests {
             assert!(counts.iter().all(|count| (16..=48).contains(count)), "step {step}: {counts:?}");
         }
         assert_eq!(one_of(&[], 5), 0);
+    }
+
+    #[test]
+    fn an_isolated_processor_takes_nothing_in() {
+        let allowed = |isolated: &str| not_isolated(&processors("0-7"), &processors(isolated));
+        assert_eq!(allowed(""), processors("0-7"));
+        assert_eq!(allowed("(null)"), processors("0-7"), "what some kernels say of no `nohz_full`");
+        let left = allowed("2-7,9");
+        assert_eq!(left, [0, 1]);
+        assert_eq!(mask_of(&left), "00000003", "the mask of all");
+        assert!((0..256).all(|ends| one_of(&left, ends) < 2), "the mask of one");
+        assert_eq!(allowed("0-7"), processors("0-7"));
     }
 
     #[test]
