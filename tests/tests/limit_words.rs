@@ -26,6 +26,7 @@ fn main() -> ExitCode {
         privileged!(an_interface_that_vanishes_takes_its_limit_along),
         privileged!(a_queue_of_another_tool_is_left_alone),
         privileged!(a_name_is_given_once),
+        privileged!(a_wire_is_no_limit_in_place),
         privileged!(both_ways_are_set_or_neither),
         privileged!(both_ways_are_changed_or_neither),
         privileged!(a_change_does_not_bring_a_removed_limit_back),
@@ -218,6 +219,25 @@ fn a_queue_of_another_tool_is_left_alone() -> Result<()> {
     let done = row.weir("stat veth0")?;
     ensure!(done.stderr.contains("no wire, topology, stack or limit called veth0"), "{}", done.stderr);
     ensure!(row.left.tc("class show dev veth0")? == before, "it was changed");
+    Ok(())
+}
+
+/// What it is, and what changes it.
+fn a_wire_is_no_limit_in_place() -> Result<()> {
+    let row = Row::new(Between::Routes)?;
+    let name = format!("{}-no", row.middle.name());
+    let mut command = row.middle.command("env");
+    command.arg(weir_binary()?).args(["wire", "wa", "wb", "--rate", "10mbit", "--name", &name]);
+    let wire = Process::spawn(&mut command)?;
+    wait_until("the wire is up", PATIENCE, || Ok(row.weir(&format!("stat {name}"))?.status.success()))?;
+    for asked in ["--off", "--rate 20mbit"] {
+        line(
+            &row.weir(&format!("limit {name} {asked}"))?,
+            1,
+            &[&format!("{name} is no limit in place but a wire"), &format!("`weir set {name}`")],
+        )?;
+    }
+    wire.stop(PATIENCE)?;
     Ok(())
 }
 

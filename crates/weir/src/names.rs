@@ -4,7 +4,7 @@
 use weir_port::limit::NetnsInterface;
 use weir_port::limit::find::{self, LimitInPlace};
 use weir_port::sys;
-use weir_run::control;
+use weir_run::control::{self, Control};
 use weir_run::nearest::did_you_mean;
 
 use crate::Failure;
@@ -96,6 +96,19 @@ pub fn not_for_down(name: &str) -> Option<String> {
         true => format!("{name} is a run: it ends with its program, or by a signal to its `weir run`"),
         false => format!("{name} is a limit in place: remove it by `weir limit {name} --off`"),
     })
+}
+
+/// The sentence on a name that something has which is up, and is no limit in place; `None` for any other.
+pub fn not_for_limit(name: &str) -> Option<String> {
+    if !control::is_up(&Control::path_of(name)) {
+        return None;
+    }
+    let told = control::stat(name).ok();
+    let kind = told.as_ref().and_then(|told| told.each().next()).map(|(kind, ..)| kind.noun());
+    Some(format!(
+        "{name} is no limit in place but a {} that is up: `weir set {name}` changes its rate, and it limits until it ends",
+        kind.unwrap_or("topology")
+    ))
 }
 
 /// Returns whether the ends of a limited pair are those of a run.

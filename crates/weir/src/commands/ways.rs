@@ -74,6 +74,9 @@ impl LimitTarget<'_> {
             return Err(Failure { message, ..failure });
         }
         self.ways_meant()?.ok_or_else(|| {
+            if let Some(message) = names::not_for_limit(self.device) {
+                return Failure { message, ..failure };
+            }
             let message = format!("{}, and no limit is called so{}", failure.message, self.nearest());
             Failure { message, ..failure }
         })
