@@ -57,6 +57,8 @@ fn wrong_command_lines() -> Result<()> {
     let table: &[(&[&str], &str)] = &[
         (&["frobnicate"], "frobnicate"),
         (&["wire"], "required"),
+        (&["limit"], "DEV), or a process whose container it is (--pid PID)"),
+        (&["limit", "--rate", "1mbit"], "(--pid PID)"),
         (&["wire", "a"], "required"),
         (&["wire", "a", "b", "--rate"], "--rate"),
         (&["wire", "a", "b", "--rate", "0"], "0"),

@@ -240,7 +240,7 @@ impl LimitInPlace {
             }
             let how = match &self.seen_from {
                 Some(end) => {
-                    format!("there, or the interface moved, and {bypassed} packets passed {end} since")
+                    format!("there, or the interface moved, and {} passed {end} since", packets(bypassed))
                 }
                 None => "by hand".into(),
             };
@@ -315,17 +315,19 @@ impl LimitInPlace {
         }
         if bypassed > 0 {
             faults.push(format!(
-                "limit {} at {place} was passed by {bypassed} packets, which AF_XDP or PACKET_QDISC_BYPASS sent past its queue: take \
+                "limit {} at {place} was passed by {}, which AF_XDP or PACKET_QDISC_BYPASS sent past its queue: take \
                  CAP_NET_RAW from whoever sends so",
-                record.name
+                record.name,
+                packets(bypassed)
             ));
         }
         let [held, _] = self.overflowed();
         if held > 0 {
             faults.push(format!(
-                "limit {} at {place} dropped {held} packets that have a socket: their leaves were full. Where somebody made these shorter the \
+                "limit {} at {place} dropped {} with a socket: leaves were full. Where somebody made these shorter the \
                  same command again sets them; the count stays until `--off`",
-                record.name
+                record.name,
+                packets(held)
             ));
         }
         faults
@@ -493,4 +495,19 @@ fn look(netns: NetNs, ifindex: u32, traffic: QueueTraffic, looks: u32) -> Result
         seen_from: None,
         is_strange,
     })
+}
+
+/// A number of packets, in words.
+fn packets(number: u64) -> String {
+    if number == 1 { "1 packet".into() } else { format!("{number} packets") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_packet_is_not_several() {
+        assert_eq!([0, 1, 2].map(packets), ["0 packets", "1 packet", "2 packets"]);
+    }
 }

@@ -49,7 +49,7 @@ borrows from the limit here; in a wire it never gets above its own rate.")]
 pub struct LimitArguments {
     /// The interface: the host's end of a pair, or the one that sends; or what a limit that is there is called. With --off, as in
     /// `weir set` and `weir stat`, first what a limit is called, then the interface; one that means two limits is refused
-    #[arg(value_name = "DEV", required_unless_present = "pid", conflicts_with_all = ["pid", "device"])]
+    #[arg(value_name = "DEV", conflicts_with_all = ["pid", "device"])]
     interface: Option<String>,
     /// The process whose network namespace the interface is in
     #[arg(long, value_name = "PID", value_parser = text::at_least(1_u32), allow_hyphen_values = true)]
@@ -101,6 +101,11 @@ pub fn run(arguments: &LimitArguments) -> Outcome {
     }
     if let Some(burst_bytes) = burst {
         text::check_burst(*burst_bytes)?;
+    }
+    if arguments.interface.is_none() && arguments.pid.is_none() {
+        return Err(Failure::usage(
+            "nothing to limit: give an interface or a limit's name (DEV), or a process whose container it is (--pid PID)",
+        ));
     }
     let target = LimitTarget {
         pid: arguments.pid,
