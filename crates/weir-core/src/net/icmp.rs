@@ -7,7 +7,7 @@
 //! - a packet to a group or to all stations, by its IP or its link-layer address;
 //! - a packet whose source is not one station.
 //!
-//! Errors are limited together ([`super::limit`]).
+//! A router limits its errors for each interface, those of packets that are too long apart ([`super::limit`]).
 //!
 //! Source: RFC 792, RFC 1122 section 3.2.2, RFC 1812 sections 4.3.2 (quotation, precedence 6, limit) and 5.2.7;
 //! RFC 4443 sections 2.4 and 3.

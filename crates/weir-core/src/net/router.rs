@@ -40,6 +40,7 @@
 //! than its way back is cut if it may be, as its request said, and otherwise dropped.
 
 mod control;
+mod error_limits;
 mod host;
 mod inspect;
 mod settings;
@@ -62,6 +63,7 @@ use super::sockets::Host;
 use super::station::Station;
 use crate::drops::DropReason;
 use crate::packet::{Bytes, Packet};
+use error_limits::ErrorLimits;
 use inspect::{ETHERNET_LEN, Kind, Sources, V4_HEAD, V6_HEAD, inspect};
 pub use settings::{RouterError, RouterSettings, StaticNeighbour};
 
@@ -86,7 +88,7 @@ pub enum Verdict {
 pub struct RouterCounts {
     /// ICMP errors made.
     pub errors: u64,
-    /// ICMP errors not made because of the limit.
+    /// ICMP errors not made because of a limit.
     pub errors_limited: u64,
     /// ICMP errors not made because the way back is not known, or the outbox full.
     pub errors_untold: u64,
@@ -110,7 +112,7 @@ pub struct Router<P> {
     table: RouteTable,
     neighbours: Neighbours<P>,
     outbox: Outbox,
-    limit: Limiter,
+    error_limits: ErrorLimits,
     counts: RouterCounts,
     /// The sockets, if it is a host.
     host: Option<Box<Host>>,
@@ -144,6 +146,7 @@ impl<P: Packet> Router<P> {
             waiting_max: settings.waiting_max,
             solicits: Limiter::new(settings.solicits_per_second, settings.solicits_burst),
         };
+        let errors = Limiter::new(settings.errors_per_second, settings.errors_burst);
         let RouterSettings { interfaces, routes, neighbours, .. } = settings;
         let table = RouteTable::compile(&interfaces, &routes).map_err(RouterError::Route)?;
         let addresses = interfaces.iter().flat_map(|interface| &interface.addresses);
@@ -158,7 +161,7 @@ impl<P: Packet> Router<P> {
             table,
             neighbours: Neighbours::new(near.collect(), bounds, settings.seed),
             outbox: Outbox::new(OUTBOX_FRAMES),
-            limit: Limiter::new(settings.errors_per_second, settings.errors_burst),
+            error_limits: ErrorLimits::new(interfaces.len(), errors),
             counts: RouterCounts::default(),
             host,
             waiting: Vec::new(),

@@ -5,6 +5,7 @@ use crate::net::fragment::Fragments;
 
 const MORE: u16 = 0x2000;
 const DONT: u16 = 0x4000;
+const TOO_LONG: Verdict = Verdict::Drop(DropReason::TooLong);
 
 /// UDP from A's side with these flags and offset.
 fn flagged(to: &str, flags_and_offset: u16, payload_bytes: usize) -> Pkt {
@@ -130,6 +131,57 @@ fn words_about_what_is_too_long_are_limited_too() {
     assert_eq!(
         (made(&mut router).len(), counts.errors, counts.errors_limited, counts.frag_fails),
         (3, 3, 7, 10)
+    );
+}
+
+/// Errors about other packets leave room for those of what is too long: by another interface, and by the same one.
+#[test]
+fn a_flood_of_faults_hides_no_mtu() {
+    const SENT: u64 = 99;
+    // The flood comes in by A's interface each time; what is too long comes from B, or from A as well.
+    for ingress in [1, 0] {
+        let mut settings = settings();
+        (settings.errors_per_second, settings.errors_burst) = (1000, 50);
+        settings.interfaces[0].mtu_bytes = if ingress == 1 { 1280 } else { 1500 };
+        settings.interfaces[1].mtu_bytes = if ingress == 1 { 1500 } else { 1280 };
+        let mut router = Router::<Pkt>::new(settings, 0).expect("a router");
+        let long = if ingress == 1 {
+            let ip = ip_v4("192.168.1.2", "192.168.0.2", 9, UDP, &[7; 1400]);
+            ethernet(R1, B, EthernetProtocol::Ipv4, &ip)
+        } else {
+            flagged("192.168.1.2", DONT, 1400)
+        };
+        let mut told = 0;
+        for hundredth in 1..=SENT {
+            for part in 0..100 {
+                let now_ns = hundredth * S / 100 + part * S / 10_000;
+                one(&mut router, 0, &mut from_a("192.168.1.2", 1), now_ns);
+                made(&mut router);
+            }
+            let now_ns = (hundredth + 1) * S / 100 - S / 20_000;
+            assert_eq!(one(&mut router, ingress, &mut long.clone(), now_ns), TOO_LONG);
+            let errors = made(&mut router);
+            told += errors.iter().filter(|(port, bytes)| *port == ingress && bytes[34..36] == [3, 4]).count();
+        }
+        assert_eq!(told as u64, SENT, "from interface {ingress}");
+        assert!(router.counts().errors_limited > 8000, "the flood itself is limited");
+    }
+}
+
+#[test]
+fn what_cannot_be_told_takes_no_place_among_the_errors() {
+    let mut router = router();
+    // The router has no route back to this sender.
+    let ip = ip_v4("8.8.8.8", "192.168.1.2", 1, UDP, &[0; 8]);
+    for _ in 0..10 {
+        one(&mut router, 0, &mut ethernet(R0, A, EthernetProtocol::Ipv4, &ip), 0);
+    }
+    assert_eq!(made(&mut router), []);
+    one(&mut router, 0, &mut from_a("192.168.1.2", 1), 0);
+    let counts = router.counts();
+    assert_eq!(
+        (made(&mut router).len(), counts.errors, counts.errors_untold, counts.errors_limited),
+        (1, 1, 10, 0)
     );
 }
 

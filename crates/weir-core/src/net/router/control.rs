@@ -2,7 +2,7 @@
 //!
 //! An error goes back by the routes, from the address of the interface it leaves by. It never waits for a neighbour:
 //! if the way back is not resolved, it is sent to the station the packet came from when that is on the same interface, and
-//! otherwise not at all, counted `errors_untold`.
+//! otherwise not at all, counted `errors_untold`. Only an error that can be told takes from a limit ([`super::error_limits`]).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -19,6 +19,13 @@ use crate::net::resolve::{self, Message, Speaker};
 use crate::net::route::NextHop;
 use crate::net::station::Station;
 use crate::packet::Packet;
+
+/// The interface that an error leaves by, the link-layer address there that it is for, and the router's address that it comes from.
+struct ErrorWay {
+    interface: u16,
+    to: [u8; 6],
+    own: IpAddr,
+}
 
 impl<P: Packet> Router<P> {
     pub(super) fn arp(&mut self, ingress: u16, frame: &[u8], now_ns: u64) -> Verdict {
@@ -123,22 +130,31 @@ impl<P: Packet> Router<P> {
         let (Some(sender), Some(len)) = (whom_to_tell(ip), error_len(ip, fault)) else {
             return;
         };
-        if !self.limit.admit(now_ns) {
+        let way = self.error_way(frame, fault, sender, from).filter(|_| !self.outbox.is_full());
+        let Some(ErrorWay { interface, to, own }) = way else {
+            self.counts.errors_untold += 1;
+            return;
+        };
+        if !self.error_limits.admit(from.map(|(ingress, _)| ingress), fault, now_ns) {
             self.counts.errors_limited += 1;
             return;
         }
-        let told = self.write_complaint(frame, len, fault, sender, from);
-        *(if told.is_some() { &mut self.counts.errors } else { &mut self.counts.errors_untold }) += 1;
+        if let Some(bytes) = self.outbox.push(interface, ETHERNET_LEN + len) {
+            let ethertype = if own.is_ipv4() { EthernetProtocol::Ipv4 } else { EthernetProtocol::Ipv6 };
+            resolve::ethernet(bytes, to, self.ports[usize::from(interface)].mac, ethertype);
+            write_error(&mut bytes[ETHERNET_LEN..], fault, own, sender, &frame[ETHERNET_LEN..]);
+            self.counts.errors += 1;
+        }
     }
 
-    fn write_complaint(
-        &mut self,
+    /// The way of an error to the sender of `frame`, if it is known.
+    fn error_way(
+        &self,
         frame: &[u8],
-        len: usize,
         fault: Fault,
         sender: IpAddr,
         from: Option<(u16, [u8; 6])>,
-    ) -> Option<()> {
+    ) -> Option<ErrorWay> {
         let (interface, station) = self.way_to(sender, None)?;
         let port = &self.ports[usize::from(interface)];
         let own = match fault {
@@ -151,11 +167,7 @@ impl<P: Packet> Router<P> {
             (None, Some((ingress, mac))) if ingress == interface => mac,
             (None, _) => return None,
         };
-        let bytes = self.outbox.push(interface, ETHERNET_LEN + len)?;
-        let ethertype = if own.is_ipv4() { EthernetProtocol::Ipv4 } else { EthernetProtocol::Ipv6 };
-        resolve::ethernet(bytes, to, port.mac, ethertype);
-        write_error(&mut bytes[ETHERNET_LEN..], fault, own, sender, &frame[ETHERNET_LEN..]);
-        Some(())
+        Some(ErrorWay { interface, to, own })
     }
 
     /// Sends a packet of ours, whose IP header is ready.

@@ -49,9 +49,10 @@ pub struct RouterSettings {
     pub held_max: usize,
     /// The packets that may wait for one neighbour.
     pub waiting_max: u16,
-    /// The ICMP errors a second.
+    /// The ICMP errors a second about packets that came in by one interface and are too long, and as many about all others that came in
+    /// there.
     pub errors_per_second: u32,
-    /// The ICMP errors at once after a pause.
+    /// As many of them at once after a pause.
     pub errors_burst: u32,
     /// A random number, so that nobody can prepare addresses that collide.
     pub seed: u64,
