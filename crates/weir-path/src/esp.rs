@@ -34,6 +34,7 @@
 
 mod change;
 pub(crate) mod deferral;
+mod errors;
 mod fragments;
 mod frame;
 mod hybrid;
@@ -48,15 +49,14 @@ mod state;
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 
 use weir_core::drops::{Count, DropReason};
-use weir_core::net::icmp::{self, Fault};
 use weir_core::net::limit::Limiter;
 use weir_ipsec::association::Unsealed;
 use weir_ipsec::esp::{Arrival, Located, UDP_LEN, UDP_PORT, locate};
-use weir_ipsec::ip::{IpFamily, IpHeaders, address, destination_of, number, source_of};
+use weir_ipsec::ip::{IpHeaders, destination_of, number, source_of};
 use weir_ipsec::policy::{Policies, PolicyAction};
 use weir_ipsec::reassembly::Reassembly;
 use weir_ring::memory::FrameMemory;
@@ -79,8 +79,6 @@ pub const INSIDE: u16 = 0;
 pub const OUTSIDE: u16 = 1;
 
 const IKE_PORT: u16 = 500;
-const ERRORS_PER_SECOND: u32 = 1000;
-const ERRORS_BURST: u32 = 50;
 
 /// The verdict of ESP on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,7 +149,8 @@ pub struct Esp {
     reassembly: Reassembly<PathPacket>,
     /// The packets of IPv6 that were cut after they were sealed.
     cut: u32,
-    errors: Limiter,
+    /// The limits on errors, by the port of the path that a packet came in by.
+    errors: BTreeMap<u16, Limiter>,
 }
 
 impl Esp {
@@ -174,7 +173,7 @@ impl Esp {
             held: Count::default(),
             reassembly: Reassembly::default(),
             cut: 0,
-            errors: Limiter::new(ERRORS_PER_SECOND, ERRORS_BURST),
+            errors: BTreeMap::new(),
         }
     }
 
@@ -448,29 +447,5 @@ impl Esp {
             IpAddr::V4(own) => own.octets() == address,
             IpAddr::V6(own) => own.octets() == address,
         })
-    }
-
-    /// Writes the ICMP message to the sender of a packet that is too long into the front of `room`; returns its length, or none if the
-    /// sender is not told. It comes from the packet's destination: a router inside may have the gateway's address, and drop what another
-    /// sends from it.
-    pub(crate) fn tell_too_long(
-        &mut self,
-        frame: &[u8],
-        mtu_bytes: u16,
-        room: &mut [u8],
-        now_ns: u64,
-    ) -> Option<u16> {
-        let (link, ip) = frame.split_at_checked(LINK_LEN)?;
-        let family = IpFamily::of(ip).ok()?;
-        let destination = address(destination_of(ip, family))?;
-        if !self.errors.admit(now_ns) {
-            return None;
-        }
-        let (own_link, error) = room.split_at_mut_checked(LINK_LEN)?;
-        let len = icmp::tell_sender(error, Fault::TooLong(mtu_bytes), destination, ip)?;
-        own_link[..6].copy_from_slice(&link[6..12]);
-        own_link[6..12].copy_from_slice(&link[..6]);
-        own_link[12..].copy_from_slice(&link[12..]);
-        Some((LINK_LEN + len) as u16)
     }
 }

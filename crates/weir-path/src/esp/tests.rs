@@ -4,8 +4,10 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use weir_core::net::icmp::{self, Fault};
 use weir_core::packet::Meta;
 use weir_ipsec::algorithm::{Algorithm, KeyMaterial, Transform};
+use weir_ipsec::ip::IpFamily;
 use weir_ipsec::lifetime::{Lifetime, Limits};
 use weir_ipsec::path_mtu::FORGOTTEN_AFTER_NS;
 use weir_ipsec::policy::{AddressPrefix, Selector};
@@ -294,6 +296,30 @@ fn what_would_be_too_long_is_cut_or_told() {
     long[LINK_LEN + 6] = 0;
     weir_ipsec::ip::set_len(&mut long[LINK_LEN..], IpFamily::V4).unwrap();
     assert_eq!(one.process(INSIDE, &long, 0).0, EspVerdict::Cut(longest));
+}
+
+#[test]
+fn a_flood_by_one_port_keeps_the_mtu_from_no_other() {
+    let [mut one, _] = gateways();
+    let mut room = [0; 2048];
+    let mut tell = |origin: u16, from: [u8; 4], now_ns: u64| {
+        let long = frame(from, HOSTS[1], [1, 2], 1472);
+        one.esp.tell_too_long(origin, &long, 1400, &mut room, now_ns).is_some()
+    };
+    const NOBODY: [u8; 4] = [0; 4];
+    let mut told = [0; 3];
+    for hundredth in 0..100 {
+        for part in 0..100 {
+            let now_ns = hundredth * 10_000_000 + part * 100_000;
+            told[0] += u64::from(tell(0, HOSTS[0], now_ns));
+            tell(2, NOBODY, now_ns);
+        }
+        let now_ns = hundredth * 10_000_000 + 9_950_000;
+        told[1] += u64::from(tell(1, HOSTS[0], now_ns));
+        told[2] += u64::from(tell(2, HOSTS[0], now_ns));
+    }
+    assert_eq!(told[1..], [100, 100], "and what cannot be told takes no place");
+    assert!((1000..1100).contains(&told[0]), "the flood is limited: {} of 10,000", told[0]);
 }
 
 #[test]

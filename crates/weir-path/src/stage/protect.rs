@@ -354,7 +354,7 @@ impl Stage {
         if let (Some(mut frame), Decision::Esp(esp)) = (around.frames.pool.take(), &mut self.decision) {
             let memory: &FrameMemory = around.frames.memory();
             let (bytes, room) = (packet.bytes(memory), memory.bytes_mut(&mut frame));
-            match esp.tell_too_long(bytes, mtu_bytes, room, around.now_ns) {
+            match esp.tell_too_long(packet.meta.port, bytes, mtu_bytes, room, around.now_ns) {
                 Some(len_bytes) => {
                     let mut told = PathPacket::new(frame, 0, len_bytes);
                     told.meta = own_meta(around.now_ns);
