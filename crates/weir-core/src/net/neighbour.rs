@@ -26,8 +26,9 @@
 //!
 //! A packet beyond these bounds is dropped as `neighbour-full`. An answer makes the entry one of at most `entries_max` known ones. When all
 //! of those are taken, one gives way that no packet went to for 5 s after it was heard, or had been REACHABLE for 30 s: a packet would have
-//! made it PROBE. If there is none, the answer has no effect. Known neighbours are asked before unknown ones, and a question to one that
-//! could not be sent is sent again and does not count.
+//! made it PROBE. If there is none, one gives way that was only heard, or one of an interface with more than its share (`places.rs`);
+//! otherwise the answer has no effect. Known neighbours are asked before unknown ones, and a question to one that could not be sent is
+//! sent again and does not count.
 //!
 //! Owner: one worker. Every part is bounded.
 //!
@@ -386,8 +387,10 @@ impl<P: Packet> Neighbours<P> {
 
     /// Gives an entry its address, and releases its packets. False if there is no place for one more known entry.
     fn settle(&mut self, at: u32, mac: [u8; 6], state: NeighbourState, now_ns: u64) -> bool {
-        let was_known = self.places.entries[at as usize].is_known();
-        if !was_known && !self.places.make_room(now_ns) {
+        let entry = &self.places.entries[at as usize];
+        let was_known = entry.is_known();
+        let interface = entry.station.interface;
+        if !was_known && !self.places.make_room_for_answer(interface, now_ns) {
             return false;
         }
         self.places.set_state(at, state);

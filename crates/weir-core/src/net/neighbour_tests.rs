@@ -190,6 +190,88 @@ fn unknown_addresses_have_places_of_their_own() {
     assert_eq!((neighbours.release(), neighbours.taken()), (None, [1, 0]));
 }
 
+/// Neighbours of two interfaces, of which the first tells new addresses without end, ten for each place within the time in which none is
+/// idle. `trick` is what it does to each of them, beside telling it.
+fn crowded(trick: impl Fn(&mut Neighbours<Pkt>, Station, u64)) -> (Neighbours<Pkt>, u64) {
+    const PLACES: u64 = 64;
+    let bounds = Bounds {
+        entries_max: PLACES as usize,
+        incomplete_max: 4,
+        held_max: 8,
+        waiting_max: 3,
+        solicits: Limiter::new(1_000_000, 1_000_000),
+    };
+    let near = ["10.0.0.1/30", "10.1.0.1/30"].map(|own| Near::new(&[own.parse().expect("an address")]));
+    let mut neighbours = Neighbours::new(near.into(), bounds, 1);
+    // The station on the second interface was known, and idle since.
+    neighbours.heard(quiet(), THEIRS, OWN, 0);
+    let begin_ns = 2 * REACHABLE_NS;
+    let mut now_ns = begin_ns;
+    for number in 0..10 * PLACES as u16 {
+        let [high, low] = number.to_be_bytes();
+        let crowd = Station::v4(0, [10, 0, 1 + high, low]);
+        neighbours.heard(crowd, THEIRS, OWN, now_ns);
+        trick(&mut neighbours, crowd, now_ns);
+        now_ns = begin_ns + u64::from(number) * IDLE_NS / (10 * PLACES);
+    }
+    (neighbours, now_ns)
+}
+
+/// A station on the second interface.
+fn quiet() -> Station {
+    Station::v4(1, [10, 1, 0, 2])
+}
+
+#[test]
+fn a_crowd_on_one_interface_shuts_out_no_neighbour_of_another() {
+    let only_heard = |_: &mut Neighbours<Pkt>, _, _| {};
+    let confirmed =
+        |neighbours: &mut Neighbours<Pkt>, crowd, now_ns| neighbours.answered(crowd, THEIRS, now_ns);
+    let asked = |neighbours: &mut Neighbours<Pkt>, crowd, now_ns| {
+        if neighbours.state(crowd).is_some() {
+            assert_eq!(neighbours.resolve(crowd, OWN, now_ns), Resolved::Send(FRONT));
+            requests(neighbours, now_ns);
+        }
+    };
+    for trick in [only_heard as fn(&mut Neighbours<Pkt>, Station, u64), confirmed, asked] {
+        let (mut neighbours, now_ns) = crowded(trick);
+        assert_eq!((neighbours.taken(), neighbours.state(quiet())), ([64, 0], None));
+        let Resolved::Wait(waits) = neighbours.resolve(quiet(), OWN, now_ns) else {
+            panic!("it is asked for")
+        };
+        neighbours.hold(waits, Pkt(7));
+        neighbours.answered(quiet(), THEIRS, now_ns);
+        assert_eq!(neighbours.release(), Some(Released::Send(Pkt(7), 1, FRONT)));
+        assert_eq!((neighbours.release(), neighbours.taken()), (None, [64, 0]));
+    }
+    let (mut neighbours, now_ns) = crowded(only_heard);
+    neighbours.heard(quiet(), THEIRS, OWN, now_ns);
+    assert_eq!(neighbours.state(quiet()), Some(NeighbourState::Stale), "and it may speak first");
+}
+
+/// An interface takes from another no more than its share, and what packets need only if they need the new neighbour too.
+#[test]
+fn a_crowd_takes_no_place_of_those_who_have_fewer() {
+    let confirmed =
+        |neighbours: &mut Neighbours<Pkt>, crowd, now_ns| neighbours.answered(crowd, THEIRS, now_ns);
+    let (mut neighbours, now_ns) = crowded(confirmed);
+    let station = |last| Station::v4(1, [10, 1, 1, last]);
+    neighbours.heard(station(0), THEIRS, OWN, now_ns);
+    assert_eq!(neighbours.state(station(0)), None, "it only spoke");
+    let mut learn = |number: u8| {
+        let Resolved::Wait(waits) = neighbours.resolve(station(number), OWN, now_ns) else { return false };
+        neighbours.hold(waits, Pkt(0));
+        requests(&mut neighbours, now_ns);
+        neighbours.answered(station(number), THEIRS, now_ns);
+        let is_sent = matches!(neighbours.release(), Some(Released::Send(..)));
+        while neighbours.release().is_some() {}
+        is_sent
+    };
+    let learned = (0..60).filter(|&number| learn(number)).count();
+    assert_eq!(learned, 32, "of 64 places");
+    assert_eq!(neighbours.taken(), [64, 4], "the others are still asked for");
+}
+
 #[test]
 fn new_questions_are_limited_and_those_to_neighbours_are_not() {
     let mut neighbours = bounded(4, 4, Limiter::new(10, 2));
