@@ -143,7 +143,7 @@ impl Stage {
         {
             let delivered = self.account.delivered.packets;
             has_released = true;
-            match esp.process_again(&mut packet, around.frames.memory(), around.now_ns) {
+            let is_refused = match esp.process_again(&mut packet, around.frames.memory(), around.now_ns) {
                 (EspVerdict::Wait, _) => {
                     esp.put_back(packet);
                     return Some(around.now_ns + LOOK_NS);
@@ -159,11 +159,14 @@ impl Stage {
                 (verdict, decided) => {
                     self.note_lengths(decided);
                     self.carry_out(packet, verdict, around);
+                    matches!(verdict, EspVerdict::Drop(_) | EspVerdict::TooLong(_))
                 }
-            }
-            match self.account.delivered.packets > delivered {
-                true => self.keeping.delayed += 1,
-                false => self.keeping.dropped += 1,
+            };
+            // A message about a packet that is too long is delivered, and the packet is not. A packet that is to be cut is dropped where there
+            // are no frames for that.
+            match is_refused || self.account.delivered.packets == delivered {
+                true => self.keeping.dropped += 1,
+                false => self.keeping.delayed += 1,
             }
         }
         // The packets that were not taken from the queue meanwhile are taken in the next pass.

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use weir_core::dispatch::protocol::Mode;
+use weir_core::drops::DropReason;
 use weir_ipsec::algorithm::Algorithm;
 use weir_path::dispatch::{DispatchCounts, spread};
 use weir_path::esp::marks::SequenceMark;
-use weir_path::esp::plan::EspDispatch;
+use weir_path::esp::plan::{EspChange, EspDispatch, EspPlan};
 use weir_path::esp::{INSIDE, OUTSIDE};
 use weir_path::plan::StageKind;
+use weir_path::shaping::ReleaseCounts;
 use weir_sim::gateways::{AHEAD_ASKED, STATIONS, gateway, keys};
 
 use super::*;
@@ -38,7 +40,7 @@ pub(super) fn dealt(plan: &Plan, queues: usize, workers: usize, seed: u64) -> (B
     (bench, made.loops)
 }
 
-pub(super) fn change(bench: &mut Bench, stage: usize, change: weir_path::esp::plan::EspChange) {
+pub(super) fn change(bench: &mut Bench, stage: usize, change: EspChange) {
     let (owner, place) = (bench.owners.stages[stage], bench.owners.place_of_stage(stage));
     let now_ns = bench.now_ns;
     bench.workers[owner].change_esp(place, change, now_ns);
@@ -341,6 +343,38 @@ fn a_gateway_without_numbers_holds_who_feeds_it_and_nobody_beside() {
         assert_eq!(dropped(&bench), 0);
         assert!(disk.safe.load(Ordering::Relaxed) >= 2_000 && AHEAD_ASKED < 2_000);
     }
+}
+
+/// A packet waits for a number, and the way out takes less when it has one.
+#[test]
+fn what_waits_and_is_too_long_then_counts_as_dropped() {
+    let plan = there_and_back(EspDispatch::default(), 50);
+    let (mut bench, _) = dealt(&plan, 1, 1, SEED);
+    let disk = Disk::default();
+    change(&mut bench, 0, keys(&plan.stages[0], Some(Box::new(disk.clone()))));
+    let mut packet = through(0, 0, 0);
+    packet[20] = 0x40;
+    // The header's sum, with DF in it.
+    packet[24] = packet[24].checked_sub(0x40).expect("no carry");
+    bench.port(0).send(0, packet);
+    bench.go_on(100, MS);
+    assert_eq!(stage_of(&bench, 0).held().packets, 1);
+    let StageKind::Esp(esp) = &plan.stages[0].kind else { unreachable!("it is a gateway") };
+    let narrow = EspPlan { mtu_bytes: 576, ..(**esp).clone() };
+    let keys = narrow.associations.iter().map(|_| None).collect();
+    change(&mut bench, 0, EspChange { plan: narrow, keys });
+    disk.sync();
+    assert!(bench.run_dry(1_000 * MS));
+    assert_eq!(bench.port(0).left.len(), 1, "its sender is told");
+    let stage = stage_of(&bench, 0);
+    assert_eq!(stage.account().dropped.get(DropReason::TooLong).packets, 1);
+    let (intake, released) = stage.counts();
+    assert_eq!(
+        released,
+        ReleaseCounts { dispatched: 1, delayed: 0, dropped: 1 },
+        "the message, and the packet"
+    );
+    assert_eq!((intake.entered, intake.refused), (2, 0));
 }
 
 /// The rule of netisr, for comparison.
