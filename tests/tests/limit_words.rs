@@ -20,6 +20,7 @@ fn main() -> ExitCode {
         privileged!(an_end_inside_a_container_is_refused),
         privileged!(an_end_that_nothing_tells_the_side_of_is_said),
         privileged!(a_name_that_means_two_limits_is_refused_by_every_command),
+        privileged!(a_name_reaches_past_no_interface_that_is_here),
         privileged!(without_root_it_is_said_first_what_is_missing),
         privileged!(whom_the_way_back_holds_is_said),
         privileged!(an_end_that_is_cut_short_leaves_an_open_limit),
@@ -331,6 +332,24 @@ fn both_ways_are_changed_or_neither() -> Result<()> {
     row.weir("set wa --rate 8mbit")?.success()?;
     ensure!(rates()? == [Some(8_000_000), Some(8_000_000)], "{:?}", rates()?);
     Ok(())
+}
+
+/// Another host of this machine has a limit that is called as an interface here.
+fn a_name_reaches_past_no_interface_that_is_here() -> Result<()> {
+    let (there, here) = (Row::new(Between::Bridge)?, Row::new(Between::Bridge)?);
+    let name = format!("o{}", there.middle.name().rsplit('-').nth(1).context("no number")?);
+    there.weir(&format!("limit wa --rate 10mbit --name {name}"))?.success()?;
+    here.middle.ip(&format!("link set wa down name {name}"))?;
+    here.middle.ip(&format!("link set {name} up"))?;
+    for command in [format!("set {name} --rate 1mbit"), format!("limit {name} --off"), format!("stat {name}")]
+    {
+        line(&here.weir(&command)?, 2, &["is an interface here", there.left.name(), "another name"])?;
+    }
+    let limits = there.limits(&name)?;
+    ensure!(limits[0]["rate_bits_per_s"] == 10_000_000, "{limits:?}");
+    // From anywhere else the name is enough.
+    here.left.sh(&format!("{} set {name} --rate 2mbit", weir_binary()?.display()))?;
+    there.weir(&format!("limit {name} --off"))?.success().map(drop)
 }
 
 /// It is asked for while the limit is being removed, and waits for that.

@@ -29,7 +29,7 @@ pub fn unknown(name: &str) -> String {
 /// of that name in this namespace. There may be neither; a user who is not root sees none.
 ///
 /// # Errors
-/// If it means two, and what to write instead.
+/// If it means two, or an interface here that has no limit and another's limit; and what to write instead.
 pub fn limits_meant(name: &str) -> Result<Vec<LimitInPlace>, Failure> {
     let all = stat::limits()?;
     let ways = LimitTarget { pid: None, device: name }.ways(false).ok();
@@ -47,6 +47,11 @@ pub fn limits_meant(name: &str) -> Result<Vec<LimitInPlace>, Failure> {
                 first.place.describe()
             )))
         }
+        ([first, ..], []) if ways.is_some() && !called.iter().any(is_there) => Err(Failure::usage(format!(
+            "{name} is an interface here, which has no limit, and also what the limit at {} is called: write a command for that limit \
+             where its interface is, or give it another name by `weir limit DEV --name NAME` there",
+            first.place.describe()
+        ))),
         _ => Ok(called),
     }
 }
