@@ -11,7 +11,7 @@
 //! they sealed, which have numbers and leave in their order. The flow of sealed packets does not tell of which receive queue a packet is,
 //! so where one of it waits in a full place, every receive queue waits whose packets came there last.
 //!
-//! Packets that stages made have no receive queue that could be held: while [`OWN_PACKETS_MAX`] of their flow wait in a class, more of
+//! Packets that stages made have no receive queue that could be held: while 128 of their flow wait in a class, more of
 //! them are dropped there as `class-full`.
 //!
 //! A queue whose port is gone is closed: it keeps no packets, has room for all, and drops those that come as `port-gone`, so that it holds

@@ -8,7 +8,7 @@
 //! A receive queue's packets come out at one place or at several, and the places are not known before the packets are here. So a queue
 //! waits for the places that its last poll filled, or if it filled none, for the last that it fed ([`Gate`]).
 //!
-//! Owner: one worker. Limits: a gate that remembers more than [`PLACES_INLINE`] places, as of broadcasts, has memory of its own for them.
+//! Owner: one worker. Limits: a gate that remembers more than four places, as of broadcasts, has memory of its own for them.
 
 use smallvec::{SmallVec, smallvec};
 

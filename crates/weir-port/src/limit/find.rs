@@ -10,6 +10,7 @@ use super::behind::{self, Behind};
 use super::htb::{self, ClassTraffic, QueueTraffic, RootKind};
 use super::memory::{Arrivals, LimitCounts, Memory};
 use super::record::{ClassRecord, LimitStage, Record};
+use super::steering::ChangedSteering;
 use super::{NetnsInterface, arrivals, clsact, note, order};
 use crate::error::{Doing, PortError, Result};
 use crate::link::Link;
@@ -334,20 +335,9 @@ impl LimitInPlace {
     }
 }
 
-/// Receive packet steering at the other end of a pair, where a limit has switched it on.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ChangedSteering {
-    /// The mask of each receive queue before.
-    pub before: Vec<String>,
-    /// The mask of each receive queue now.
-    pub now: Vec<String>,
-    /// True if the masks are as a limit sets them, and so put back; masks that somebody has set since are not.
-    pub is_ours: bool,
-}
-
 /// The limits of the machine.
 #[derive(Debug, Default)]
-pub struct Limits {
+pub struct LimitsFound {
     /// Those that could be read.
     pub seen: Vec<LimitInPlace>,
     /// Why others could not be read, a sentence each.
@@ -359,8 +349,8 @@ pub struct Limits {
 ///
 /// # Errors
 /// If no namespace can be found.
-pub fn all() -> Result<Limits> {
-    let mut all = Limits::default();
+pub fn all() -> Result<LimitsFound> {
+    let mut all = LimitsFound::default();
     for (_, netns) in NetNs::all()? {
         // A namespace that cannot be entered or asked hides the others no more than one that is gone.
         let Ok(roots) = netns.run(htb::roots) else { continue };

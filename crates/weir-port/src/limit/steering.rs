@@ -63,6 +63,17 @@ pub struct ReceiveSteering {
     one: usize,
 }
 
+/// Receive packet steering at the other end of a pair, where a limit has switched it on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChangedSteering {
+    /// The mask of each receive queue before.
+    pub before: Vec<String>,
+    /// The mask of each receive queue now.
+    pub now: Vec<String>,
+    /// True if the masks are as a limit sets them, and so put back; masks that somebody has set since are not.
+    pub is_ours: bool,
+}
+
 impl ReceiveSteering {
     /// The steering of an interface of this thread's namespace.
     pub fn of(link: &Link) -> Result<ReceiveSteering> {

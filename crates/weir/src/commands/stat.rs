@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use weir_port::hold::left::{self, Left};
-use weir_port::limit::find::{LimitInPlace, Limits};
+use weir_port::limit::find::{LimitInPlace, LimitsFound};
 use weir_port::signals::{SIGINT, SIGTERM, Signals};
 use weir_run::books::Books;
 use weir_run::clock::now_ns;
@@ -108,10 +108,10 @@ struct Seen {
 fn read(arguments: &StatArguments) -> Result<Seen, Fault> {
     let limits = match arguments.wire.as_deref() {
         None => limits::read_all().map_err(Failure::from),
-        Some(name) if Control::path_of(name).exists() => Ok(Limits::default()),
-        Some(name) => names::limits_meant(name).map(|seen| Limits { seen, unread: Vec::new() }),
+        Some(name) if Control::path_of(name).exists() => Ok(LimitsFound::default()),
+        Some(name) => names::limits_meant(name).map(|seen| LimitsFound { seen, unread: Vec::new() }),
     };
-    let Limits { seen: limits, unread } = limits.map_err(Fault::Other)?;
+    let LimitsFound { seen: limits, unread } = limits.map_err(Fault::Other)?;
     let mut answers = Answers::default();
     match &arguments.wire {
         None => {

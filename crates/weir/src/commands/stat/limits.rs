@@ -10,9 +10,10 @@ use weir_core::drops::Count;
 use weir_core::limit::shared::{FREE_BASE, HtbClassKind, kind_of};
 use weir_core::rate::Rate;
 use weir_core::units::size_text;
-use weir_port::limit::find::{self, ChangedSteering, HeldBy, LimitInPlace, Limits};
+use weir_port::limit::find::{self, HeldBy, LimitInPlace, LimitsFound};
 use weir_port::limit::htb::QueueTraffic;
 use weir_port::limit::record::{ClassRecord, Direction, LimitStage, Record};
+use weir_port::limit::steering::ChangedSteering;
 use weir_port::senders::{self, Sender};
 use weir_run::books::Books;
 use weir_run::stats::PlaceStats;
@@ -24,16 +25,16 @@ const STAMPED_NS_MAX: u64 = 8_000_000_000;
 
 /// The limits of the machine; those that cannot be read are said.
 pub fn read() -> Result<Vec<LimitInPlace>, String> {
-    let Limits { seen, unread } = read_all()?;
+    let LimitsFound { seen, unread } = read_all()?;
     unread.iter().for_each(|why| output::say(format_args!("weir: {why}")));
     Ok(seen)
 }
 
 /// The limits of the machine, and why others cannot be read.
-pub fn read_all() -> Result<Limits, String> {
+pub fn read_all() -> Result<LimitsFound, String> {
     // Others may not ask what program a queue has.
     if !weir_port::sys::is_root() {
-        return Ok(Limits::default());
+        return Ok(LimitsFound::default());
     }
     let mut all = find::all().map_err(|error| error.to_string())?;
     all.seen.sort_by(|a, b| key(a).cmp(&key(b)));
