@@ -316,8 +316,8 @@ impl LimitInPlace {
         }
         if bypassed > 0 {
             faults.push(format!(
-                "limit {} at {place} was passed by {}, which AF_XDP or PACKET_QDISC_BYPASS sent past its queue: take \
-                 CAP_NET_RAW from whoever sends so",
+                "limit {} at {place} was passed by {}, which AF_XDP or PACKET_QDISC_BYPASS sent past its queue, or SO_PRIORITY to a leaf \
+                 of its own choice: take CAP_NET_RAW from whoever sends so",
                 record.name,
                 packets(bypassed)
             ));
