@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use weir_lab::bed::Namespace;
 use weir_lab::clock::wait_until;
 use weir_lab::iperf::{Flood, Load};
 use weir_lab::process::Process;
@@ -129,6 +130,18 @@ fn a_raise_past_one_processor_keeps_order() -> Result<()> {
     Ok(())
 }
 
+/// The packets that a device has dropped of those that it was to send.
+fn dropped_by(row: &Row, namespace: &Namespace, device: &str) -> Result<u64> {
+    row.losses()?.get(&format!("{} {device} tx", namespace.name())).copied().context("no drops of the device")
+}
+
+/// The packets that a new queue has dropped itself, as it had no leaf yet.
+fn refused_by(namespace: &Namespace, device: &str) -> Result<u64> {
+    let shown = namespace.tc(&format!("-s qdisc show dev {device} root"))?;
+    let (_, rest) = shown.split_once("(dropped ").context("no drops of the queue")?;
+    Ok(rest.split(',').next().unwrap_or_default().parse()?)
+}
+
 /// Setting a limit loses no more packets than any change of an interface's queue does, by one that takes its place and by one that comes before the
 /// new queue has a class; and it says how many.
 fn setting_costs_what_the_kernels_own_swap_costs() -> Result<()> {
@@ -138,15 +151,7 @@ fn setting_costs_what_the_kernels_own_swap_costs() -> Result<()> {
     let row = Row::new(Between::Bridge)?;
     let to = row.right_address(Between::Bridge);
     let load = Load::new(&row.left, &row.right, &to, 1, 6.0);
-    let dropped = || -> Result<u64> {
-        row.losses()?.get(&format!("{} veth0 tx", row.left.name())).copied().context("no drops of veth0")
-    };
-    // The packets that a new queue drops itself, as it has no leaf yet.
-    let refused = || -> Result<u64> {
-        let shown = row.left.tc("-s qdisc show dev veth0 root")?;
-        let (_, rest) = shown.split_once("(dropped ").context("no drops of the queue")?;
-        Ok(rest.split(',').next().unwrap_or_default().parse()?)
-    };
+    let dropped = || dropped_by(&row, &row.left, "veth0");
     let flood = Flood::start(&load)?;
     let (mut by_weir, mut by_kernel, mut said) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..TURNS {
@@ -156,7 +161,7 @@ fn setting_costs_what_the_kernels_own_swap_costs() -> Result<()> {
         row.left.tc("qdisc del dev veth0 root")?;
         let before = dropped()?;
         row.weir("limit wa --rate 20gbit")?.success()?;
-        by_weir.push(dropped()? - before + refused()?);
+        by_weir.push(dropped()? - before + refused_by(&row.left, "veth0")?);
         let limits = row.limits("wa")?;
         let drops = &limits.first().context("no limit")?["dropped"];
         said.push(drops["swap"].as_u64().context("no count")?);
@@ -182,20 +187,13 @@ fn setting_the_way_back_says_all_that_it_costs() -> Result<()> {
     let row = Row::new(Between::Bridge)?;
     let to = row.right_address(Between::Bridge);
     let load = Load::new(&row.left, &row.right, &to, 1, 4.0);
-    let dropped = || -> Result<u64> {
-        row.losses()?.get(&format!("{} wb tx", row.middle.name())).copied().context("no drops of wb")
-    };
-    let refused = || -> Result<u64> {
-        let shown = row.middle.tc("-s qdisc show dev wb root")?;
-        let (_, rest) = shown.split_once("(dropped ").context("no drops of the queue")?;
-        Ok(rest.split(',').next().unwrap_or_default().parse()?)
-    };
+    let dropped = || dropped_by(&row, &row.middle, "wb");
     let flood = Flood::start(&load)?;
     let (mut lost, mut said) = (Vec::new(), Vec::new());
     for _ in 0..TURNS {
         let before = dropped()?;
         row.weir("limit wb --rate-back 20gbit")?.success()?;
-        lost.push(dropped()? - before + refused()?);
+        lost.push(dropped()? - before + refused_by(&row.middle, "wb")?);
         let limits = row.limits("wb")?;
         said.push(limits.first().context("no limit")?["dropped"]["swap"].as_u64().context("no count")?);
         row.weir("limit wb --off --now")?.success()?;

@@ -44,6 +44,16 @@ fn worker_of(plan: &Plan, queues: usize, ports: std::ops::Range<usize>) -> Worke
         .unwrap()
 }
 
+/// A question for the router's address on port 1 of the bed, by which it learns the asker's, 10.0.1.9.
+fn question() -> Vec<u8> {
+    let mut bytes = packet(mac(1, 9), BROADCAST, [Ipv4Addr::LOCALHOST; 2], 0);
+    bytes[12..22].copy_from_slice(&[8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
+    bytes[22..28].copy_from_slice(&mac(1, 9));
+    bytes[28..32].copy_from_slice(&[10, 0, 1, 9]);
+    bytes[38..42].copy_from_slice(&[10, 0, 1, 1]);
+    bytes
+}
+
 /// Makes one pass; every place's books balance after it.
 fn pass(worker: &mut Worker<FramePort>, now_ns: u64) -> (usize, Option<u64>) {
     let pass = worker.pass(now_ns).unwrap();

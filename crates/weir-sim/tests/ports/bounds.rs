@@ -21,16 +21,6 @@ fn flood(worker: &mut Worker<FramePort>, port: usize, packet: &[u8], time_ns: u6
     most
 }
 
-/// A question for the router's address on port 1.
-fn question() -> Vec<u8> {
-    let mut bytes = packet(mac(1, 9), BROADCAST, [Ipv4Addr::LOCALHOST; 2], 0);
-    bytes[12..22].copy_from_slice(&[8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
-    bytes[22..28].copy_from_slice(&mac(1, 9));
-    bytes[28..32].copy_from_slice(&[10, 0, 1, 9]);
-    bytes[38..42].copy_from_slice(&[10, 0, 1, 1]);
-    bytes
-}
-
 #[test]
 fn answers_of_a_router_to_a_flood_of_questions_are_bounded() {
     let mut plan = bed();

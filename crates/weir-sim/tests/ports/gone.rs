@@ -155,18 +155,7 @@ fn a_router_asks_anew_for_who_is_behind_a_port_that_came_back() {
     plan.links.truncate(2);
     plan.links.push([Attachment::Stage(1, 1), Attachment::Port(1)]);
     let mut worker = worker(&plan, 4);
-    let mut said =
-        packet(mac(1, 9), BROADCAST, ["10.0.1.9".parse().unwrap(), "10.0.1.1".parse().unwrap()], 0);
-    // A question for the router's address, by which it learns the asker's.
-    said[12..42].copy_from_slice(&{
-        let mut arp = [0; 30];
-        arp[..10].copy_from_slice(&[8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
-        arp[10..16].copy_from_slice(&mac(1, 9));
-        arp[16..20].copy_from_slice(&[10, 0, 1, 9]);
-        arp[26..30].copy_from_slice(&[10, 0, 1, 1]);
-        arp
-    });
-    worker.end_mut(1).0.port.send(0, said);
+    worker.end_mut(1).0.port.send(0, question());
     settle(&mut worker, 0);
     let known = |worker: &Worker<FramePort>| {
         let address = "10.0.1.9".parse().unwrap();
