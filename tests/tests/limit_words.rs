@@ -223,7 +223,7 @@ fn a_queue_of_another_tool_is_left_alone() -> Result<()> {
     Ok(())
 }
 
-/// What it is, and what changes it.
+/// The sentence says that the name is of a wire, and which command changes that.
 fn a_wire_is_no_limit_in_place() -> Result<()> {
     let row = Row::new(Between::Routes)?;
     let name = format!("{}-no", row.middle.name());

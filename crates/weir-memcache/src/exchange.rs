@@ -66,7 +66,7 @@ pub enum Ask {
 pub enum Answer {
     /// The text that a client reads.
     Text(Reply),
-    /// What it found.
+    /// The items that it found.
     Get(FoundItems),
     /// Its counters.
     Stats(Box<Stats>),

@@ -326,7 +326,7 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
     }
 
     /// Returns whether all packets that came in have left; to be asked when none is taken in any more. The packets that a router keeps for
-    /// a neighbour that does not answer are not waited for.
+    /// a neighbour that does not answer are not waited for; those that wait in an ESP for a number are.
     pub fn is_drained(&self) -> bool {
         self.between.egress.held().packets == 0
             && !self.between.is_waiting()

@@ -44,7 +44,16 @@ fn worker_of(plan: &Plan, queues: usize, ports: std::ops::Range<usize>) -> Worke
         .unwrap()
 }
 
-/// A question for the router's address on port 1 of the bed, by which it learns the asker's, 10.0.1.9.
+/// The bed without the bridge behind its router, which is attached to port 1.
+fn routed_at_port_1() -> Plan {
+    let mut plan = bed();
+    plan.stages.pop();
+    plan.links.truncate(2);
+    plan.links.push([Attachment::Stage(1, 1), Attachment::Port(1)]);
+    plan
+}
+
+/// A question for the router's address on port 1, by which it learns the asker's, 10.0.1.9.
 fn question() -> Vec<u8> {
     let mut bytes = packet(mac(1, 9), BROADCAST, [Ipv4Addr::LOCALHOST; 2], 0);
     bytes[12..22].copy_from_slice(&[8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);

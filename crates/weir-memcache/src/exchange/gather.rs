@@ -9,7 +9,7 @@ use crate::execute::{END, OK};
 use crate::reply::{REPLY_BYTES_MAX, Reply};
 use crate::stats::{Server, Stats};
 
-/// What one worker found for its keys of a `get`.
+/// The items that one worker found for its keys of a `get`.
 #[derive(Debug, Default)]
 pub struct FoundItems {
     /// The items, without an end.
@@ -18,7 +18,7 @@ pub struct FoundItems {
     pub ends: Vec<u32>,
 }
 
-/// What a request gathers.
+/// The answers that a request gathers.
 pub(super) enum Gathers {
     /// The answer of the one worker that was asked.
     One(Reply),

@@ -1,4 +1,5 @@
-//! The end of packets whose port is gone: they are dropped, whatever the classes say, and are booked.
+//! The end of packets that no class takes, or keeps: their port is gone, or a stage made them and too many of those wait. They are dropped,
+//! whatever the classes say, and are booked.
 
 use weir_core::drops::DropReason;
 use weir_core::shaper::Shaper;

@@ -23,11 +23,7 @@ fn flood(worker: &mut Worker<FramePort>, port: usize, packet: &[u8], time_ns: u6
 
 #[test]
 fn answers_of_a_router_to_a_flood_of_questions_are_bounded() {
-    let mut plan = bed();
-    // The router is attached to port 1.
-    plan.stages.pop();
-    plan.links.truncate(2);
-    plan.links.push([Attachment::Stage(1, 1), Attachment::Port(1)]);
+    let mut plan = routed_at_port_1();
     plan.ports[1].limits = Some(mbit(1));
     let mut worker = worker(&plan, 4);
     let most = flood(&mut worker, 1, &question(), 500 * MS);

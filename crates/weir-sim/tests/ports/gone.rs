@@ -149,12 +149,7 @@ fn a_port_that_was_never_there_is_taken_when_it_comes() {
 
 #[test]
 fn a_router_asks_anew_for_who_is_behind_a_port_that_came_back() {
-    let mut plan = bed();
-    // The router is attached to port 1.
-    plan.stages.pop();
-    plan.links.truncate(2);
-    plan.links.push([Attachment::Stage(1, 1), Attachment::Port(1)]);
-    let mut worker = worker(&plan, 4);
+    let mut worker = worker(&routed_at_port_1(), 4);
     worker.end_mut(1).0.port.send(0, question());
     settle(&mut worker, 0);
     let known = |worker: &Worker<FramePort>| {

@@ -29,7 +29,7 @@ use smoltcp::wire::{IpProtocol, IpRepr, TcpControl, TcpPacket, TcpRepr, TcpSeqNu
 use crate::tcp::connection::{Connection, Flow};
 use crate::tcp::segment::{ACK, Head, RST, SYN};
 
-/// What is done with a segment.
+/// The decision on a segment.
 enum Verdict {
     Pass,
     Challenge,

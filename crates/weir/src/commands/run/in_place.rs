@@ -111,7 +111,7 @@ impl InPlace {
         Ok((gate, memory, dropped_by_devices(ends)))
     }
 
-    /// What is known of the packets that passed without the limit, if somebody took it away: `there` is what is left of it.
+    /// Says how many packets passed without the limit, as far as is known, if somebody took it away: `there` is the rest of it.
     fn taken_away(&self, there: Option<&LimitInPlace>) -> Option<String> {
         let stage = there.map(|seen| seen.record.as_ref().map(|record| record.stage));
         match stage {
