@@ -41,7 +41,7 @@ fn main() -> ExitCode {
         plain!(a_name_leads_nowhere).together(),
         plain!(a_link_in_the_place_of_a_report_is_not_followed).together(),
         privileged!(a_far_end_may_be_called_anything).together(),
-        privileged!(a_name_that_is_no_text_hides_no_limit).together(),
+        privileged!(a_name_that_is_no_text_hides_no_limit),
         privileged!(an_end_whose_name_is_no_text_is_put_back).together(),
         privileged!(programs_of_the_working_directory_are_not_run).together(),
         privileged!(malformed_frames_harm_nobody).flooding(),
