@@ -238,19 +238,19 @@ fn another_file_under_load_loses_nothing() -> Result<()> {
     let bulk = OFFICE.replace("\"a\"", "\"bulk\"");
     let files = [File::new(OFFICE)?, File::new(&other)?, File::new(&bulk)?];
     for _ in 0..rounds().unwrap_or(1) {
-        row.weir("limit wa --rate 200mbit")?.success()?;
+        row.weir("limit wa --rate 200mbit --name files")?.success()?;
         let load = Load::new(&row.left, &row.right, &to, 6, seconds);
         let flood = Flood::start(&load)?;
         for file in files.iter().cycle().take(times) {
             row.weir(&format!("limit wa --rate 200mbit --classes {}", file.path()))?.success()?;
-            let limit = row.lossless_limit("wa")?;
+            let limit = row.lossless_limit("files")?;
             ensure!(limit["stage"] == "limiting", "{limit}");
         }
         let flows = flood.finish(PATIENCE * 2)?;
-        row.lossless_limit("wa")?;
-        row.weir("stat wa --check")?.success()?;
+        row.lossless_limit("files")?;
+        row.weir("stat files --check")?.success()?;
         require_lossless(&flows, &load)?;
-        row.weir("limit wa --off")?.success()?;
+        row.weir("limit files --off")?.success()?;
     }
     Ok(())
 }

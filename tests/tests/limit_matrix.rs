@@ -346,7 +346,7 @@ fn more_flows_than_leaves_lose_nothing() -> Result<()> {
 fn senders_that_never_block(senders: usize, rate: &str) -> Result<(u64, u64)> {
     const PORT: u16 = 7002;
     let row = Row::new(Between::Bridge)?;
-    row.weir(&format!("limit wa --rate {rate}"))?.success()?;
+    row.weir(&format!("limit wa --rate {rate} --name leaves"))?.success()?;
     let to = row.right_address(Between::Bridge);
     let receiver = row.right.enter(|| UdpSocket::bind(("0.0.0.0", PORT)))??;
     widen(&receiver)?;
@@ -359,7 +359,7 @@ fn senders_that_never_block(senders: usize, rate: &str) -> Result<(u64, u64)> {
     let (sent, (arrived, reordered)) = (sent?, received??);
     let overflowed = overflowed_datagrams(&row.right)?;
     println!("    {} datagrams, {} wakes, {} in vain", sent.total(), sent.wakes, sent.in_vain);
-    row.lossless_limit("wa")?;
+    row.lossless_limit("leaves")?;
     ensure!(
         arrived == sent.counts && reordered == 0,
         "{} sent, {} arrived, {reordered} out of order; {overflowed} overflowed the receiver's socket",
