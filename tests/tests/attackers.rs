@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -42,6 +42,7 @@ fn main() -> ExitCode {
         plain!(a_link_in_the_place_of_a_report_is_not_followed).together(),
         privileged!(a_far_end_may_be_called_anything).together(),
         privileged!(a_name_that_is_no_text_hides_no_limit),
+        privileged!(a_queue_that_any_user_can_make_is_no_limit),
         privileged!(an_end_whose_name_is_no_text_is_put_back).together(),
         privileged!(programs_of_the_working_directory_are_not_run).together(),
         privileged!(malformed_frames_harm_nobody).flooding(),
@@ -325,6 +326,27 @@ fn a_name_that_is_no_text_hides_no_limit() -> Result<()> {
     let left = row.left.tc("qdisc show")?;
     ensure!(!left.contains("htb"), "{left}");
     Ok(())
+}
+
+/// Any user is root of the namespaces in a user namespace of their own, and the handle of limits is no secret.
+fn a_queue_that_any_user_can_make_is_no_limit() -> Result<()> {
+    const SCRIPT: &str = "ip link add veth0 type veth peer name veth1 && \
+         tc qdisc add dev veth0 root handle 7769: htb default 2 direct_qlen 0 && echo made && exec cat";
+    let row = Row::new(Between::Bridge)?;
+    row.weir("limit wa --rate 10mbit")?.success()?;
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"]);
+    command.args(["unshare", "--user", "--map-root-user", "--net", "sh", "-c", SCRIPT]);
+    let mut nobodys = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+    let mut said = [0; 5];
+    nobodys.stdout.take().context("no output")?.read_exact(&mut said).context("no queue was made")?;
+    let checked = row.weir("stat --check");
+    // `cat` ends with its input.
+    drop(nobodys.stdin.take());
+    nobodys.wait()?;
+    let checked = checked?.success()?;
+    ensure!(checked.stdout.contains("1 limit whole"), "{}", checked.stdout);
+    row.weir("limit wa --off")?.success().map(drop)
 }
 
 fn an_end_whose_name_is_no_text_is_put_back() -> Result<()> {

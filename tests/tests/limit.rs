@@ -3,9 +3,11 @@
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
 use std::process::ExitCode;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use weir_lab::bed::Namespace;
 use weir_lab::clock::wait_until;
 use weir_lab::iperf::{Flood, Load};
@@ -30,6 +32,7 @@ fn main() -> ExitCode {
         privileged!(forwarded_fragments_stay_in_order),
         privileged!(everything_comes_back),
         privileged!(what_is_taken_away_is_said_and_set_again),
+        privileged!(what_a_command_changes_is_no_fault),
         privileged!(a_priority_passes_nothing_by),
         privileged!(what_cannot_be_limited_is_said),
         privileged!(a_burst_that_the_timer_outlasts_is_said),
@@ -345,6 +348,30 @@ fn what_is_taken_away_is_said_and_set_again() -> Result<()> {
     row.weir("limit wa --rate 20mbit")?.success()?;
     row.weir("stat wa --check")?.success()?;
     row.weir("limit wa --off")?.success().map(drop)
+}
+
+/// Looks at a limit while commands make, change and remove it.
+fn what_a_command_changes_is_no_fault() -> Result<()> {
+    const LOOKS: usize = 100;
+    let row = Row::new(Between::Bridge)?;
+    let is_done = AtomicBool::new(false);
+    let change = || -> Result<()> {
+        while !is_done.load(Relaxed) {
+            row.weir("limit wa --rate 10mbit")?.success()?;
+            row.weir("limit wa --rate 20mbit --burst 64kb")?.success()?;
+            row.weir("limit wa --off")?.success()?;
+        }
+        Ok(())
+    };
+    let look =
+        || -> Result<()> { (0..LOOKS).try_for_each(|_| row.weir("stat --check")?.success().map(drop)) };
+    std::thread::scope(|scope| {
+        let changing = scope.spawn(change);
+        let looked = look();
+        is_done.store(true, Relaxed);
+        let changed = changing.join().map_err(|_| anyhow!("the commands panicked"))?;
+        looked.and(changed)
+    })
 }
 
 /// `7769:0` means "directly" to HTB, and a program that may set a priority may set that.

@@ -22,8 +22,9 @@
 //! killed together with its guardian; the old state is still in it, and the next holder goes on from there. A hold that is dropped before
 //! it was handed on ([`Hold::hand_on`]), as when the next thing cannot be had, leaves no file unless there was one.
 //!
-//! What is left behind is found by [`left`]. Limits: process numbers are those of one PID namespace, files those of one `/run`.
+//! What is left behind is found by [`left`]; a command holds whole ends by [`ends`]. Limits: process numbers are those of one PID namespace, files those of one `/run`.
 
+pub mod ends;
 mod identity;
 pub mod left;
 
@@ -392,35 +393,6 @@ impl Drop for Hold {
             self.remove();
         }
     }
-}
-
-/// Holds whole ends for the length of a command that changes them: nobody else starts on them meanwhile.
-///
-/// # Errors
-/// If a wire, a generator or a sink has one of them, a sentence that names it.
-pub fn ends(ends: &[(&NetNs, &Link)], say: &mut dyn FnMut(&str)) -> Result<Ends> {
-    let owner = Owner::this(None);
-    let mut things: Vec<Thing> = Vec::new();
-    for (netns, link) in ends {
-        things.extend([Thing::receive(netns, link), Thing::queue(netns, link), Thing::checksum(netns, link)]);
-    }
-    Ok(Ends { _holds: all_alone(things, &owner, say)? })
-}
-
-/// Takes things for `owner` alone, in one order for all processes, so that two that want the same things do not each get half of them.
-pub(crate) fn all_alone(
-    mut things: Vec<Thing>,
-    owner: &Owner,
-    say: &mut dyn FnMut(&str),
-) -> Result<Vec<Hold>> {
-    things.sort_unstable_by(|one, other| one.file.cmp(&other.file));
-    things.dedup_by(|one, other| one.file == other.file);
-    things.iter().map(|thing| Hold::alone(thing, owner, say)).collect()
-}
-
-/// Ends that are held by this process alone, until dropped.
-pub struct Ends {
-    _holds: Vec<Hold>,
 }
 
 fn folder() -> PathBuf {

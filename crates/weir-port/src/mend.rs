@@ -31,7 +31,7 @@ pub fn pair(name: &str, say: &mut dyn FnMut(&str)) -> Result<Vec<String>> {
         [Thing::receive, Thing::queue, Thing::checksum, Thing::tags].map(|thing| thing(netns, link))
     });
     // Both ends are taken before anything is done to one of them, in the order in which the other end's mending takes them.
-    let mut holds = hold::all_alone(things.concat(), &Owner::this(None), say)?;
+    let mut holds = hold::ends::all_alone(things.concat(), &Owner::this(None), say)?;
     let mut done = Vec::new();
     let mut means = Means::new();
     let mut queues = Vec::new();

@@ -10,7 +10,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::iter;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -20,6 +20,8 @@ use crate::sys;
 
 /// Of `include/uapi/asm-generic/socket.h`.
 const SO_NETNS_COOKIE: libc::c_int = 71;
+/// Of `include/uapi/linux/nsfs.h`, ioctl_ns(2).
+const NS_GET_USERNS: libc::Ioctl = 0xb701;
 
 /// A network namespace, kept alive by this descriptor.
 #[derive(Debug)]
@@ -84,6 +86,17 @@ impl NetNs {
             sys::getsockopt::<u64>(socket.as_fd(), libc::SOL_SOCKET, SO_NETNS_COOKIE)
         };
         self.run(|| ask().doing(|| "asking for a namespace's cookie".into())).ok().map(|(cookie, _)| cookie)
+    }
+
+    /// Returns whether it was made in another user namespace than this process's, where any user may be root. One that cannot be told is not.
+    pub fn is_of_another_user_namespace(&self) -> bool {
+        // SAFETY: the request takes no argument, and its result is a new descriptor or an error.
+        let owner = sys::check(unsafe { libc::ioctl(self.file.as_raw_fd(), NS_GET_USERNS) });
+        // SAFETY: the kernel has just made this descriptor for us.
+        let owner = owner.map(|fd| File::from(unsafe { OwnedFd::from_raw_fd(fd) }));
+        let owner = owner.and_then(|owner| owner.metadata());
+        let own = std::fs::metadata("/proc/thread-self/ns/user");
+        matches!((owner, own), (Ok(owner), Ok(own)) if owner.ino() != own.ino())
     }
 
     /// Another descriptor of the same namespace.

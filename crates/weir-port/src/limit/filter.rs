@@ -18,7 +18,7 @@ const ETH_P_ALL: u32 = 0x0003;
 const FILTER: u32 = 1;
 
 /// The place where programs are attached, and the key of ours there.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spot {
     /// The qdisc, or the direction of an interface.
     pub parent: u32,

@@ -7,12 +7,15 @@ use weir_core::limit::gate::{self, Node, Tokens};
 use weir_core::limit::shared::{FREE_BASE, HtbClassKind, kind_of};
 
 use super::behind::{self, Behind};
+use super::filter::Spot;
 use super::htb::{self, ClassTraffic, QueueTraffic, RootKind};
 use super::memory::{Arrivals, LimitCounts, Memory};
 use super::record::{ClassRecord, LimitStage, Record};
 use super::steering::ChangedSteering;
-use super::{NetnsInterface, arrivals, clsact, note, order};
+use super::{NetnsInterface, arrivals, clsact, note};
 use crate::error::{Doing, PortError, Result};
+use crate::hold::Owner;
+use crate::hold::ends::command_at;
 use crate::link::Link;
 use crate::netns::NetNs;
 use crate::view::is_gone;
@@ -94,6 +97,8 @@ pub struct LimitInPlace {
     pub seen_from: Option<String>,
     /// True if its program is not one that this version knows.
     pub is_strange: bool,
+    /// The command that changes it at this moment, if one does.
+    pub command: Option<Owner>,
 }
 
 impl LimitInPlace {
@@ -217,6 +222,13 @@ impl LimitInPlace {
         now().ok().flatten().filter(|changed| changed.now != changed.before)
     }
 
+    /// Returns whether this is only a queue of the same handle, which any user can make in a namespace of their own: our programs cannot be
+    /// put there but by root.
+    fn is_no_limit(&self) -> bool {
+        let has_program = self.record.is_some() || self.is_strange;
+        !has_program && self.command.is_none() && self.place.netns.is_of_another_user_namespace()
+    }
+
     /// The pairs behind a device that is no pair itself, as far as they can be found.
     pub fn behind(&self) -> Behind {
         behind::find(&self.place).unwrap_or_default()
@@ -226,112 +238,6 @@ impl LimitInPlace {
     pub fn steered_behind(&self) -> Vec<String> {
         let steered = self.record.as_ref().map_or(&[][..], |record| &record.steered_behind);
         if steered.is_empty() { Vec::new() } else { self.behind().names(steered) }
-    }
-
-    /// The faults of the limit, a sentence each.
-    pub fn faults(&self) -> Vec<String> {
-        let place = self.place.describe();
-        let bypassed = self.arrivals.map_or(0, |arrivals| arrivals.bypassed);
-        if let (true, Some(record)) = (self.is_gone, &self.record) {
-            if record.stage == LimitStage::Making {
-                return vec![format!(
-                    "limit {} at {place} was left half made, without a queue: the same command again makes it, `--off` forgets it",
-                    record.name
-                )];
-            }
-            let how = match &self.seen_from {
-                Some(end) => {
-                    format!("there, or the interface moved, and {} passed {end} since", packets(bypassed))
-                }
-                None => "by hand".into(),
-            };
-            return vec![format!(
-                "limit {} is gone from {place}: its queue was removed {how}: `weir limit` sets it again, `--off` forgets it and puts back \
-                 what it changed",
-                record.name
-            )];
-        }
-        if self.is_strange {
-            return vec![format!("{place} {STRANGE}")];
-        }
-        let Some(record) = &self.record else {
-            return vec![format!(
-                "the limit at {place} was never finished, or its filter was removed: `weir limit` sets it again, `--off` removes it"
-            )];
-        };
-        let mut faults = Vec::new();
-        if record.stage == LimitStage::Making {
-            faults.push(format!(
-                "limit {} at {place} was left half made: the same command again finishes it",
-                record.name
-            ));
-        }
-        if record.stage == LimitStage::Opening {
-            faults.push(format!(
-                "limit {} at {place} is open, to be removed, and nothing is limited: `--off` again removes the queue",
-                record.name
-            ));
-        }
-        if let unlike @ 1.. = self.classes_unlike() {
-            let count = record.plan().map_or(0, |plan| plan.classes().count());
-            if self.classes.len() < count {
-                faults.push(format!(
-                    "limit {} at {place} has {} of its {count} classes: the same command again makes the others",
-                    record.name,
-                    self.classes.len()
-                ));
-            } else {
-                faults.push(format!(
-                    "limit {} at {place} does not limit to its rate: somebody changed {unlike} of its {count} classes, as `tc class change` \
-                     does: the same command again sets them",
-                    record.name
-                ));
-            }
-        }
-        // A half-made limit is steered when it is finished.
-        let is_made = record.stage != LimitStage::Making;
-        if let Some(far_end) = order::unsteered(&self.place).filter(|_| is_made) {
-            faults.push(format!(
-                "limit {} at {place} does not keep flows in order, as somebody switched rps_cpus off at its other end, {}: the same \
-                 command again sets it",
-                record.name,
-                far_end.describe()
-            ));
-        }
-        let unsteered = self.behind().unsteered();
-        if is_made && !unsteered.is_empty() {
-            faults.push(format!(
-                "limit {} at {place} does not keep flows in order behind {}, which joined since, or where somebody switched rps_cpus off: \
-                 the same command again does",
-                record.name,
-                unsteered.join(", ")
-            ));
-        }
-        if record.sees_arrivals && self.arrivals.is_none() && is_made {
-            faults.push(format!(
-                "nobody looks at the other end for what passes limit {} at {place}: the program there was removed, or the end moved; the \
-                 same command again puts it back",
-                record.name
-            ));
-        }
-        if bypassed > 0 {
-            faults.push(format!(
-                "limit {} at {place} was passed by {}, which AF_XDP or PACKET_QDISC_BYPASS sent past its queue, or SO_PRIORITY to a leaf \
-                 of its own choice: take CAP_NET_RAW from whoever sends so",
-                record.name,
-                packets(bypassed)
-            ));
-        }
-        let [held, _] = self.overflowed();
-        if held > 0 {
-            faults.push(format!(
-                "limit {} at {place} dropped {} with a socket: leaves were full. Where somebody made these shorter the \
-                 same command again sets them; the count stays until `--off`",
-                record.name,
-                packets(held)
-            ));
-        }
-        faults
     }
 }
 
@@ -357,6 +263,7 @@ pub fn all() -> Result<LimitsFound> {
         let limits = roots.iter().filter(|(_, root, _)| *root == RootKind::Limit);
         for (ifindex, _, traffic) in limits {
             match look(netns.try_clone()?, *ifindex, *traffic, LOOKS) {
+                Ok(limit) if limit.is_no_limit() => {}
                 Ok(limit) => all.seen.push(limit),
                 Err(error) if is_gone(&error) || has_gone(&netns, *ifindex) => {}
                 Err(error) => all.unread.push(format!(
@@ -409,32 +316,45 @@ fn gone(netns: &NetNs, roots: &[(u32, RootKind, QueueTraffic)]) -> Vec<LimitInPl
         let look = || -> Result<Option<LimitInPlace>> {
             let end = at_number(netns, ifindex)?;
             let Some(place) = end.far_end()? else { return Ok(None) };
-            let is_there = super::traffic(&place)?.is_some();
-            Ok((!is_there).then(|| left(place, &memory, Some(end.describe()))))
+            left(place, arrivals::SPOT, end, &memory)
         };
         seen.extend(look().ok().flatten());
     }
     let notes = clsact::memories(note::SPOT, netns).unwrap_or_default();
     for (ifindex, memory) in notes.into_iter().filter(|(ifindex, _)| !is_limited(*ifindex)) {
-        seen.extend(at_number(netns, ifindex).ok().map(|place| left(place, &memory, None)));
+        let look = || left(at_number(netns, ifindex)?, note::SPOT, at_number(netns, ifindex)?, &memory);
+        seen.extend(look().ok().flatten());
     }
     seen
 }
 
-/// The limit, of the packets that an interface sent, that left this memory; `seen_from` is where packets are seen.
-fn left(place: NetnsInterface, memory: &Memory, seen_from: Option<String>) -> LimitInPlace {
-    LimitInPlace {
+/// The limit, of the packets that an interface sent, that left its memory at this spot of an end; `None` if it is there, or its memory gone
+/// by now: a command has come to its end since the memory was found.
+fn left(
+    place: NetnsInterface,
+    spot: Spot,
+    end: NetnsInterface,
+    memory: &Memory,
+) -> Result<Option<LimitInPlace>> {
+    let command = command_at(&place.netns, &place.link);
+    if super::traffic(&place)?.is_some() || clsact::memory_at(spot, &end)?.is_none() {
+        return Ok(None);
+    }
+    let command = command.or_else(|| command_at(&place.netns, &place.link));
+    let is_seen = spot == arrivals::SPOT;
+    Ok(Some(LimitInPlace {
         record: memory.record(),
         traffic: QueueTraffic::default(),
         classes: Vec::new(),
         counts: memory.counts(),
         counts_of_classes: Vec::new(),
-        arrivals: seen_from.as_ref().map(|_| memory.arrivals()),
+        arrivals: is_seen.then(|| memory.arrivals()),
         is_gone: true,
-        seen_from,
+        seen_from: is_seen.then(|| end.describe()),
         is_strange: false,
+        command,
         place,
-    }
+    }))
 }
 
 /// The limit of the packets that one interface sends, with its counters.
@@ -453,6 +373,7 @@ pub fn is_watched(place: &NetnsInterface) -> Option<bool> {
 fn look(netns: NetNs, ifindex: u32, traffic: QueueTraffic, looks: u32) -> Result<LimitInPlace> {
     let link = netns.run(|| Link::by_index(ifindex))?;
     let place = NetnsInterface { netns, link };
+    let command = command_at(&place.netns, &place.link);
     let found = match below_root(&place)? {
         // The limit is half made, or gone since its root was listed.
         found if found.memories.is_empty() => {
@@ -466,6 +387,7 @@ fn look(netns: NetNs, ifindex: u32, traffic: QueueTraffic, looks: u32) -> Result
     if record_now != found.record && looks > 1 {
         return look(place.netns, ifindex, traffic, looks - 1);
     }
+    let command = command.or_else(|| command_at(&place.netns, &place.link));
     let counts_of_classes: Vec<_> =
         found.memories.iter().skip(1).map(|memory| (memory.base(), memory.counts())).collect();
     let counts = found.memories.iter().map(Memory::counts).fold(LimitCounts::default(), LimitCounts::and);
@@ -484,20 +406,6 @@ fn look(netns: NetNs, ifindex: u32, traffic: QueueTraffic, looks: u32) -> Result
         is_gone: false,
         seen_from: None,
         is_strange,
+        command,
     })
-}
-
-/// A number of packets, in words.
-fn packets(number: u64) -> String {
-    if number == 1 { "1 packet".into() } else { format!("{number} packets") }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_packet_is_not_several() {
-        assert_eq!([0, 1, 2].map(packets), ["0 packets", "1 packet", "2 packets"]);
-    }
 }

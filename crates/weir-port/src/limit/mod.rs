@@ -20,6 +20,7 @@ pub mod arrivals;
 pub mod behind;
 pub mod classify;
 mod clsact;
+mod faults;
 pub mod filter;
 pub mod find;
 pub mod htb;

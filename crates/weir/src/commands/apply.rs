@@ -100,7 +100,7 @@ fn bring_about(
     let held: Vec<_> = held.iter().map(|place| (&place.netns, &place.link)).collect();
     let _ends = match dry_run {
         true => None,
-        false => Some(hold::ends(&held, &mut |text| output::say(format_args!("weir: {text}")))?),
+        false => Some(hold::ends::hold(&held, &mut |text| output::say(format_args!("weir: {text}")))?),
     };
     let tasks = tasks(topology, &found)?;
     if is_shown {

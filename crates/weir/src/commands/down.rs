@@ -167,7 +167,7 @@ fn remove(wanted: &LimitWanted, lines: &mut Lines) -> Result<bool, Failure> {
     }
     let ways = target.ways(wanted.rate_back.is_some())?;
     let held: Vec<_> = ways.ends().map(|place| (&place.netns, &place.link)).collect();
-    let _ends = hold::ends(&held, &mut |text| output::say(format_args!("weir: {text}")))?;
+    let _ends = hold::ends::hold(&held, &mut |text| output::say(format_args!("weir: {text}")))?;
     let there = wanted.rate.map(|_| Ok(&ways.there));
     let back = wanted.rate_back.map(|_| ways.back(target, "rate_back"));
     let mut is_done = true;

@@ -131,7 +131,7 @@ pub fn run(arguments: &LimitArguments) -> Outcome {
     let ways = meant.map_or_else(|| target.ways_of_limit(rate_back.is_some()), Ok)?;
     ways.say_doubt(target);
     let held: Vec<_> = ways.ends().map(|place| (&place.netns, &place.link)).collect();
-    let _ends = hold::ends(&held, &mut |text| output::say(format_args!("weir: {text}")))?;
+    let _ends = hold::ends::hold(&held, &mut |text| output::say(format_args!("weir: {text}")))?;
     if arguments.off {
         return remove(&ways, arguments.now);
     }
@@ -275,7 +275,7 @@ pub fn set_patiently(place: &NetnsInterface, asked: &Asked) -> weir_port::Result
 pub fn hold_and_change(tasks: &[(&LimitInPlace, Asked)]) -> Result<Vec<Record>, Failure> {
     let say = &mut |text: &str| output::say(format_args!("weir: {text}"));
     let held: Vec<_> = tasks.iter().map(|(seen, _)| (&seen.place.netns, &seen.place.link)).collect();
-    let _ends = hold::ends(&held, say)?;
+    let _ends = hold::ends::hold(&held, say)?;
     tasks.iter().try_for_each(|(seen, _)| check_still_there(seen))?;
     let tasks: Vec<_> = tasks.iter().map(|(seen, asked)| (&seen.place, asked.clone())).collect();
     let records: Vec<_> = set_all(&tasks)?.into_iter().map(|(_, record)| record).collect();

@@ -177,8 +177,12 @@ fn show(arguments: &StatArguments) -> Result<ExitCode, Fault> {
     if !arguments.check {
         return Ok(status);
     }
-    let (sound, unsound): (Vec<_>, Vec<_>) = limits.iter().partition(|seen| seen.faults().is_empty());
-    faults.extend(unsound.into_iter().flat_map(LimitInPlace::faults));
+    let (sound, unsound): (Vec<_>, Vec<_>) =
+        limits.iter().partition(|seen| seen.command.is_none() && seen.faults().is_empty());
+    faults.extend(unsound.iter().flat_map(|seen| seen.faults()));
+    for sentence in unsound.iter().filter_map(|seen| seen.what_changes_it()) {
+        output::say(format_args!("weir: {sentence}"));
+    }
     if arguments.wire.is_none() {
         faults.extend(left::all().iter().map(Left::sentence));
     }

@@ -1,0 +1,44 @@
+//! Whole ends of pairs, held for the length of a command that changes them, and the command that has one.
+//!
+//! Rule: a command has no guardian, so the file of its hold is there while it runs, and of use to nobody afterwards.
+
+use super::{Hold, Owner, Thing};
+use crate::error::Result;
+use crate::link::Link;
+use crate::netns::NetNs;
+
+/// Ends that are held by this process alone, until dropped.
+pub struct Ends {
+    _holds: Vec<Hold>,
+}
+
+/// Holds whole ends for the length of a command that changes them: nobody else starts on them meanwhile.
+///
+/// # Errors
+/// If a wire, a generator or a sink has one of them, a sentence that names it.
+pub fn hold(ends: &[(&NetNs, &Link)], say: &mut dyn FnMut(&str)) -> Result<Ends> {
+    let owner = Owner::this(None);
+    let mut things: Vec<Thing> = Vec::new();
+    for (netns, link) in ends {
+        things.extend([Thing::receive(netns, link), Thing::queue(netns, link), Thing::checksum(netns, link)]);
+    }
+    Ok(Ends { _holds: all_alone(things, &owner, say)? })
+}
+
+/// The other command that runs and changes this end; `None` if there is none, or its file cannot be read.
+pub fn command_at(netns: &NetNs, link: &Link) -> Option<Owner> {
+    let owner = Hold::owner_of(&Thing::queue(netns, link))?;
+    let is_other_command = owner.guardian.is_none() && owner.pid != std::process::id();
+    (is_other_command && owner.lives()).then_some(owner)
+}
+
+/// Takes things for `owner` alone, in one order for all processes, so that two that want the same things do not each get half of them.
+pub(crate) fn all_alone(
+    mut things: Vec<Thing>,
+    owner: &Owner,
+    say: &mut dyn FnMut(&str),
+) -> Result<Vec<Hold>> {
+    things.sort_unstable_by(|one, other| one.file.cmp(&other.file));
+    things.dedup_by(|one, other| one.file == other.file);
+    things.iter().map(|thing| Hold::alone(thing, owner, say)).collect()
+}
