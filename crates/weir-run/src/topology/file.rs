@@ -3,7 +3,7 @@
 //! Rule: one wrong table hides no other: each is read by itself, so that the faults of several are told at once. A key or table that is not
 //! known is refused with the one that is near; one that is a command's, with the command.
 //!
-//! Limits: of one table the first thing that is not of the right shape is told.
+//! Limits: of one table [`FAULTS_MAX`] things that are not of the right shape are told.
 
 use std::ops::Range;
 
@@ -39,6 +39,8 @@ const TABLES: [(&str, &str); 9] = [
 const NAME: &str = "name";
 /// Tables of a kind, but for limits in place; more could hardly be meant, and are not looked at.
 pub(super) const TABLES_MAX: usize = 4096;
+/// The faults of one table that are told.
+const FAULTS_MAX: usize = 16;
 /// Keys that belong into a table, and are easily written beside it.
 const PLACES: [(&[&str], &str); 9] = [
     (
@@ -153,16 +155,41 @@ impl Taker<'_> {
         read
     }
 
-    /// One value and its place; the fault is told if it has one.
-    fn table<T: DeserializeOwned>(&mut self, value: Spanned<DeValue<'_>>) -> Option<(Range<usize>, T)> {
+    /// One value and its place; its faults are told if it has any. A key that is missing beside others may be meant by one of them.
+    fn table<T: DeserializeOwned>(&mut self, mut value: Spanned<DeValue<'_>>) -> Option<(Range<usize>, T)> {
         let at = value.span();
-        match T::deserialize(ValueDeserializer::from(value)) {
-            Ok(table) => Some((at, table)),
-            Err(error) => {
-                self.told.push(explained(self.source, at, &error));
-                None
+        for told in 0..FAULTS_MAX {
+            let error = match T::deserialize(ValueDeserializer::from(value.clone())) {
+                Ok(table) => return (told == 0).then_some((at, table)),
+                Err(error) => error,
+            };
+            let is_missing = error.message().starts_with("missing field");
+            if told == 0 || !is_missing {
+                self.told.push(explained(self.source, at.clone(), &error));
+            }
+            if is_missing || !error.span().is_some_and(|span| remove(value.get_mut(), &span)) {
+                break;
             }
         }
+        None
+    }
+}
+
+/// Removes a key with its value where either is at this place of the file, or the value has it in it; the innermost. Returns whether there is
+/// one.
+fn remove(value: &mut DeValue<'_>, at: &Range<usize>) -> bool {
+    match value {
+        DeValue::Table(table) => {
+            if table.iter_mut().any(|(_, value)| remove(value.get_mut(), at)) {
+                return true;
+            }
+            let is_in = |span: Range<usize>| span.start <= at.start && at.end <= span.end;
+            let entry = table.iter().find(|(key, value)| is_in(key.span()) || is_in(value.span()));
+            let key = entry.map(|(key, _)| key.clone());
+            key.is_some_and(|key| table.remove(&key).is_some())
+        }
+        DeValue::Array(values) => values.iter_mut().any(|value| remove(value.get_mut(), at)),
+        _ => false,
     }
 }
 

@@ -130,6 +130,19 @@ fn everything_wrong_is_told_at_once_in_order() {
 }
 
 #[test]
+fn an_unknown_key_hides_nothing_else_of_its_table() {
+    let text = "[[limit]]\ndevice = \"a\"\nzone = 1\nrate = 5\narea = 2\n[[port]]\ninterface = \"b\"\n[[port.class]]\nplace = 3\n\
+                [[wire]]\nport = [\"b\", \"c\"]\n";
+    let faults = parse(text).unwrap_err();
+    let told =
+        [("3:1", "`zone`"), ("4:8", "integer"), ("5:1", "`area`"), ("9:1", "`place`"), ("11:1", "`port`")];
+    assert_eq!(faults.len(), told.len(), "{faults:?}");
+    for (fault, (place, what)) in faults.iter().zip(told) {
+        assert!(fault.starts_with(&format!("weir.toml:{place}: ")) && fault.contains(what), "{fault}");
+    }
+}
+
+#[test]
 fn what_is_as_it_should_be_does_not_change() {
     let topology = parse(OFFICE).unwrap();
     for direction in [Direction::There, Direction::Back] {
