@@ -22,6 +22,7 @@ fn main() -> ExitCode {
         privileged!(a_queue_that_its_container_removes_is_said),
         privileged!(a_queue_that_is_removed_by_hand_leaves_what_to_put_back),
         privileged!(steering_that_somebody_changes_is_said),
+        privileged!(queues_that_are_added_are_said_and_steered),
         privileged!(a_move_to_another_namespace_is_said),
         privileged!(it_stays_through_queues_down_and_up_and_a_new_name),
         privileged!(what_passes_the_queue_by_is_counted),
@@ -139,7 +140,7 @@ fn steering_that_somebody_changes_is_said() -> Result<()> {
     let ours = steering()?;
     steer(&row.middle, "wa", "0")?;
     let said = fault(&row, "wa")?;
-    ensure!(said.contains("switched rps_cpus off at its other end, wa"), "{said}");
+    ensure!(said.contains("rps_cpus is off at its other end, wa"), "{said}");
     row.weir("limit wa --rate 10mbit")?.success()?;
     ensure!(steering()? == ours, "{} and not {ours}", steering()?);
     row.weir("stat wa --check")?.success()?;
@@ -152,6 +153,37 @@ fn steering_that_somebody_changes_is_said() -> Result<()> {
     ensure!(row.limits("wa")?[0]["changed"].is_null(), "{:?}", row.limits("wa")?);
     row.weir("limit wa --off")?.success()?;
     ensure!(steering()? == other, "somebody's own steering went");
+    Ok(())
+}
+
+/// They are steered as the others by the same command, and all go back.
+fn queues_that_are_added_are_said_and_steered() -> Result<()> {
+    if std::thread::available_parallelism()?.get() == 1 {
+        return Ok(());
+    }
+    let row = Row::with_pair(Between::Bridge, "numrxqueues 2")?;
+    let steering = |queue: u32| -> Result<String> {
+        Ok(row.middle.sh(&format!("cat /sys/class/net/wa/queues/rx-{queue}/rps_cpus"))?.trim().into())
+    };
+    let before = steering(0)?;
+    for is_steered_again in [true, false] {
+        row.middle.sh("ethtool -L wa rx 1")?;
+        row.weir("limit wa --rate 10mbit")?.success()?;
+        let ours = steering(0)?;
+        row.middle.sh("ethtool -L wa rx 2")?;
+        let said = fault(&row, "wa")?;
+        ensure!(said.contains("or at queues that were added there"), "{said}");
+        if is_steered_again {
+            row.weir("limit wa --rate 10mbit")?.success()?;
+            ensure!(steering(1)? == ours, "{} and not {ours}", steering(1)?);
+            row.weir("stat wa --check")?.success()?;
+        }
+        row.weir("limit wa --off")?.success()?;
+        ensure!(
+            [steering(0)?, steering(1)?] == [before.clone(), before.clone()],
+            "the masks are not as before"
+        );
+    }
     Ok(())
 }
 

@@ -106,9 +106,15 @@ fn far_end(netns: &NetNs, ifindex: u32) -> Result<Option<NetnsInterface>> {
 }
 
 impl Behind {
-    /// The names of the pairs at whose other end nothing keeps the packets of a flow in order.
-    pub fn unsteered(&self) -> Vec<String> {
-        let is_off = |pair: &&PairBehind| matches!(pair.look(ReceiveSteering::is_off), Ok(Some(true)));
+    /// The names of the pairs at whose other end nothing keeps the packets of a flow in order, at queues that came since a limit steered the
+    /// others of `steered` too.
+    pub fn unsteered(&self, steered: &[u32]) -> Vec<String> {
+        let is_off = |pair: &&PairBehind| {
+            let is_off = |end: &ReceiveSteering| {
+                Ok(end.is_off()? || (steered.contains(&pair.ifindex) && end.is_in_part()?))
+            };
+            matches!(pair.look(is_off), Ok(Some(true)))
+        };
         self.pairs.iter().filter(is_off).map(|pair| pair.name.clone()).collect()
     }
 
@@ -151,10 +157,18 @@ impl Behind {
         Ok(ours)
     }
 
-    /// Steers the ends whose steering is off to all processors: behind a device there are many, each with a part of the rate.
-    pub(super) fn steer(&self) -> Result<()> {
-        let to_all = |end: &ReceiveSteering| end.steer(Processors::All);
-        self.pairs.iter().try_for_each(|pair| pair.look(to_all).map(drop))
+    /// Steers the ends whose steering is off to all processors: behind a device there are many, each with a part of the rate. Of those
+    /// `steered` before the queues that came since are steered as well.
+    pub(super) fn steer(&self, steered: &[u32]) -> Result<()> {
+        self.pairs.iter().try_for_each(|pair| {
+            let steer = |end: &ReceiveSteering| {
+                if steered.contains(&pair.ifindex) {
+                    end.steer_rest()?
+                }
+                end.steer(Processors::All)
+            };
+            pair.look(steer).map(drop)
+        })
     }
 }
 
@@ -182,7 +196,7 @@ pub(super) fn update(place: &NetnsInterface, memory: &Memory, before: &Record) -
         let record = Record { steered_behind, ..before.clone() };
         memory.write(&record).doing(|| "writing what is steered behind a limit into its memory".into())?;
     }
-    behind.steer()?;
+    behind.steer(&before.steered_behind)?;
     put_back(place, &left)?;
     Ok(steered)
 }

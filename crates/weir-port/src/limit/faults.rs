@@ -105,19 +105,19 @@ impl LimitInPlace {
     fn faults_at_the_other_ends(&self, record: &Record) -> Vec<String> {
         let place = self.place.describe();
         let mut faults = Vec::new();
-        if let Some(far_end) = order::unsteered(&self.place) {
+        if let Some(far_end) = order::unsteered(&self.place, Some(record)) {
             faults.push(format!(
-                "limit {} at {place} does not keep flows in order, as somebody switched rps_cpus off at its other end, {}: the same \
-                 command again sets it",
+                "limit {} at {place} does not keep flows in order, as rps_cpus is off at its other end, {}, or at queues that were \
+                 added there: the same command again sets it",
                 record.name,
                 far_end.describe()
             ));
         }
-        let unsteered = self.behind().unsteered();
+        let unsteered = self.behind().unsteered(&record.steered_behind);
         if !unsteered.is_empty() {
             faults.push(format!(
-                "limit {} at {place} does not keep flows in order behind {}, which joined since, or where somebody switched rps_cpus off: \
-                 the same command again does",
+                "limit {} at {place} does not keep flows in order behind {}, which joined since, or where rps_cpus is off at some or \
+                 all queues: the same command again does",
                 record.name,
                 unsteered.join(", ")
             ));

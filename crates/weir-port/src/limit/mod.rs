@@ -238,8 +238,10 @@ pub fn check(
     if record.is_none() {
         order::check(place, place.far_end()?.as_ref())?;
     }
-    let is_ordered = behind::find(place)?.unsteered().is_empty() && order::unsteered(place).is_none();
+    let behind = behind::find(place)?;
     Ok(record.map(|record| {
+        let is_ordered = behind.unsteered(&record.steered_behind).is_empty()
+            && order::unsteered(place, Some(&record)).is_none();
         let is_limiting = record.stage == LimitStage::Limiting;
         let is_seen = !record.sees_arrivals || find::is_watched(place) != Some(false);
         (record, is_whole && is_limiting && is_ordered && is_seen)
@@ -349,7 +351,7 @@ fn make(place: &NetnsInterface, plan: &HtbTree, mut record: Record) -> Result<Re
     record.lost_when_set = tx_dropped_of(place, far_end.as_ref()).saturating_sub(dropped_before);
     record.lost_when_set += record.refused_when_set;
     let made = made.and_then(|()| steering.as_ref().map_or(Ok(()), |steering| steering.steer(processors)));
-    let made = made.and_then(|()| behind.steer());
+    let made = made.and_then(|()| behind.steer(&[]));
     own.forget_bypassed();
     let made = made.and_then(|()| change(place, &memories, plan, record.clone(), true));
     if made.is_err() {

@@ -89,26 +89,32 @@ pub fn doubtful(place: &NetnsInterface, record: Option<&Record>) -> Result<Vec<S
     Ok(said)
 }
 
-/// The other end of a pair, if steering is off there: nobody has set it, or somebody has switched it off under the limit.
-pub(super) fn unsteered(place: &NetnsInterface) -> Option<NetnsInterface> {
+/// The other end of a pair, if steering is off there: nobody has set it, or somebody has switched it off under the limit of this record; or
+/// if it is off at queues that came since that limit.
+pub(super) fn unsteered(place: &NetnsInterface, record: Option<&Record>) -> Option<NetnsInterface> {
     // Where the other end cannot be seen, its steering is not known.
     let far_end = place.far_end().ok().flatten()?;
-    let is_off = far_end.steering().and_then(|steering| steering.is_off());
-    is_off.is_ok_and(|is_off| is_off).then_some(far_end)
+    let has_steered = record.is_some_and(Record::has_steered);
+    let steering = far_end.steering().ok()?;
+    let is_off = steering.is_off().ok()? || (has_steered && steering.is_in_part().ok()?);
+    is_off.then_some(far_end)
 }
 
-/// Steers again where somebody has switched steering off; returns the record with that. The record is written before anything is changed.
+/// Steers again where somebody has switched steering off or added queues; returns the record with that. The record is written before anything
+/// is changed.
 pub(super) fn keep(
     place: &NetnsInterface,
     memory: &Memory,
     before: Record,
     processors: Processors,
 ) -> Result<Record> {
-    let Some(far_end) = unsteered(place) else { return Ok(before) };
+    let Some(far_end) = unsteered(place, Some(&before)) else { return Ok(before) };
     let steering = far_end.steering()?;
-    let record = Record { steering_before: steering.masks()?, ..before };
+    let steering_before = vec!["0".into(); steering.masks()?.len()];
+    let record = Record { steering_before, ..before };
     write(memory, &record)?;
     steering.steer(processors)?;
+    steering.steer_rest()?;
     Ok(record)
 }
 

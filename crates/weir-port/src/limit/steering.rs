@@ -4,7 +4,7 @@
 //! wait there in a list of that processor, so two packets of a flow may be in two lists. With steering on, one processor takes in all, or
 //! the flow's hash says which.
 //!
-//! Rule: steering that somebody has set stays as it is. As much as one processor can take in goes to one: with more of them each packet
+//! Rule: steering that somebody has set stays as it is; a receive queue that comes while a limit is there is steered as the others are. As much as one processor can take in goes to one: with more of them each packet
 //! costs a call from one to another.
 //!
 //! Limits: [`super::behind`] finds the pairs behind another device, such as a bridge; `order.rs` moves traffic from one processor to all. A
@@ -47,6 +47,34 @@ impl Processors {
     /// The processors that a limit of `rate` needs.
     pub fn of(rate: Rate) -> Processors {
         if rate.bits_per_s() <= ONE_BITS_PER_S_MAX { Processors::One } else { Processors::All }
+    }
+}
+
+/// The steering of all receive queues of an interface together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Steering {
+    /// No queue has a mask.
+    Off,
+    /// Each queue has the mask of these.
+    To(Processors),
+    /// Some queues have the mask of these, and the others, which may have come later, none.
+    InPart(Processors),
+    /// Somebody has set it.
+    Others,
+}
+
+impl Steering {
+    /// The steering by the mask of each queue, where these are those of all processors and of one.
+    fn of(masks: &[String], [all, one]: [&str; 2]) -> Steering {
+        let set: Vec<_> = masks.iter().map(|mask| digits(mask)).filter(|mask| !mask.is_empty()).collect();
+        let is_to = |mask: &str| set.iter().all(|set| *set == digits(mask));
+        let to = match () {
+            () if set.is_empty() => return Steering::Off,
+            () if is_to(all) => Processors::All,
+            () if is_to(one) => Processors::One,
+            () => return Steering::Others,
+        };
+        if set.len() == masks.len() { Steering::To(to) } else { Steering::InPart(to) }
     }
 }
 
@@ -104,25 +132,43 @@ impl ReceiveSteering {
         Ok((0..).map_while(read).map(|mask| mask.trim().to_string()).collect())
     }
 
+    fn steering(&self) -> Result<Steering> {
+        let [all, one] = [Processors::All, Processors::One].map(|to| self.mask(to));
+        Ok(Steering::of(&self.masks()?, [&all, &one]))
+    }
+
     /// Steers to one processor or all, unless there is only one processor or somebody has set the masks.
     pub fn steer(&self, to: Processors) -> Result<()> {
         if self.is_off()? { self.set_all(self.mask(to)) } else { Ok(()) }
     }
 
-    /// Returns whether no mask is set, on a machine where it makes a difference: with more than one processor.
-    pub fn is_off(&self) -> Result<bool> {
-        Ok(self.online > 1 && self.masks()?.iter().all(|mask| is_none(mask)))
+    /// Steers queues that came since a limit steered the others as those are.
+    pub fn steer_rest(&self) -> Result<()> {
+        match self.steering()? {
+            Steering::InPart(to) => self.set_all(self.mask(to)),
+            _ => Ok(()),
+        }
     }
 
-    /// Returns whether the masks are as [`ReceiveSteering::steer`] sets them.
+    /// Returns whether no mask is set, on a machine where it makes a difference: with more than one processor.
+    pub fn is_off(&self) -> Result<bool> {
+        Ok(self.online > 1 && self.steering()? == Steering::Off)
+    }
+
+    /// Returns whether only some queues are steered, as a limit does; where one has, the others came since.
+    pub fn is_in_part(&self) -> Result<bool> {
+        Ok(matches!(self.steering()?, Steering::InPart(_)))
+    }
+
+    /// Returns whether the masks are as [`ReceiveSteering::steer`] sets them, queues that came since left out.
     pub fn is_ours(&self) -> Result<bool> {
-        Ok(self.is_to(Processors::All)? || self.is_to(Processors::One)?)
+        Ok(matches!(self.steering()?, Steering::To(_) | Steering::InPart(_)))
     }
 
     /// Returns whether the masks are as a limit sets them, so that only a limit's record could tell whether a limit did; false with one
     /// processor.
     pub fn is_doubtful(&self) -> Result<bool> {
-        Ok(self.online > 1 && !self.masks()?.is_empty() && self.is_ours()?)
+        Ok(self.online > 1 && matches!(self.steering()?, Steering::To(_)))
     }
 
     /// Returns whether the masks are as [`ReceiveSteering::steer`] sets them for `to`.
@@ -136,7 +182,7 @@ impl ReceiveSteering {
         self.set_all(self.mask(Processors::All))
     }
 
-    /// Switches steering off, if it is as [`ReceiveSteering::steer`] sets it.
+    /// Switches steering off, if it is as [`ReceiveSteering::steer`] sets it, queues that came since left out.
     pub fn switch_off(&self) -> Result<()> {
         if self.is_ours()? { self.set_all("0".into()) } else { Ok(()) }
     }
@@ -282,6 +328,26 @@ mod tests {
         let of = |bits_per_s| Processors::of(Rate::from_bits_per_s(bits_per_s).unwrap());
         assert_eq!([of(8_000), of(1_000_000_000)], [Processors::One; 2]);
         assert_eq!(of(1_000_000_001), Processors::All);
+    }
+
+    #[test]
+    fn a_queue_that_came_later_tells_steering_of_ours_from_that_of_others() {
+        let of = |masks: &[&str]| {
+            Steering::of(&masks.iter().map(ToString::to_string).collect::<Vec<_>>(), ["f", "2"])
+        };
+        let cases: [(&[&str], Steering); 8] = [
+            (&[], Steering::Off),
+            (&["0", "00"], Steering::Off),
+            (&["2", "02"], Steering::To(Processors::One)),
+            (&["f"], Steering::To(Processors::All)),
+            (&["2", "2", "0"], Steering::InPart(Processors::One)),
+            (&["0", "f"], Steering::InPart(Processors::All)),
+            (&["2", "f"], Steering::Others),
+            (&["0", "4"], Steering::Others),
+        ];
+        for (masks, steering) in cases {
+            assert_eq!(of(masks), steering, "{masks:?}");
+        }
     }
 
     #[test]

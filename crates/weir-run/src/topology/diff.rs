@@ -40,7 +40,7 @@ pub enum Action {
     Set,
     /// There is a limit with other values.
     Change,
-    /// The limit has the right values, but something of it is missing.
+    /// The limit has the right values, but something of it is missing, changed or open.
     Finish,
     /// The limit has the right values, but flows may still wait by the classes before.
     Settle,
@@ -105,7 +105,7 @@ impl fmt::Display for LimitChange {
                 let values: Vec<_> = self.values.iter().map(ValueChange::to_string).collect();
                 write!(f, "{}", values.join(", "))
             }
-            Action::Finish => write!(f, "something of it is missing: it is made again, as it is"),
+            Action::Finish => write!(f, "something of it is missing or changed: it is set again, as it is"),
             Action::Settle => {
                 write!(f, "flows may still wait by the classes before: they are looked at again")
             }
