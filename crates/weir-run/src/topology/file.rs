@@ -3,7 +3,7 @@
 //! Rule: one wrong table hides no other: each is read by itself, so that the faults of several are told at once. A key or table that is not
 //! known is refused with the one that is near; one that is a command's, with the command.
 //!
-//! Limits: of one table [`FAULTS_MAX`] things that are not of the right shape are told.
+//! Limits: of one table 16 things that are not of the right shape are told.
 
 use std::ops::Range;
 
