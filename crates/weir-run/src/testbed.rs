@@ -141,6 +141,7 @@ pub fn jail() -> RouterSettings {
         errors_per_second: 1000,
         errors_burst: 50,
         seed: crate::seed::random_seed(),
+        announces: false,
         host: None,
     }
 }

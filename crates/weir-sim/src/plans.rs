@@ -96,6 +96,7 @@ pub fn bed() -> Plan {
         errors_per_second: 1000,
         errors_burst: 50,
         seed: 1,
+        announces: false,
         host: None,
     };
     let router = StagePlan { name: "gw".into(), kind: StageKind::Router(Box::new(router)) };

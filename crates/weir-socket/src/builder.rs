@@ -415,6 +415,7 @@ impl StackBuilder {
             errors_per_second: 1000,
             errors_burst: 50,
             seed: 0,
+            announces: false,
             host: Some(host),
         })
     }

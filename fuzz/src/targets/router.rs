@@ -160,6 +160,7 @@ fn settings() -> RouterSettings {
         errors_per_second: 10,
         errors_burst: 3,
         seed: 7,
+        announces: false,
         host: None,
     }
 }

@@ -120,6 +120,7 @@ impl Bed {
             errors_per_second: 10,
             errors_burst: 10,
             seed: 7,
+            announces: false,
             host: Some(host),
         };
         let own = address(OWN[family]);

@@ -158,6 +158,7 @@ mod bench {
                 errors_per_second: 1000,
                 errors_burst: 50,
                 seed: 0x5eed,
+                announces: false,
                 host: None,
             };
             let template = |flow: usize| {

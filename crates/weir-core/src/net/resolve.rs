@@ -10,7 +10,7 @@
 //!
 //! Neighbour discovery must have hop limit 255, which no router lets through, code 0 and a right checksum.
 //!
-//! Source: RFC 826, RFC 5227 (probes: sender address zero); RFC 4861 sections 4.3, 4.4, 7.1, 7.2.
+//! Source: RFC 826, RFC 5227 (probes: sender address zero; announcements: questions for the sender's own); RFC 4861 sections 4.3, 4.4, 7.1, 7.2.
 //!
 //! Limits: router advertisements, solicitations and redirects are not spoken; the O flag is not looked at, so the last
 //! advertisement counts.
@@ -116,6 +116,11 @@ pub(super) fn read_nd(ip: &Ipv6Packet<&[u8]>, from: [u8; 6]) -> Result<Message, 
 /// Asks for `target`: all stations, or one that had it.
 pub(super) fn ask_arp(outbox: &mut Outbox, own: Speaker<Ipv4Addr>, target: Ipv4Addr, mac: Option<[u8; 6]>) {
     write_arp(outbox, own, ArpOperation::Request, mac.unwrap_or(BROADCAST), [0; 6], target);
+}
+
+/// Tells all stations that we have our address: a question for it by itself.
+pub(super) fn announce_arp(outbox: &mut Outbox, own: Speaker<Ipv4Addr>) {
+    ask_arp(outbox, own, own.address, None);
 }
 
 /// Tells `to` that we have our address.

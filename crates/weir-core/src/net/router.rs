@@ -47,6 +47,7 @@ mod settings;
 mod waiting;
 
 use std::net::IpAddr;
+use std::ops::Range;
 
 use smoltcp::wire::IpCidr;
 
@@ -114,6 +115,8 @@ pub struct Router<P> {
     outbox: Outbox,
     error_limits: ErrorLimits,
     counts: RouterCounts,
+    /// The interfaces whose links have not been told its addresses yet.
+    unannounced: Range<u16>,
     /// The sockets, if it is a host.
     host: Option<Box<Host>>,
     /// For each port of the path the packets from it that wait for neighbours, if this is a host.
@@ -163,6 +166,7 @@ impl<P: Packet> Router<P> {
             outbox: Outbox::new(OUTBOX_FRAMES),
             error_limits: ErrorLimits::new(interfaces.len(), errors),
             counts: RouterCounts::default(),
+            unannounced: 0..if settings.announces { interfaces.len() as u16 } else { 0 },
             host,
             waiting: Vec::new(),
         };
@@ -221,16 +225,19 @@ impl<P: Packet> Router<P> {
         }
     }
 
-    /// Puts the questions that are due into the outbox, and gives up neighbours that do not answer; packets that waited for them are then
-    /// released. Returns the time of the next call.
+    /// Puts the announcements and questions that are due into the outbox, and gives up neighbours that do not answer; packets that waited for
+    /// them are then released. Returns the time of the next call.
     pub fn poll(&mut self, now_ns: u64) -> Option<u64> {
+        if let Some(interface) = self.unannounced.next() {
+            self.announce(interface);
+        }
         while let Some(request) = self.neighbours.next_request(now_ns) {
             if self.outbox.is_full() {
                 self.neighbours.note_unasked(request);
             }
             self.ask(request);
         }
-        self.neighbours.next_due_ns()
+        if self.unannounced.is_empty() { self.neighbours.next_due_ns() } else { Some(now_ns) }
     }
 
     /// The next frame the router made itself, and the interface it leaves by.

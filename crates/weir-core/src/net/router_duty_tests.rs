@@ -271,3 +271,34 @@ fn a_link_that_takes_less_than_every_link_must_is_refused() {
     assert_eq!(said(1, 68, true), Ok(()));
     assert_eq!(said(0, 67, true), Err("interface 0: its MTU is below 68; give it that or more".into()));
 }
+
+#[test]
+fn a_router_tells_its_links_where_it_is_when_it_starts() {
+    let mut router: Router<Pkt> = Router::new(RouterSettings { announces: true, ..settings() }, 0).unwrap();
+    let mut told = Vec::new();
+    while router.poll(0) == Some(0) {
+        told.extend(made(&mut router));
+    }
+    told.extend(made(&mut router));
+    let ethertype = |frame: &[u8]| u16::from_be_bytes([frame[12], frame[13]]);
+    for (interface, mac, v4, v6_address) in
+        [(0, R0, [192, 168, 0, 1], "2001:db8::1"), (1, R1, [192, 168, 1, 1], "2001:db8:1::1")]
+    {
+        let here: Vec<_> =
+            told.iter().filter(|(port, _)| *port == interface).map(|(_, frame)| frame).collect();
+        assert!(here.iter().all(|frame| frame[6..12] == mac), "{here:?}");
+        let arp: Vec<_> = here.iter().filter(|frame| ethertype(frame) == 0x0806).collect();
+        assert_eq!(arp.len(), 1, "{here:?}");
+        assert_eq!((&arp[0][..6], &arp[0][28..32], &arp[0][38..42]), (&[0xff; 6][..], &v4[..], &v4[..]));
+        // All nodes; the flags are those of a router whose word goes before older ones.
+        let is_told = |frame: &&&Vec<u8>| {
+            frame[..6] == [0x33, 0x33, 0, 0, 0, 1]
+                && frame[54] == 136
+                && frame[58] == 0xa0
+                && frame[62..78] == v6(v6_address).octets()
+        };
+        assert_eq!(here.iter().filter(is_told).count(), 1, "{here:?}");
+    }
+    router.poll(0);
+    assert_eq!(made(&mut router), [], "it says so once");
+}

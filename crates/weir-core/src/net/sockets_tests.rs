@@ -73,6 +73,7 @@ fn host_with(has_tcp: bool) -> Router<Pkt> {
         errors_per_second: 10,
         errors_burst: 10,
         seed: 7,
+        announces: false,
         host: Some(host),
     };
     Router::new(settings, 0).expect("a host")

@@ -198,6 +198,7 @@ fn two_networks(mtu_bytes: u16) -> RouterSettings {
         errors_per_second: 1000,
         errors_burst: 50,
         seed: 1,
+        announces: false,
         host: None,
     }
 }

@@ -43,6 +43,7 @@ pub fn settings() -> RouterSettings {
         errors_per_second: 1000,
         errors_burst: 50,
         seed: 0,
+        announces: true,
         host: None,
     }
 }

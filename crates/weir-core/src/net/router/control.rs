@@ -6,7 +6,9 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use smoltcp::wire::{EthernetProtocol, Icmpv6Message, Icmpv6Packet, IpProtocol, Ipv4Packet, Ipv6Packet};
+use smoltcp::wire::{
+    EthernetProtocol, Icmpv6Message, Icmpv6Packet, IpAddress, IpProtocol, Ipv4Packet, Ipv6Packet,
+};
 
 use super::host::destination_of;
 use super::inspect::ETHERNET_LEN;
@@ -32,6 +34,22 @@ impl<P: Packet> Router<P> {
         match resolve::read_arp(&frame[ETHERNET_LEN..]) {
             Ok(message) => self.told(ingress, message, now_ns),
             Err(reason) => Verdict::Drop(reason),
+        }
+    }
+
+    /// Tells a link the addresses of the router there.
+    pub(super) fn announce(&mut self, interface: u16) {
+        let port = &self.ports[usize::from(interface)];
+        let mac = port.mac;
+        for own in &port.addresses {
+            match own.address() {
+                IpAddress::Ipv4(address) => {
+                    resolve::announce_arp(&mut self.outbox, Speaker { interface, mac, address });
+                }
+                IpAddress::Ipv6(address) => {
+                    resolve::tell_nd(&mut self.outbox, Speaker { interface, mac, address }, None);
+                }
+            }
         }
     }
 
