@@ -14,7 +14,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use serde_json::Value;
 use weir_lab::iperf::{Flow, Load};
 use weir_lab::process::{Finished, run};
-use weir_tests::rig::{Demand, measure_rate, require_lossless, require_rate};
+use weir_tests::rig::{Demand, Rig, measure_rate, require_lossless, require_rate};
 use weir_tests::topology::{Hosts, Up, flood};
 use weir_tests::{at_length, harness, privileged, require_timing, weir_binary};
 
@@ -30,6 +30,7 @@ fn main() -> ExitCode {
         privileged!(what_cannot_be_changes_nothing).together(),
         privileged!(a_port_is_set_and_shown).together(),
         privileged!(limits_and_ports_of_one_file).together(),
+        privileged!(a_wire_that_is_called_as_a_file_is_not_ended_by_it).together(),
         privileged!(what_is_up_ends_by_its_name_whatever_became_of_its_file).together(),
         privileged!(classes_that_are_guaranteed_more_than_their_port_are_warned_of_once).together(),
     ])
@@ -415,6 +416,27 @@ fn what_is_up_ends_by_its_name_whatever_became_of_its_file() -> Result<()> {
         up.ended()?;
     }
     Ok(())
+}
+
+/// A wire is called as an interface, and so may a file be.
+fn a_wire_that_is_called_as_a_file_is_not_ended_by_it() -> Result<()> {
+    let rig = Rig::new(2, 2)?;
+    let wire = rig.wire(&["--rate", "50mbit"])?;
+    let name = wire.name();
+    let path = std::env::temp_dir().join(format!("{name}.toml"));
+    for text in [
+        "[[limit]]\ndevice = \"none\"\nrate = \"1mbit\"\n",
+        "[[port]]\ninterface = \"x\"\n[[port]]\ninterface = \"y\"\n[[wire]]\nports = [\"x\", \"y\"]\n",
+    ] {
+        std::fs::write(&path, format!("name = \"{name}\"\n{text}"))?;
+        let done = run(Command::new(weir_binary()?).arg("down").arg(&path), PATIENCE);
+        std::fs::remove_file(&path)?;
+        let said = done?.success()?.stdout;
+        ensure!(said.starts_with(&format!("{name}, which is up, has no port of this file")), "{said}");
+        ensure!(!said.contains("ended"), "{said}");
+        wire.weir(&["stat", name, "--check"])?.success()?;
+    }
+    wire.stop()?.success().map(drop)
 }
 
 /// The warning comes by check, apply, set and up, each once.

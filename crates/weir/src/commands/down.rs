@@ -10,7 +10,8 @@ use std::time::Duration;
 use weir_port::error::PortError;
 use weir_port::hold;
 use weir_run::clock::now_ns;
-use weir_run::control::{self, Command, Control};
+use weir_run::control::{self, Command, Control, Running};
+use weir_run::datapath::Kind;
 use weir_run::topology::{LimitWanted, Topology, name_of};
 
 use super::apply::target;
@@ -100,8 +101,17 @@ fn down(topology: &Topology) -> Outcome {
     require_root()?;
     let name = &topology.name;
     let is_up = control::is_up(&Control::path_of(name));
-    if topology.plan.is_some() || is_up {
-        end(name)?;
+    let mut status = ExitCode::SUCCESS;
+    if is_up && !is_of(topology) {
+        output::print_line(format_args!(
+            "{name}, which is up, has no port of this file, and stays: `weir down {name}` ends it"
+        ))?;
+    } else if (topology.plan.is_some() || is_up)
+        && let Err(failure) = end(name)
+    {
+        // The limits go all the same.
+        status = ExitCode::FAILURE;
+        output::say(format_args!("weir: {}", failure.message));
     }
     let others = if is_up { Vec::new() } else { others(topology) };
     for other in others {
@@ -109,7 +119,6 @@ fn down(topology: &Topology) -> Outcome {
             "{other} is up with ports that are called so, here or in another network namespace; `weir down {other}` would end it"
         ))?;
     }
-    let mut status = ExitCode::SUCCESS;
     let mut lines = Lines::default();
     for wanted in &topology.limits {
         match remove(wanted, &mut lines) {
@@ -124,15 +133,35 @@ fn down(topology: &Topology) -> Outcome {
     lines.end().map(|()| status)
 }
 
+/// Returns whether what is up under the name of a topology is that, as far as it tells: another wire or topology may be called so. A file may
+/// have lost its ports since it was brought up, but a single wire needs none.
+fn is_of(topology: &Topology) -> bool {
+    let name = &topology.name;
+    match &topology.plan {
+        Some(_) => control::running(name).map_or(true, |running| has_ports_of(topology, &running)),
+        None => noun_of(name) != Kind::Wire.noun(),
+    }
+}
+
+fn has_ports_of(topology: &Topology, running: &Running) -> bool {
+    let is_of_this = |interface: &str| {
+        topology.plan.iter().flat_map(|plan| &plan.ports).any(|port| port.interface == interface)
+    };
+    running.ports.iter().any(|port| is_of_this(&port.interface))
+}
+
 /// The topologies that are up and have ports of this one, by their names.
 fn others(topology: &Topology) -> Vec<String> {
-    let Some(plan) = &topology.plan else { return Vec::new() };
-    let is_of_this = |name: &String| {
-        // A topology that does not answer has none.
-        let running = control::running(name).map(|running| running.ports).unwrap_or_default();
-        running.iter().any(|port| plan.ports.iter().any(|of| of.interface == port.interface))
-    };
+    // A topology that does not answer has none.
+    let is_of_this =
+        |name: &String| control::running(name).is_ok_and(|running| has_ports_of(topology, &running));
     control::names().into_iter().filter(is_of_this).collect()
+}
+
+/// What is up under a name, in a word. What does not tell its counters is ended all the same.
+fn noun_of(name: &str) -> &'static str {
+    let told = control::stat(name).ok();
+    told.and_then(|told| told.each().next().map(|(kind, ..)| kind.noun())).unwrap_or("topology")
 }
 
 /// Ends the topology of this name, if it is up.
@@ -141,10 +170,12 @@ fn end(name: &str) -> Result<(), Failure> {
     if !control::is_up(&path) {
         return output::print_line(format_args!("topology {name} is not up"));
     }
-    // What does not tell its counters is ended all the same.
-    let noun = control::stat(name).ok().and_then(|told| told.each().next().map(|(kind, ..)| kind.noun()));
-    let noun = noun.unwrap_or("topology");
-    control::ask(&path, &Command::Stop)?;
+    let noun = noun_of(name);
+    match control::ask(&path, &Command::Stop) {
+        // Another command has ended it meanwhile.
+        Err(_) if !control::is_up(&path) => {}
+        answer => answer.map(drop)?,
+    }
     let until_ns = now_ns() + PATIENCE_NS;
     while control::is_up(&path) {
         if now_ns() >= until_ns {
