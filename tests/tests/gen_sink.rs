@@ -18,6 +18,7 @@ fn main() -> ExitCode {
         plain!(what_makes_no_sense_is_refused).together(),
         plain!(a_sink_of_wrong_settings_is_refused).together(),
         privileged!(as_fast_as_it_goes_over_a_veth).flooding(),
+        privileged!(as_many_queues_as_there_may_be).flooding(),
         privileged!(at_a_rate_over_a_veth),
         privileged!(two_workers_share_one_queue).on_two_processors().flooding(),
         privileged!(two_workers_have_two_queues_each).on_two_processors().flooding(),
@@ -66,6 +67,7 @@ fn what_makes_no_sense_is_refused() -> Result<()> {
         (&["--workers", "4000"], "each worker has a core of its own"),
         (&["--workers", "two"], "write a whole number"),
         (&["nosuch0", "--workers", "1"], "--workers is for traffic in memory"),
+        (&["--flows", "1", "--workers", "2"], "1 flow for 2 workers"),
         (&["--count", "0"], "write a whole number, 1 or more"),
         (&["--size", "20"], "from 60 to 1514"),
         (&["--rate", "fast"], "such as 500pps"),
@@ -163,6 +165,13 @@ fn queued_by_ether(received: &Value) -> Result<Vec<u64>> {
     let rows = received["netisr"]["workstreams"].as_array().context("rows")?;
     let of_ether = rows.iter().filter(|row| row["name"] == "ether");
     of_ether.map(|row| row["queued"].as_u64().with_context(|| format!("no count: {row}"))).collect()
+}
+
+/// Each queue has packets on offer, which are no part of those that a generator makes.
+fn as_many_queues_as_there_may_be() -> Result<()> {
+    const PACKETS: u64 = 20_000;
+    let (sent, received) = over_a_veth(128, &[], &["--flows", "2000"], PACKETS)?;
+    require_all_arrived(&sent, &received, PACKETS)
 }
 
 fn as_fast_as_it_goes_over_a_veth() -> Result<()> {

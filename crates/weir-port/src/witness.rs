@@ -10,6 +10,9 @@
 //! /proc/PID/fd/N          a descriptor, of any process that is no weir
 //! ```
 //!
+//! Rule: one look that finds nobody says nothing. A process that hands the namespace on to another and ends may be gone when it is looked at,
+//! and the other not there yet when the processes are listed.
+//!
 //! Limits: a socket that was made inside by a process that is elsewhere keeps a namespace alive and is not seen; nor are processes that
 //! other PID namespaces hide.
 
@@ -23,6 +26,9 @@ use std::path::{Path, PathBuf};
 
 use crate::netns::NetNs;
 
+/// The looks in a row that find nobody where nobody is.
+const LOOKS: u32 = 3;
+
 /// The process, mount or descriptor that keeps a namespace besides ours.
 #[derive(Debug)]
 pub struct Witness {
@@ -31,21 +37,29 @@ pub struct Witness {
     /// Processes that do not count.
     without: Vec<u32>,
     path: Option<PathBuf>,
+    /// The looks in a row that found nobody.
+    found_none: u32,
 }
 
 impl Witness {
     /// A witness of `netns`, for which these processes do not count.
     pub fn new(netns: &NetNs, without: &[u32]) -> std::io::Result<Witness> {
         let about = fs::File::from(netns.as_fd().try_clone_to_owned()?).metadata()?;
-        Ok(Witness { identity: (about.dev(), about.ino()), without: without.to_vec(), path: None })
+        Ok(Witness {
+            identity: (about.dev(), about.ino()),
+            without: without.to_vec(),
+            path: None,
+            found_none: 0,
+        })
     }
 
-    /// Returns whether there is a witness.
+    /// Looks for a witness. Returns false if there was none at several looks, this one included.
     pub fn is_there(&mut self) -> bool {
         if self.path.as_deref().is_none_or(|path| !self.is_of(path)) {
             self.path = self.find();
         }
-        self.path.is_some()
+        self.found_none = if self.path.is_some() { 0 } else { self.found_none + 1 };
+        self.found_none < LOOKS
     }
 
     fn is_of(&self, path: &Path) -> bool {
@@ -131,6 +145,21 @@ mod tests {
         assert!(witness.is_there() && witness.is_there());
         let own = Path::new("/proc").join(std::process::id().to_string());
         assert!(!witness.path.unwrap().starts_with(own.join("ns")));
+    }
+
+    #[test]
+    fn one_look_that_finds_nobody_says_nothing() {
+        let netns = NetNs::current().unwrap();
+        let mut witness = Witness::new(&netns, &[]).unwrap();
+        let there = witness.identity;
+        let mut look = |identity| {
+            (witness.identity, witness.path) = (identity, None);
+            witness.is_there()
+        };
+        // No namespace has this number.
+        let nowhere = (there.0, 0);
+        assert!(look(nowhere) && look(nowhere) && look(there), "somebody came in time");
+        assert_eq!([look(nowhere), look(nowhere), look(nowhere)], [true, true, false]);
     }
 
     #[test]

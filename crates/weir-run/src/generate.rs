@@ -33,6 +33,7 @@ use weir_path::traffic::generator::GenSpec;
 use weir_path::traffic::port::MemoryPort;
 use weir_path::worker::{Pass, Worker};
 use weir_port::bpf::doorbell::Bell;
+use weir_port::link::Link;
 use weir_port::monitor::{State, Watch};
 use weir_port::port::{Port, TRANSMIT_PACKETS_MAX};
 use weir_port::undo::Keeper;
@@ -47,8 +48,8 @@ use crate::idle::wake_cost_ns;
 use crate::memory::Observe;
 use crate::seed::random_seed;
 
-/// Frames: for the offer of 64 queues, and a full transmit ring.
-const FRAMES: u32 = 8192;
+/// Frames for packets that are made and under way, besides those that each queue has on offer.
+const FRAMES: u32 = 4096;
 const FRAME_BYTES: u32 = 4096;
 /// The ports of the wire.
 const GENERATOR: usize = 0;
@@ -95,7 +96,8 @@ impl Generation {
     /// # Errors
     /// If it is none that can be taken over, the kernel refuses, or there can be no such traffic.
     pub fn open(name: &str, spec: &GenSpec, keeper: &mut dyn Keeper) -> weir_port::Result<Generation> {
-        let memory = FrameMemory::new(FRAMES, FRAME_BYTES)
+        let offered = Link::by_name(name)?.rx_queues * napi::BUDGET;
+        let memory = FrameMemory::new(FRAMES + offered, FRAME_BYTES)
             .map_err(io::Error::other)
             .doing(|| "taking packet memory".into())?;
         let mut frames = Frames::new(Pool::new(memory));
@@ -114,7 +116,7 @@ impl Generation {
         let shares = Shares {
             // All rings may be full, and a poll waits behind them.
             held_packets_max: u64::from(
-                (queues as u32 * TRANSMIT_PACKETS_MAX).min(FRAMES / 4) + POLL_PACKETS_MAX,
+                (queues as u32 * TRANSMIT_PACKETS_MAX).min(FRAMES / 2) + POLL_PACKETS_MAX,
             ),
             poll_budget_max: napi::BUDGET,
             queues_gone: 0,

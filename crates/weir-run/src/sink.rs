@@ -286,6 +286,8 @@ impl Watched<'_> {
                 State::Up | State::NoCarrier => match self.retake() {
                     // Down again already: it will come up again, or vanish.
                     Err(_) if !Link::by_index(self.ownership.link().ifindex).is_ok_and(|link| link.up) => {}
+                    // Up again already, of which the watch will tell.
+                    Err(_) if self.ownership.is_disowned().is_ok_and(|is_disowned| is_disowned) => {}
                     result => result?,
                 },
             }

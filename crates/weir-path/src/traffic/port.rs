@@ -129,12 +129,12 @@ impl MemoryPort {
         self.recipient = Some(recipient);
     }
 
-    /// Learns the time; returns when the next packet is due, if none is now.
+    /// Learns the time; returns when the next packet is due, if none is now and the generator need not wait.
     pub fn look(&mut self, now_ns: u64) -> Option<u64> {
         let source = self.source.as_mut()?;
         let most = if source.is_open { source.flows.len() * source.poll_budget as usize } else { 0 };
         source.due = source.generator.due(now_ns, most);
-        if source.due == 0 { source.generator.next_ns() } else { None }
+        if source.due == 0 && source.is_open { source.generator.next_ns() } else { None }
     }
 
     /// Makes the generator wait, or go on.
@@ -265,5 +265,31 @@ impl TransmitRing for MemoryPort {
 
     fn in_flight(&self) -> Count {
         Count { packets: self.put.len() as u64, bytes: self.put_bytes }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use smoltcp::wire::EthernetAddress;
+
+    use super::*;
+    use crate::traffic::flows::Traffic;
+    use crate::traffic::generator::Until;
+
+    #[test]
+    fn a_generator_that_must_wait_has_no_time_for_its_next_packet() {
+        const SECOND: u64 = 1_000_000_000;
+        let [src, dst] = ["198.18.0.1:1000", "198.19.0.1:2000"].map(|end| end.parse().unwrap());
+        let mac = EthernetAddress([2, 0, 0, 0, 0, 1]);
+        let traffic =
+            Traffic { size_bytes: 100, src, dst, src_mac: mac, dst_mac: mac, flows: 1, first_flow: 0 };
+        let spec = GenSpec { traffic, packets_per_s: Some(100), until: Until::Stopped };
+        let mut port = MemoryPort::generator(&spec, 1).unwrap();
+        assert!(port.look(SECOND).is_some(), "the first packet is due a hundredth of a second later");
+        port.set_open(false);
+        assert_eq!(port.look(2 * SECOND), None, "packets are due that may not go");
+        port.set_open(true);
+        assert_eq!(port.look(2 * SECOND), None);
+        assert!(port.source.is_some_and(|source| source.due > 0), "they are due at once");
     }
 }

@@ -150,9 +150,17 @@ pub fn run(arguments: &GenArguments) -> Outcome {
 fn in_memory(arguments: &GenArguments) -> Outcome {
     let workers = arguments.workers.unwrap_or(1);
     text::check_workers(workers, WORKERS_MAX)?;
-    arguments.traffic().check().map_err(Failure::usage)?;
+    let traffic = arguments.traffic();
+    traffic.check().map_err(Failure::usage)?;
+    let through = arguments.through.unwrap_or(Through::Link);
+    if through == Through::Link && (traffic.flows as usize) < workers {
+        return Err(Failure::usage(format!(
+            "{} for {workers} workers: each makes flows of its own, so give at least {workers} by --flows, or fewer workers",
+            human::plural(traffic.flows.into(), "flow")
+        )));
+    }
     let mut ticker = Ticker::new(arguments.json)?;
-    let spec = match arguments.through.unwrap_or(Through::Link) {
+    let spec = match through {
         Through::Link => links(arguments, workers),
         Through::Testbed => bed(arguments, workers)?,
     };
