@@ -305,18 +305,16 @@ impl Follower {
     }
 }
 
-/// Returns whether an association opens, if its own end is an address of the ESP. Its own end decides if the kernel does not say it.
+/// Returns whether an association opens, if its own end is an address of the ESP.
 fn direction(state: &XfrmState, policies: &[&XfrmPolicy], own: &[IpAddr]) -> Result<bool, String> {
-    let [is_from, is_to] = state.ends.map(|end| own.contains(&end));
-    let by_address = (is_from != is_to).then_some(is_to);
-    let by_policy = || state.direction(policies.iter().copied(), own);
-    let is_inbound = state.is_inbound.or(by_address).or_else(by_policy).ok_or_else(|| {
-        format!(
-            "{}: neither end is an address of the esp, and no policy says whether it opens or seals",
-            state.at
-        )
+    let is_inbound = state.direction(policies.iter().copied(), own).ok_or_else(|| {
+        let ends = match own.contains(&state.ends[0]) {
+            true => "both ends are addresses",
+            false => "neither end is an address",
+        };
+        format!("{}: {ends} of the esp, and no policy says whether it opens or seals", state.at)
     })?;
-    let end = state.ends[usize::from(is_inbound)];
+    let end = state.own_end(is_inbound);
     match own.contains(&end) {
         true => Ok(is_inbound),
         false => Err(format!("{}: {end} is no address of the esp: write it to its address", state.at)),

@@ -36,8 +36,8 @@ pub struct Import {
     keys: Vec<NewKey>,
 }
 
-/// Reads the output of `ip xfrm state` and `ip xfrm policy`. Key files are to be in `directory`. An association from one of the addresses
-/// `own` is outbound, where neither the kernel nor a policy says so.
+/// Reads the output of `ip xfrm state` and `ip xfrm policy`. Key files are to be in `directory`. Where the kernel does not say it, an
+/// association from one of the addresses `own` is outbound, and one to them inbound; the policies say it of others.
 ///
 /// # Errors
 /// If something cannot be taken over, with its line; no key is in the message.
@@ -50,10 +50,17 @@ pub fn read(text: &str, directory: &Path, own: &[IpAddr]) -> Result<Import, Stri
     for state in &states {
         let is_inbound = state.direction(policies.iter(), own).ok_or_else(|| {
             format!(
-                "{}: whether SPI {:#x} opens or seals is said by no policy: name this gateway's own addresses by --own",
+                "{}: the policies do not say whether SPI {:#x} opens or seals: name this gateway's own addresses by --own",
                 state.at, state.spi
             )
         })?;
+        let end = state.own_end(is_inbound);
+        if !own.is_empty() && !own.contains(&end) {
+            return Err(format!(
+                "{}: {end} is this gateway's end of SPI {:#x} and none of its own addresses: name all of them by --own",
+                state.at, state.spi
+            ));
+        }
         let mut name = format!("{}-{:08x}", if is_inbound { "in" } else { "out" }, state.spi);
         while !taken.insert(name.clone()) {
             name.push('x');

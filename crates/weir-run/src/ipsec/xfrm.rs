@@ -8,6 +8,9 @@
 //! Rule: a key that has sealed a packet is refused, because its numbers would begin again. A property that a file of Weir cannot express is
 //! refused in a sentence that begins with where it was found; nothing of a key is in it.
 //!
+//! Limits: a policy in transport mode whose selector holds several peers seals for all of them with the youngest association; the kernel
+//! takes that of the packet's addresses.
+//!
 //! Pure. Source: the kernel's `xfrm_state_find` (which association a policy takes) and `xfrm_policy_insert_list` (which policy is asked
 //! first).
 
@@ -17,7 +20,7 @@ use std::path::Path;
 use weir_ipsec::algorithm::Algorithm;
 use weir_ipsec::keepalive::EVERY_NS_DEFAULT;
 use weir_ipsec::lifetime::Lifetime;
-use weir_ipsec::policy::Selector;
+use weir_ipsec::policy::{AddressPrefix, Selector};
 use weir_ipsec::replay::SIZE_MAX;
 use weir_ipsec::tunnel::OuterDontFragment;
 use weir_path::esp::plan::{AssociationPlan, PolicyPlan, PolicyVerb};
@@ -93,31 +96,60 @@ pub(super) fn as_asked<T>(mut policies: Vec<T>, priority: impl Fn(&T) -> u32) ->
 }
 
 impl XfrmTemplate {
-    /// Returns whether an association fits. A template without an SPI or a reqid wants any, and unspecified addresses in transport mode
-    /// too.
-    fn wants(&self, state: &XfrmState) -> bool {
-        let fits = |(wanted, end): (IpAddr, IpAddr)| wanted.is_unspecified() || wanted == end;
+    /// Returns whether an association fits, of a policy with this selector. A template without an SPI or a reqid wants any.
+    fn wants(&self, selector: &Selector, state: &XfrmState) -> bool {
         self.is_tunnel == state.is_tunnel
             && (self.spi == 0 || self.spi == state.spi)
             && (self.reqid == 0 || self.reqid == state.reqid)
-            && self.ends.into_iter().zip(state.ends).all(fits)
+            && self.has_ends(selector, state.ends)
+    }
+
+    /// Returns whether an association that fits has the direction of the policy. In transport mode a template that names no ends, with a
+    /// wide selector, fits the one of the other direction too.
+    fn tells_direction(&self, selector: &Selector, state: &XfrmState) -> bool {
+        let [source, destination] = state.ends;
+        self.is_tunnel || !self.has_ends(selector, [destination, source])
+    }
+
+    /// In place of an unspecified address the kernel takes that of the packet in transport mode, so the selector has to hold it.
+    fn has_ends(&self, selector: &Selector, [source, destination]: [IpAddr; 2]) -> bool {
+        let fits = |wanted: IpAddr, end: IpAddr, prefix: &AddressPrefix| match wanted.is_unspecified() {
+            true => self.is_tunnel || holds(prefix, end),
+            false => wanted == end,
+        };
+        let [from, to] = self.ends;
+        fits(from, source, &selector.source) && fits(to, destination, &selector.destination)
     }
 }
 
+/// Returns whether an address is one of the prefix.
+fn holds(prefix: &AddressPrefix, address: IpAddr) -> bool {
+    let (_, len) = prefix.parts();
+    u8::try_from(len).ok().and_then(|len| AddressPrefix::new(address, len)).as_ref() == Some(prefix)
+}
+
 impl XfrmState {
-    /// Returns whether it opens: as the kernel says, or a policy that wants it, or an address of the gateway's own.
+    /// Returns whether it opens: as the kernel says, or an address of the gateway's own, or the policies that want it. Policies say nothing
+    /// that could be of both directions: a guess could seal with the key by which the peer seals.
     pub(super) fn direction<'a>(
         &self,
         policies: impl Iterator<Item = &'a XfrmPolicy>,
         own: &[IpAddr],
     ) -> Option<bool> {
-        let wants = |policy: &&XfrmPolicy| policy.templates.iter().any(|template| template.wants(self));
-        let by_policy = policies.filter(|policy| policy.is_inbound.is_some()).find(wants);
-        let by_address = || {
-            let [is_out, is_in] = self.ends.map(|end| own.contains(&end));
-            (is_out != is_in).then_some(is_in)
+        let [is_from, is_to] = self.ends.map(|end| own.contains(&end));
+        let by_address = (is_from != is_to).then_some(is_to);
+        let by_policy = || {
+            let mut said =
+                policies.filter(|policy| policy.tells_direction(self)).filter_map(|policy| policy.is_inbound);
+            let first = said.next()?;
+            said.all(|is_inbound| is_inbound == first).then_some(first)
         };
-        self.is_inbound.or(by_policy.and_then(|policy| policy.is_inbound)).or_else(by_address)
+        self.is_inbound.or(by_address).or_else(by_policy)
+    }
+
+    /// The end that is the gateway's own.
+    pub(super) fn own_end(&self, is_inbound: bool) -> IpAddr {
+        self.ends[usize::from(is_inbound)]
     }
 
     /// The plan of the association, under a name, and the key that is to be in `directory`, if it has one.
@@ -256,6 +288,14 @@ impl XfrmState {
 }
 
 impl XfrmPolicy {
+    /// Returns whether an association has its direction, because one of its templates wants it and not the one back too.
+    fn tells_direction(&self, state: &XfrmState) -> bool {
+        let tells = |template: &XfrmTemplate| {
+            template.wants(&self.selector, state) && template.tells_direction(&self.selector, state)
+        };
+        self.templates.iter().any(tells)
+    }
+
     /// The plan of the policy, by the associations that there are, the youngest first: the kernel seals with that.
     ///
     /// # Errors
@@ -278,7 +318,8 @@ impl XfrmPolicy {
             }
         };
         let fitting = associations.filter(|(state, association)| {
-            association.is_inbound == is_inbound && wanted.is_some_and(|template| template.wants(state))
+            association.is_inbound == is_inbound
+                && wanted.is_some_and(|template| template.wants(&self.selector, state))
         });
         let names: Vec<String> = fitting.map(|(_, association)| association.name.clone()).collect();
         // Until there is an association the kernel lets nothing pass either.

@@ -67,7 +67,7 @@ struct ImportArguments {
     /// Its port where they are protected
     #[arg(long, value_name = "PORT", requires = "inside")]
     outside: Option<String>,
-    /// An address of this gateway, where no policy says which associations go out
+    /// An address of this gateway, from which associations go out; name all of them, or none where the policies say it
     #[arg(long, value_name = "ADDRESS")]
     own: Vec<IpAddr>,
 }

@@ -380,3 +380,29 @@ fn the_own_end_says_the_direction_and_names_of_others_are_left() {
         wanted.notes
     );
 }
+
+/// A policy in transport mode that names no ends has the associations between hosts of its selector alone.
+#[test]
+fn a_policy_without_ends_has_no_association_of_another_peer() {
+    let messages = captured();
+    let mut follower = follower();
+    hear(&mut follower, &messages["newsa-udp6-transport"]);
+    let mut policy = messages["newpolicy-v6"].clone();
+    let is_end = |at: &usize| policy[*at..].starts_with(&[0x20, 1, 0x0d, 0xb8]);
+    let ends: Vec<usize> = (0..policy.len()).filter(is_end).collect();
+    assert_eq!(ends.len(), 2);
+    ends.into_iter().for_each(|at| policy[at..at + 16].fill(0));
+    hear(&mut follower, &policy);
+    let wanted = follower.wanted(&empty(), &BTreeSet::new()).plan.policies;
+    assert_eq!((wanted[0].verb, &wanted[0].associations[..]), (PolicyVerb::Discard, &[][..]));
+    // The selector: the destination behind the header, and the source, of 64 bits each.
+    for at in [16, 32] {
+        policy[at..at + 8].copy_from_slice(&[0x20, 1, 0x0d, 0xb8, 0, 0, 0, 0]);
+    }
+    hear(&mut follower, &policy);
+    let wanted = follower.wanted(&empty(), &BTreeSet::new()).plan.policies;
+    assert_eq!(
+        (wanted[0].verb, &wanted[0].associations[..]),
+        (PolicyVerb::Protect, &["out-00001002".into()][..])
+    );
+}

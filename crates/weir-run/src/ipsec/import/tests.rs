@@ -1,5 +1,7 @@
 //! The output of `ip xfrm` as tables that are read again, and as key files.
 
+mod transport;
+
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
