@@ -117,12 +117,15 @@ impl SetLimits {
     /// The present limits with the changes made; a direction without a rate, and given none, stays without limits.
     ///
     /// # Errors
-    /// A rate of 0.
+    /// A rate of 0; a burst or queue where there is no limit and none is set.
     pub fn apply(&self, present: Option<TbfConfig>) -> Result<Option<TbfConfig>, String> {
         let rate = match (self.rate_bits_per_s, present) {
             (Some(bits_per_s), _) => Rate::from_bits_per_s(bits_per_s).ok_or("a rate of 0 passes nothing")?,
             (None, Some(present)) => present.rate,
-            (None, None) => return Ok(None),
+            (None, None) if self.burst_bytes.is_none() && self.queue_ns.is_none() => return Ok(None),
+            (None, None) => {
+                return Err("it has no limit that a burst or queue would be of: give a rate as well".into());
+            }
         };
         // A burst that nobody asked for follows the rate.
         let kept = present
@@ -164,6 +167,18 @@ mod tests {
             said(10_000_000, None)
         );
         assert!(said(10_000_000, Some(20_480)).ends_with("1gb makes up for it"));
+    }
+
+    #[test]
+    fn a_burst_or_queue_without_a_limit_is_refused() {
+        let nothing = SetLimits { direction: 0, rate_bits_per_s: None, burst_bytes: None, queue_ns: None };
+        assert_eq!(nothing.apply(None), Ok(None));
+        for asked in [
+            SetLimits { burst_bytes: Some(40 << 10), ..nothing.clone() },
+            SetLimits { queue_ns: Some(40_000_000), ..nothing.clone() },
+        ] {
+            assert!(asked.apply(None).unwrap_err().contains("give a rate as well"), "{asked:?}");
+        }
     }
 
     #[test]
