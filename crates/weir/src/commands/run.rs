@@ -27,9 +27,7 @@ use weir_core::rate::Rate;
 use weir_port::identity::Identity;
 use weir_port::monitor::State;
 use weir_port::process::{self, Process};
-use weir_port::signals::{
-    Received, SIGCONT, SIGINT, SIGKILL, SIGQUIT, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU, SIGWINCH,
-};
+use weir_port::signals::{Received, SIGINT, SIGKILL, SIGQUIT, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU, SIGWINCH};
 use weir_run::clock::now_ns;
 use weir_run::watcher::News;
 
@@ -173,8 +171,8 @@ fn supervise(guarded: &Guarded, process: &Process) -> Result<(), Failure> {
             match event {
                 SessionEvent::ProgramEnded => return Ok(()),
                 SessionEvent::Signal(Received { signal: SIGTSTP, .. }) => {
-                    // The terminal has stopped it, in our process group, and nobody else would bring it back.
-                    process.signal(SIGCONT);
+                    // The terminal has stopped our process group, children of the program too, and nobody else would bring it back.
+                    process::continue_group();
                     guarded::say_unstoppable();
                 }
                 SessionEvent::Signal(Received { signal: SIGTTIN | SIGTTOU, .. }) => background.stopped(),

@@ -1,0 +1,55 @@
+//! `weir run` as a job of a shell on a terminal: what Ctrl-Z, Ctrl-C and the background do to it. On a host of our own, never on the
+//! machine's.
+//!
+//! Nothing stays when a test fails: the end of the shell hangs up the job in the foreground, and every job that stands.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Result;
+use weir_tests::host::Host;
+use weir_tests::terminal::Terminal;
+use weir_tests::{harness, privileged, weir_binary};
+
+const LIMIT: Duration = Duration::from_secs(20);
+const PROMPT: &str = "prompt> ";
+/// What begins the summary of a run, which is its end.
+const SUMMARY: &str = "weir: 200mbit: ";
+
+fn main() -> ExitCode {
+    harness::main(&[privileged!(ctrl_z_stops_no_child_of_the_program).together()])
+}
+
+/// A shell with job control, which has prompted.
+fn shell(host: &Host) -> Result<Terminal> {
+    let mut command = host.namespace.command("env");
+    // Where the tests run in the background of a shell some signals are ignored, and no trap of a shell undoes that.
+    command.args(["--default-signal", "bash", "--norc", "-i"]).env("PS1", PROMPT);
+    let mut terminal = Terminal::start(&mut command)?;
+    terminal.wait_for(PROMPT, LIMIT)?;
+    Ok(terminal)
+}
+
+/// Types `weir run OPTIONS -- COMMAND`. What a test waits for is not to be in it as it is typed, because the terminal shows that too.
+fn type_run(terminal: &mut Terminal, options: &str, command: &str) -> Result<()> {
+    let weir = weir_binary()?.display().to_string();
+    terminal.keys(&format!("{weir} run --rate 200mbit {options} -- {command}\n"))
+}
+
+/// The terminal stops the whole group, so the whole group is continued, and Ctrl-C ends it after that.
+fn ctrl_z_stops_no_child_of_the_program() -> Result<()> {
+    let host = Host::alone()?;
+    let mut terminal = shell(&host)?;
+    // `sed` is a child of CMD: the shell has something to do behind it.
+    type_run(&mut terminal, "", r#"sh -c 'echo rea""dy; sed -u s/^/:heard/; exit 9'"#)?;
+    terminal.wait_for("ready", LIMIT)?;
+    terminal.keys("first\n")?;
+    terminal.wait_for(":heardfirst", LIMIT)?;
+    terminal.keys("\u{1a}")?;
+    terminal.wait_for("cannot be stopped", LIMIT)?;
+    terminal.keys("second\n")?;
+    terminal.wait_for(":heardsecond", LIMIT)?;
+    terminal.keys("\u{3}")?;
+    terminal.wait_for(SUMMARY, LIMIT)?;
+    terminal.wait_for(PROMPT, LIMIT)
+}
