@@ -17,7 +17,10 @@ const PROMPT: &str = "prompt> ";
 const SUMMARY: &str = "weir: 200mbit: ";
 
 fn main() -> ExitCode {
-    harness::main(&[privileged!(ctrl_z_stops_no_child_of_the_program).together()])
+    harness::main(&[
+        privileged!(ctrl_z_stops_no_child_of_the_program).together(),
+        privileged!(what_stands_for_the_terminal_can_be_ended).together(),
+    ])
 }
 
 /// A shell with job control, which has prompted.
@@ -26,6 +29,9 @@ fn shell(host: &Host) -> Result<Terminal> {
     // Where the tests run in the background of a shell some signals are ignored, and no trap of a shell undoes that.
     command.args(["--default-signal", "bash", "--norc", "-i"]).env("PS1", PROMPT);
     let mut terminal = Terminal::start(&mut command)?;
+    terminal.wait_for(PROMPT, LIMIT)?;
+    // SIGQUIT is to leave no file.
+    terminal.keys("ulimit -c 0\n")?;
     terminal.wait_for(PROMPT, LIMIT)?;
     Ok(terminal)
 }
@@ -52,4 +58,27 @@ fn ctrl_z_stops_no_child_of_the_program() -> Result<()> {
     terminal.keys("\u{3}")?;
     terminal.wait_for(SUMMARY, LIMIT)?;
     terminal.wait_for(PROMPT, LIMIT)
+}
+
+/// A signal that is passed on waits at a program that stands, which is continued for it. So does the end that `weir down` asks for.
+fn what_stands_for_the_terminal_can_be_ended() -> Result<()> {
+    let host = Host::alone()?;
+    let weir = weir_binary()?.display().to_string();
+    let mut terminal = shell(&host)?;
+    // By its number a signal reaches Weir alone; the shell would send it to the whole group of a job.
+    for (options, end, status) in [
+        ("", "kill -TERM $!", 128 + libc::SIGTERM),
+        ("", "kill -HUP $!", 128 + libc::SIGHUP),
+        ("", "kill -INT $!", 128 + libc::SIGINT),
+        ("--queue 5ms", "kill -QUIT $!", 128 + libc::SIGQUIT),
+        ("--queue 5ms --name stands", &format!("{weir} down stands"), 128 + libc::SIGTERM),
+    ] {
+        type_run(&mut terminal, options, "cat /dev/tty &")?;
+        terminal.wait_for("wants the terminal and stands", LIMIT)?;
+        terminal.keys(&format!("{end}; wait $!; echo stat''us: $?\n"))?;
+        terminal.wait_for(SUMMARY, LIMIT)?;
+        terminal.wait_for(&format!("status: {status}"), LIMIT)?;
+        terminal.wait_for(PROMPT, LIMIT)?;
+    }
+    Ok(())
 }

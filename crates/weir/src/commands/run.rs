@@ -27,7 +27,9 @@ use weir_core::rate::Rate;
 use weir_port::identity::Identity;
 use weir_port::monitor::State;
 use weir_port::process::{self, Process};
-use weir_port::signals::{Received, SIGINT, SIGKILL, SIGQUIT, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU, SIGWINCH};
+use weir_port::signals::{
+    Received, SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU, SIGWINCH,
+};
 use weir_run::clock::now_ns;
 use weir_run::watcher::News;
 
@@ -112,6 +114,9 @@ pub struct RunArguments {
 /// The signals, among those passed on, that a terminal sends to the program as well. (A hang-up may reach the leader of the session alone.)
 const FROM_TERMINAL: [i32; 3] = [SIGINT, SIGQUIT, SIGWINCH];
 
+/// The signals, among those passed on, that ask the program to end.
+const TO_END: [i32; 4] = [SIGTERM, SIGHUP, SIGINT, SIGQUIT];
+
 /// Runs the command.
 pub fn run(arguments: &RunArguments) -> Outcome {
     let name = arguments.name.clone().unwrap_or_else(|| format!("run-{}", std::process::id()));
@@ -180,9 +185,15 @@ fn supervise(guarded: &Guarded, process: &Process) -> Result<(), Failure> {
                     if !(received.by_kernel && FROM_TERMINAL.contains(&received.signal)) {
                         process.signal(received.signal);
                     }
+                    if TO_END.contains(&received.signal) {
+                        background.go_on();
+                    }
                 }
                 // A signal to end would be passed on so.
-                SessionEvent::AskedToEnd => process.signal(SIGTERM),
+                SessionEvent::AskedToEnd => {
+                    process.signal(SIGTERM);
+                    background.go_on();
+                }
                 SessionEvent::Trouble(trouble) => break guarded.explain(trouble),
                 SessionEvent::WorkerEnded => break "the worker ended by itself".to_string(),
                 SessionEvent::News(News::Interface(port, State::Gone)) => {

@@ -3,7 +3,8 @@
 //! The terminal then sends SIGTTIN or SIGTTOU to the whole process group. Weir takes no notice, as the guardian would kill a Weir that is
 //! stopped. So the shell sees a job that runs on, and its `fg` does not continue the program.
 //!
-//! Rule: what Weir's process group stopped for is continued as soon as the group is in the foreground, and no earlier.
+//! Rule: what Weir's process group stopped for is continued as soon as the group is in the foreground, and no earlier, unless it is to end:
+//! a signal waits at a process that stands.
 //!
 //! Owner: the main thread. Source: credentials(7); proc_pid_stat(5), `pgrp` and `tpgid`.
 
@@ -42,7 +43,14 @@ impl Background {
     /// Continues the program and its children, if they stand and the terminal is theirs now.
     pub fn look(&mut self) {
         let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-        if self.stands && is_foreground(&stat) {
+        if is_foreground(&stat) {
+            self.go_on();
+        }
+    }
+
+    /// Continues the program and its children, if they stand. Who still asks for the terminal after that is stopped anew.
+    pub fn go_on(&mut self) {
+        if self.stands {
             process::continue_group();
             self.stands = false;
         }
