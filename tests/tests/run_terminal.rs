@@ -20,6 +20,7 @@ fn main() -> ExitCode {
     harness::main(&[
         privileged!(ctrl_z_stops_no_child_of_the_program).together(),
         privileged!(what_stands_for_the_terminal_can_be_ended).together(),
+        privileged!(ctrl_c_reaches_a_program_in_a_group_of_its_own).together(),
     ])
 }
 
@@ -79,6 +80,22 @@ fn what_stands_for_the_terminal_can_be_ended() -> Result<()> {
         terminal.wait_for(SUMMARY, LIMIT)?;
         terminal.wait_for(&format!("status: {status}"), LIMIT)?;
         terminal.wait_for(PROMPT, LIMIT)?;
+    }
+    Ok(())
+}
+
+/// The terminal's signal is for the group in the foreground, which is Weir's; GNU `timeout` makes another.
+fn ctrl_c_reaches_a_program_in_a_group_of_its_own() -> Result<()> {
+    let host = Host::alone()?;
+    for (key, signal) in [("\u{3}", libc::SIGINT), ("\u{1c}", libc::SIGQUIT)] {
+        let mut terminal = shell(&host)?;
+        type_run(&mut terminal, "", r#"timeout 1000 sh -c 'echo rea""dy; exec sleep 1000'"#)?;
+        terminal.wait_for("ready", LIMIT)?;
+        terminal.keys(key)?;
+        terminal.wait_for(SUMMARY, LIMIT)?;
+        terminal.wait_for(PROMPT, LIMIT)?;
+        terminal.keys("echo stat''us: $?\n")?;
+        terminal.wait_for(&format!("status: {}", 128 + signal), LIMIT)?;
     }
     Ok(())
 }

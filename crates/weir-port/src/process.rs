@@ -112,6 +112,12 @@ impl Process {
         unsafe { libc::kill(self.child.id() as libc::pid_t, signal) };
     }
 
+    /// Returns whether the program is in this process's group, as it is unless it has left it.
+    pub fn is_in_group(&self) -> bool {
+        // SAFETY: neither takes a pointer. The program has not been reaped, so the number is still its own.
+        unsafe { libc::getpgid(self.child.id() as libc::pid_t) == libc::getpgrp() }
+    }
+
     /// Waits for the program's end; returns its status.
     pub fn status(mut self) -> io::Result<ExitStatus> {
         self.child.wait()

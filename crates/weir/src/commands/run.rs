@@ -6,8 +6,8 @@
 //!
 //! Signals: those that a process sends to Weir are passed on to the program. Ctrl-C and its like at a terminal reach the program
 //! without us, because it is in our process group, as it would be if the shell had started it; passing them on would deliver
-//! them twice. So a program may also stop, be brought back, and have the terminal to itself; in the background it waits for it
-//! ([`background`]).
+//! them twice. To one that has left our group, as GNU `timeout` does, they are passed on. So a program may also stop, be brought
+//! back, and have the terminal to itself; in the background it waits for it ([`background`]).
 
 mod background;
 mod by_wire;
@@ -111,7 +111,8 @@ pub struct RunArguments {
     command: Vec<OsString>,
 }
 
-/// The signals, among those passed on, that a terminal sends to the program as well. (A hang-up may reach the leader of the session alone.)
+/// The signals, among those passed on, that a terminal sends to a program in our process group as well. (A hang-up may reach the leader of
+/// the session alone.)
 const FROM_TERMINAL: [i32; 3] = [SIGINT, SIGQUIT, SIGWINCH];
 
 /// The signals, among those passed on, that ask the program to end.
@@ -182,7 +183,8 @@ fn supervise(guarded: &Guarded, process: &Process) -> Result<(), Failure> {
                 }
                 SessionEvent::Signal(Received { signal: SIGTTIN | SIGTTOU, .. }) => background.stopped(),
                 SessionEvent::Signal(received) => {
-                    if !(received.by_kernel && FROM_TERMINAL.contains(&received.signal)) {
+                    let from_terminal = received.by_kernel && FROM_TERMINAL.contains(&received.signal);
+                    if !(from_terminal && process.is_in_group()) {
                         process.signal(received.signal);
                     }
                     if TO_END.contains(&received.signal) {
