@@ -28,6 +28,7 @@ fn main() -> ExitCode {
         privileged!(a_port_that_moves_away_and_back).together(),
         privileged!(killed_while_a_port_is_gone).together(),
         privileged!(down_while_a_port_is_gone).together(),
+        privileged!(a_router_that_is_started_anew_is_found_at_once).together(),
         privileged!(a_wire_ends_as_ever).together(),
         privileged!(an_optional_port_is_taken_in_when_it_comes).flooding(),
         privileged!(a_port_whose_other_end_is_made_unfit_leaves_the_others).flooding(),
@@ -248,6 +249,47 @@ fn down_while_a_port_is_gone() -> Result<()> {
     ensure!(look(&hosts)? == before, "not all is as before");
     ensure!(holds(&hosts)? == held_before, "{:?} are left", holds(&hosts)?);
     Ok(())
+}
+
+/// The hosts keep the router's link-layer address while one of another name, and so with another such address, takes its place.
+fn a_router_that_is_started_anew_is_found_at_once() -> Result<()> {
+    const ROUTER: &str = "[[port]]\ninterface = \"p0\"\n[[port]]\ninterface = \"p1\"\n[[router]]\nname = \"gw\"\n\
+         [[router.interface]]\nport = \"p0\"\naddress = [\"10.99.1.1/24\", \"2001:db8:1::1/64\"]\n\
+         [[router.interface]]\nport = \"p1\"\naddress = [\"10.99.2.1/24\", \"2001:db8:2::1/64\"]\n";
+    let hosts = Hosts::new(2, None)?;
+    for (host, net) in [(0, 1), (1, 2)] {
+        hosts.address(host, &format!("10.99.{net}.2/24"))?;
+        hosts.hosts[host].ip(&format!("-6 address add 2001:db8:{net}::2/64 dev veth0 nodad"))?;
+        hosts.hosts[host].ip(&format!("route add default via 10.99.{net}.1"))?;
+        hosts.hosts[host].ip(&format!("-6 route add default via 2001:db8:{net}::1"))?;
+    }
+    let ping = |to: &str| run(hosts.hosts[0].command("ping").args(["-c", "1", "-W", "1", to]), PATIENCE);
+    // Of both families.
+    let known = || -> Result<Vec<String>> {
+        let shown = hosts.hosts[0].ip("neighbour show dev veth0 nud all")?;
+        let routers = shown.lines().filter(|line| line.contains(".1 ") || line.contains("::1 "));
+        let addresses =
+            routers.filter_map(|line| line.split_whitespace().skip_while(|word| *word != "lladdr").nth(1));
+        Ok(addresses.map(String::from).collect())
+    };
+    let beyond = ["10.99.2.2", "2001:db8:2::2"];
+    let up = hosts.up(ROUTER)?;
+    for to in beyond {
+        wait_until("a host beyond is found", PATIENCE, || Ok(ping(to)?.status.success()))?;
+    }
+    let before = known()?;
+    ensure!(before.len() == 2, "{before:?}");
+    up.down()?;
+    let up = hosts.up(&ROUTER.replace("gw", "other"))?;
+    // Nothing is sent meanwhile by which a host would find out.
+    wait_until("the hosts hear of it", Duration::from_secs(5), || {
+        let now = known()?;
+        Ok(now.len() == 2 && now.iter().all(|address| !before.contains(address)))
+    })?;
+    for to in beyond {
+        ping(to)?.success()?;
+    }
+    up.down().map(drop)
 }
 
 fn a_wire_ends_as_ever() -> Result<()> {
