@@ -46,6 +46,8 @@ use crate::wire::Wire;
 use peers::Peer;
 use tree::TREES;
 
+/// The end of an error that tells nothing of a system: the machine was too slow to measure it.
+pub const TOO_BUSY: &str = "too busy a machine";
 const RATE_BITS_PER_S: f64 = 200e6;
 const RATE: &str = "200mbit";
 const BURST: &str = "20kb";

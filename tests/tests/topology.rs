@@ -2,15 +2,19 @@
 //! and a failure half-way is put back.
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
+use weir_lab::bed::Namespace;
 use weir_lab::clock::wait_until;
 use weir_lab::iperf::{Flood, Load};
 use weir_lab::process::{Finished, Process, Signal};
+use weir_port::link::Link;
 use weir_tests::classes::File;
 use weir_tests::limits::{Between, Row};
 use weir_tests::raw::Random;
@@ -29,6 +33,7 @@ fn main() -> ExitCode {
         privileged!(what_is_killed_half_way_is_finished),
         privileged!(a_limit_killed_at_any_moment_leaves_nothing).flooding(),
         privileged!(two_at_once_come_one_after_the_other),
+        privileged!(an_optional_interface_that_goes_meanwhile_undoes_nothing),
         privileged!(many_limits),
     ])
 }
@@ -370,6 +375,46 @@ fn two_at_once_come_one_after_the_other() -> Result<()> {
     }
     row.weir(&format!("down {}", files[0].path()))?.success()?;
     require_same(&before, &row, "two at once")
+}
+
+/// The command waits for the end of the one pair, which the test holds, when the other pair goes.
+fn an_optional_interface_that_goes_meanwhile_undoes_nothing() -> Result<()> {
+    let row = Row::new(Between::Bridge)?;
+    // That there is a folder of holds.
+    row.weir("limit wa --rate 10mbit")?.success()?;
+    row.weir("limit wa --off")?.success()?;
+    let hold = |host: &Namespace, thing: &str| -> Result<String> {
+        let inode = std::fs::metadata(format!("/run/netns/{}", host.name()))?.ino();
+        let ifindex = host.enter(|| Link::by_name("veth0").map(|link| link.ifindex))??;
+        Ok(format!("/run/weir/holds/{inode}-{ifindex}-{thing}"))
+    };
+    // Holds are taken in the order of their files.
+    let mut pairs = [("wa", &row.left), ("wb", &row.right)];
+    if hold(&row.left, "")? > hold(&row.right, "")? {
+        pairs.reverse();
+    }
+    let [(goes, of_it), (stays, held)] = pairs;
+    let text = format!(
+        "[[limit]]\ndevice = \"{goes}\"\nrate = \"10mbit\"\noptional = true\n\
+         [[limit]]\ndevice = \"{stays}\"\nrate = \"20mbit\"\n"
+    );
+    let file = File::new(&text)?;
+    let path = hold(held, "checksum")?;
+    let lock = std::fs::File::create(&path)?;
+    lock.lock()?;
+    let mut command = row.middle.command(weir_binary()?);
+    let mut applying = Process::spawn(command.args(["apply", file.path()]))?;
+    let last = hold(of_it, "receive")?;
+    wait_until("the command has one end", PATIENCE, || {
+        ensure!(applying.is_running()?, "it ended: {}", applying.stderr());
+        Ok(Path::new(&last).exists())
+    })?;
+    row.middle.ip(&format!("link del {goes}"))?;
+    drop(lock);
+    let done = applying.wait(PATIENCE)?.success()?;
+    ensure!(done.stderr.contains("vanished meanwhile, which is optional"), "{}", done.said());
+    ensure!(row.limits(stays)?[0]["rate_bits_per_s"] == 20_000_000, "{:?}", row.limits(stays)?);
+    row.weir(&format!("limit {stays} --off"))?.success().map(drop)
 }
 
 /// All pairs within one namespace, where the kernel lists all queues to tell one.

@@ -25,8 +25,8 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value as Json;
 
 use super::{
-    FRAME_BYTES, Options, PATIENCE, RATE_BITS_PER_S, System, Values, WEIR_QUEUES, Window, empty_wakes, jain,
-    lost_pct, summarise,
+    FRAME_BYTES, Options, PATIENCE, RATE_BITS_PER_S, System, TOO_BUSY, Values, WEIR_QUEUES, Window,
+    empty_wakes, jain, lost_pct, summarise,
 };
 use crate::bed::{self, End, Namespace};
 use crate::clock::{epoch_seconds, let_pass};
@@ -184,7 +184,7 @@ fn measure(
     let (after, ended_s) = tree.arrivals(to)?;
     ensure!(
         ended_s < floods_end_s,
-        "the floods ended {:.3} s before their packets were counted: too busy a machine",
+        "the floods ended {:.3} s before their packets were counted: {TOO_BUSY}",
         ended_s - floods_end_s
     );
     let (seconds, busy_s) = (ended_s - started_s, busy_seconds()? - busy_before_s);

@@ -128,6 +128,8 @@ struct Task<'a> {
     at: &'a str,
     place: &'a NetnsInterface,
     asked: Asked,
+    /// True if it may be missing.
+    is_optional: bool,
     before: Option<Record>,
     /// The change; none where the limit is so already.
     change: Option<LimitChange>,
@@ -144,6 +146,7 @@ fn find_all(topology: &Topology) -> Result<(Vec<(&LimitWanted, Ways)>, Vec<&Limi
             continue;
         }
         match target.ways(wanted.rate_back.is_some()) {
+            Err(_) if wanted.is_optional && target.is_missing() => skipped.push(wanted),
             Ok(ways) => {
                 ways.say_doubt(target);
                 found.push((wanted, ways));
@@ -197,10 +200,14 @@ fn tasks<'a>(topology: &Topology, found: &'a [(&LimitWanted, Ways)]) -> Result<V
                 let now = weir_port::limit::check(place, &asked, burst_bytes_default)?;
                 let of = now.as_ref().map(|(record, is_whole)| LimitNow { record, is_whole: *is_whole });
                 let change = compare(of, &asked);
-                Ok(Task { at: &wanted.at, place, asked, before: now.map(|(record, _)| record), change })
+                let (at, is_optional) = (wanted.at.as_str(), wanted.is_optional);
+                Ok(Task { at, place, asked, is_optional, before: now.map(|(record, _)| record), change })
             };
             match look() {
                 Ok(task) => tasks.push(task),
+                Err(_) if wanted.is_optional && ways.ends().any(NetnsInterface::is_gone) => {
+                    say_vanished(&wanted.at, &ways.there);
+                }
                 Err(failure) => told.push(format!("{}: {}", wanted.at, failure.message)),
             }
         }
@@ -218,6 +225,8 @@ fn carry_out(tasks: &[Task], ports: &Ports) -> Result<(), Failure> {
         }
         match set_patiently(task.place, &task.asked) {
             Ok((done, record)) => say_what_is_not_expected(task.place, done, &record),
+            // As if it had not been there at the look before.
+            Err(_) if task.is_optional && task.place.is_gone() => say_vanished(task.at, task.place),
             // The limit may have come half of the way.
             Err(_) if task.place.is_gone() => {
                 let why = format!("{}: {} vanished meanwhile", task.at, task.place.describe());
@@ -230,6 +239,10 @@ fn carry_out(tasks: &[Task], ports: &Ports) -> Result<(), Failure> {
         true => failure,
         false => put_back(&changing, &failure.message),
     })
+}
+
+fn say_vanished(at: &str, place: &NetnsInterface) {
+    output::say(format_args!("weir: {at}: {} vanished meanwhile, which is optional", place.describe()));
 }
 
 /// Puts limits back as they were, the last first. Returns the failure: why, and what could not be put back.
