@@ -13,7 +13,7 @@ use weir_tests::{harness, privileged, weir_binary};
 
 const LIMIT: Duration = Duration::from_secs(20);
 const PROMPT: &str = "prompt> ";
-/// What begins the summary of a run, which is its end.
+/// The beginning of the summary of a run, which is printed at its end.
 const SUMMARY: &str = "weir: 200mbit: ";
 
 fn main() -> ExitCode {

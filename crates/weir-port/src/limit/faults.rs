@@ -26,7 +26,7 @@ impl LimitInPlace {
         ))
     }
 
-    /// What is missing of it, or not as it was made.
+    /// The parts of it that are missing, or not as they were made.
     fn faults_of_its_parts(&self) -> Vec<String> {
         let place = self.place.describe();
         if let (true, Some(record)) = (self.is_gone, &self.record) {
@@ -101,7 +101,7 @@ impl LimitInPlace {
         }
     }
 
-    /// What is missing where its packets arrive.
+    /// The parts that are missing where its packets arrive.
     fn faults_at_the_other_ends(&self, record: &Record) -> Vec<String> {
         let place = self.place.describe();
         let mut faults = Vec::new();
@@ -132,7 +132,7 @@ impl LimitInPlace {
         faults
     }
 
-    /// What has passed it by or was dropped by it, of a limit that is there and can be read.
+    /// The packets that passed it by or were dropped by it, of a limit that is there and can be read.
     fn faults_of_its_packets(&self) -> Vec<String> {
         let Some(record) = self.record.as_ref().filter(|_| !self.is_gone && !self.is_strange) else {
             return Vec::new();

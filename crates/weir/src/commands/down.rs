@@ -158,7 +158,7 @@ fn others(topology: &Topology) -> Vec<String> {
     control::names().into_iter().filter(is_of_this).collect()
 }
 
-/// What is up under a name, in a word. What does not tell its counters is ended all the same.
+/// The word for the wire or topology of a name: a topology, if it does not tell its counters.
 fn noun_of(name: &str) -> &'static str {
     let told = control::stat(name).ok();
     told.and_then(|told| told.each().next().map(|(kind, ..)| kind.noun())).unwrap_or("topology")
