@@ -32,7 +32,7 @@ seed=${PROPTEST_RNG_SEED:-$(sed -n 's/^PROPTEST_RNG_SEED = "\(.*\)"/\1/p' .cargo
 # Whole-program tests that bear others beside them, as their cases say (`.together()`, `.flooding()`), so many files at once. What a file
 # says is told when all have ended.
 [[ -s $folder/files ]] || { echo "test: there are no whole-program tests" >&2 && status=1; }
-for part in together:4 flooding:2; do
+for part in together:6 flooding:2; do
     mkdir "$folder/${part%:*}"
     # shellcheck disable=SC2016
     WEIR_TESTS=${part%:*} scripts/awake.sh xargs -r -P "${part#*:}" -I '{}' \

@@ -11,8 +11,11 @@
 //! line picks the test of that name, or else those whose name contains it.
 //!
 //! Tests of one file run one after another. A test needs the machine alone, because it judges a figure, or looks at what all programs of
-//! the machine share, unless its case says that it belongs to another [`Part`]: then tests of other files may run at the same time.
-//! `WEIR_TESTS` picks a part, or none, and `scripts/test.sh` runs one part after the other. Beside others no figure that is short is excused.
+//! the machine share, unless its case says that it belongs to another [`Part`]: then tests of other files may run at the same time, each
+//! file in namespaces of its own ([`isolation`]). `WEIR_TESTS` picks a part, or none, and `scripts/test.sh` runs one part after the other.
+//! Beside others no figure that is short is excused.
+
+pub mod isolation;
 
 use std::process::ExitCode;
 use std::thread;
@@ -43,7 +46,7 @@ impl Case {
     }
 
     /// This test, which bears any number of its like: it judges no figure of speed or time, floods nothing, and neither changes nor looks
-    /// at what others on the machine share with it.
+    /// at what others on the machine share with it in spite of [`isolation`], such as BPF programs.
     pub const fn together(self) -> Case {
         Case { part: Part::Together, ..self }
     }
@@ -252,9 +255,16 @@ pub fn main(cases: &[Case]) -> ExitCode {
     if !cases.iter().any(|case| is_asked_for(case, part)) {
         return ExitCode::SUCCESS;
     }
+    let place = Place::here();
+    if place.is_root
+        && part.is_some_and(|part| part != Part::Alone)
+        && let Err(error) = isolation::enter()
+    {
+        println!("tests beside others need namespaces of their own: {error:#}");
+        return ExitCode::FAILURE;
+    }
     interrupt::install();
     let started = clock::now();
-    let place = Place::here();
     if place.is_root
         && let Err(error) = bed::sweep()
     {

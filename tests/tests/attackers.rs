@@ -32,7 +32,7 @@ const NOBODY: &str = "65534";
 fn main() -> ExitCode {
     harness::main(&[
         privileged!(any_user_reads_counters_and_only_root_changes_a_wire).together(),
-        privileged!(silent_clients_hold_nobody_up),
+        privileged!(silent_clients_hold_nobody_up).together(),
         privileged!(modes_are_what_they_should_be_whatever_the_umask).together(),
         privileged!(a_directory_of_another_user_is_refused).together(),
         privileged!(a_link_in_the_place_of_a_socket_is_not_followed).together(),
@@ -41,12 +41,12 @@ fn main() -> ExitCode {
         plain!(a_name_leads_nowhere).together(),
         plain!(a_link_in_the_place_of_a_report_is_not_followed).together(),
         privileged!(a_far_end_may_be_called_anything).together(),
-        privileged!(a_name_that_is_no_text_hides_no_limit),
-        privileged!(a_queue_that_any_user_can_make_is_no_limit),
+        privileged!(a_name_that_is_no_text_hides_no_limit).together(),
+        privileged!(a_queue_that_any_user_can_make_is_no_limit).together(),
         privileged!(an_end_whose_name_is_no_text_is_put_back).together(),
         privileged!(programs_of_the_working_directory_are_not_run).together(),
         privileged!(malformed_frames_harm_nobody).flooding(),
-        privileged!(root_of_a_container_harms_its_own_wire_alone),
+        privileged!(root_of_a_container_harms_its_own_wire_alone).together(),
     ])
 }
 

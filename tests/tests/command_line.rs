@@ -26,7 +26,7 @@ fn main() -> ExitCode {
         privileged!(what_a_user_may_not_expect).together(),
         privileged!(hooks_that_a_wire_passes_by).together(),
         privileged!(limits_that_make_no_sense).together(),
-        privileged!(a_kernel_that_lacks_something),
+        privileged!(a_kernel_that_lacks_something).together(),
         privileged!(no_wire_to_ask).together(),
     ])
 }

@@ -19,12 +19,12 @@ use weir_tests::{harness, privileged, weir_binary};
 fn main() -> ExitCode {
     harness::main(&[
         privileged!(a_tag_beside_the_frame_arrives).together(),
-        privileged!(a_program_that_was_there_does_not_silence_the_doorbell),
+        privileged!(a_program_that_was_there_does_not_silence_the_doorbell).together(),
         privileged!(a_qdisc_beside_clsact_comes_back).together(),
         privileged!(a_qdisc_with_another_below_it_is_refused).together(),
         privileged!(pollers_take_no_packets_of_others).together(),
         privileged!(a_hang_up_that_nohup_ignores_ends_nothing).together(),
-        privileged!(wires_share_no_core_while_there_are_others),
+        privileged!(wires_share_no_core_while_there_are_others).together(),
     ])
 }
 

@@ -15,16 +15,16 @@ use weir_tests::{privileged, weir_binary};
 
 fn main() -> ExitCode {
     harness::main(&[
-        privileged!(an_interrupted_sink_lets_its_sender_go_on),
-        privileged!(a_killed_sink_lets_its_sender_go_on),
-        privileged!(a_killed_sink_under_gro_lets_its_sender_go_on),
-        privileged!(a_killed_generator_leaves_the_way_back_open),
-        privileged!(the_next_sink_starts_a_queue_that_was_left_stopped),
-        privileged!(a_generator_starts_a_queue_that_was_left_stopped),
-        privileged!(a_pair_that_vanishes_ends_both_with_their_books_in_order),
-        privileged!(a_sink_waits_while_its_interface_is_down),
-        privileged!(a_generator_waits_while_its_interface_is_down),
-        privileged!(a_generator_says_what_the_other_end_refuses),
+        privileged!(an_interrupted_sink_lets_its_sender_go_on).flooding(),
+        privileged!(a_killed_sink_lets_its_sender_go_on).flooding(),
+        privileged!(a_killed_sink_under_gro_lets_its_sender_go_on).flooding(),
+        privileged!(a_killed_generator_leaves_the_way_back_open).flooding(),
+        privileged!(the_next_sink_starts_a_queue_that_was_left_stopped).flooding(),
+        privileged!(a_generator_starts_a_queue_that_was_left_stopped).flooding(),
+        privileged!(a_pair_that_vanishes_ends_both_with_their_books_in_order).flooding(),
+        privileged!(a_sink_waits_while_its_interface_is_down).flooding(),
+        privileged!(a_generator_waits_while_its_interface_is_down).flooding(),
+        privileged!(a_generator_says_what_the_other_end_refuses).together(),
     ])
 }
 

@@ -18,10 +18,10 @@ const SILENCE: Duration = Duration::from_secs(5);
 
 fn main() -> ExitCode {
     harness::main(&[
-        privileged!(odd_sizes),
-        privileged!(vlan_tags),
-        privileged!(odd_sizes_on_the_way_back),
-        privileged!(too_large_an_mtu_is_refused),
+        privileged!(odd_sizes).together(),
+        privileged!(vlan_tags).together(),
+        privileged!(odd_sizes_on_the_way_back).together(),
+        privileged!(too_large_an_mtu_is_refused).together(),
     ])
 }
 

@@ -25,11 +25,11 @@ const PAYLOAD_BYTES: u64 = 1380;
 fn main() -> ExitCode {
     harness::main(&[
         privileged!(what_passes_is_sealed_and_none_of_it_is_lost),
-        privileged!(back_to_back_they_find_each_other),
+        privileged!(back_to_back_they_find_each_other).flooding(),
         privileged!(keys_change_under_a_flood).flooding(),
         privileged!(a_worker_of_its_own_seals_and_costs_nobody_beside_anything),
-        privileged!(sealers_share_one_association_and_keep_its_order),
-        privileged!(hybrid_shares_with_sealers_and_keeps_the_order),
+        privileged!(sealers_share_one_association_and_keep_its_order).flooding(),
+        privileged!(hybrid_shares_with_sealers_and_keeps_the_order).flooding(),
         privileged!(a_sender_is_told_what_fits).together(),
         privileged!(a_way_that_takes_less_is_learned).flooding(),
         privileged!(a_peer_that_a_translator_moves_is_followed).flooding(),

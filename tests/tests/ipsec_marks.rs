@@ -15,8 +15,8 @@ use weir_tests::{harness, privileged};
 
 fn main() -> ExitCode {
     harness::main(&[
-        privileged!(a_start_uses_no_number_twice),
-        privileged!(a_start_takes_nothing_twice),
+        privileged!(a_start_uses_no_number_twice).together(),
+        privileged!(a_start_takes_nothing_twice).together(),
         privileged!(a_mark_that_is_taken_away_comes_back).together(),
     ])
 }

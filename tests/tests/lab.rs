@@ -16,10 +16,10 @@ use weir_tests::{harness, plain, privileged, weir_binary};
 fn main() -> ExitCode {
     harness::main(&[
         privileged!(a_stock_kernel_loses_what_its_limit_cannot_hold),
-        privileged!(a_system_that_cannot_run_fails_its_row_and_no_other),
-        privileged!(the_command_writes_json_and_html),
+        privileged!(a_system_that_cannot_run_fails_its_row_and_no_other).flooding(),
+        privileged!(the_command_writes_json_and_html).flooding(),
         plain!(options_that_make_no_sense).together(),
-        privileged!(the_bed_command_writes_json_and_html),
+        privileged!(the_bed_command_writes_json_and_html).flooding(),
         plain!(the_epair_command_writes_json_and_html).together(),
         plain!(the_epair_command_refuses_what_is_not_its_own).together(),
         plain!(a_feeder_faster_than_the_work_is_held_or_loses).together(),

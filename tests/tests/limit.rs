@@ -21,22 +21,22 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 fn main() -> ExitCode {
     harness::main(&[
-        privileged!(small_and_large_datagrams_stay_in_order),
-        privileged!(short_flows_beside_floods_reorder_nothing),
+        privileged!(small_and_large_datagrams_stay_in_order).flooding(),
+        privileged!(short_flows_beside_floods_reorder_nothing).flooding(),
         privileged!(changes_under_load_lose_nothing),
         privileged!(a_raise_past_one_processor_keeps_order),
         privileged!(setting_costs_what_the_kernels_own_swap_costs),
         privileged!(setting_the_way_back_says_all_that_it_costs),
-        privileged!(forwarded_packets_are_dropped_by_rule_and_counted),
+        privileged!(forwarded_packets_are_dropped_by_rule_and_counted).flooding(),
         privileged!(a_forwarded_flow_below_its_share_loses_nothing),
-        privileged!(forwarded_fragments_stay_in_order),
+        privileged!(forwarded_fragments_stay_in_order).flooding(),
         privileged!(everything_comes_back),
-        privileged!(what_is_taken_away_is_said_and_set_again),
+        privileged!(what_is_taken_away_is_said_and_set_again).together(),
         privileged!(what_a_command_changes_is_no_fault),
-        privileged!(a_priority_passes_nothing_by),
-        privileged!(what_cannot_be_limited_is_said),
+        privileged!(a_priority_passes_nothing_by).together(),
+        privileged!(what_cannot_be_limited_is_said).together(),
         privileged!(a_burst_that_the_timer_outlasts_is_said),
-        privileged!(limits_by_process_have_names_of_their_own),
+        privileged!(limits_by_process_have_names_of_their_own).together(),
     ])
 }
 

@@ -39,14 +39,14 @@ fn main() -> ExitCode {
         privileged!(floods_in_a_bridge_steered),
         privileged!(floods_routed_steered),
         privileged!(floods_over_ipv6),
-        privileged!(a_far_end_that_cannot_keep_order_is_refused),
+        privileged!(a_far_end_that_cannot_keep_order_is_refused).together(),
         privileged!(a_ping_is_quick_beside_sixteen_floods),
         privileged!(sixty_four_streams_and_a_ping),
         privileged!(kinds_share_by_bytes),
         privileged!(small_packets_share_with_large_ones),
         privileged!(sixty_four_senders_that_never_block),
         privileged!(more_flows_than_leaves_lose_nothing).flooding(),
-        privileged!(leaves_empty_themselves_whatever_is_dropped_behind),
+        privileged!(leaves_empty_themselves_whatever_is_dropped_behind).flooding(),
     ])
 }
 

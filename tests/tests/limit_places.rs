@@ -30,12 +30,12 @@ fn main() -> ExitCode {
         privileged!(what_a_host_sends_by_a_tun_is_limited),
         privileged!(what_a_host_sends_by_a_tap_is_limited),
         privileged!(what_a_host_sends_by_a_bridge_is_limited),
-        privileged!(a_bridge_keeps_flows_in_order),
-        privileged!(a_macvlan_keeps_flows_in_order),
-        privileged!(pairs_that_join_a_bridge_are_said_and_steered),
-        privileged!(limits_that_share_an_end_leave_it_to_the_last),
+        privileged!(a_bridge_keeps_flows_in_order).flooding(),
+        privileged!(a_macvlan_keeps_flows_in_order).flooding(),
+        privileged!(pairs_that_join_a_bridge_are_said_and_steered).together(),
+        privileged!(limits_that_share_an_end_leave_it_to_the_last).together(),
         privileged!(floods_in_a_container),
-        privileged!(others_stay_and_see_every_packet),
+        privileged!(others_stay_and_see_every_packet).together(),
         privileged!(an_end_under_a_sender_that_never_pauses),
     ])
 }

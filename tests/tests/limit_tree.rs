@@ -21,8 +21,8 @@ fn main() -> ExitCode {
     harness::main(&[
         privileged!(the_largest_tree_is_loaded_and_leads_to_its_last_class),
         privileged!(a_tree_left_half_made_is_said_and_finished_or_removed),
-        privileged!(after_floods_new_flows_have_leaves_of_their_own),
-        privileged!(a_filter_for_all_is_the_last_that_is_asked),
+        privileged!(after_floods_new_flows_have_leaves_of_their_own).flooding(),
+        privileged!(a_filter_for_all_is_the_last_that_is_asked).together(),
         privileged!(what_passed_freely_is_limited_by_another_file),
     ])
 }

@@ -19,18 +19,18 @@ const FRAMES: u32 = 50;
 
 fn main() -> ExitCode {
     harness::main(&[
-        privileged!(a_queue_that_its_container_removes_is_said),
+        privileged!(a_queue_that_its_container_removes_is_said).together(),
         privileged!(a_queue_that_is_removed_by_hand_leaves_what_to_put_back),
-        privileged!(steering_that_somebody_changes_is_said),
-        privileged!(queues_that_are_added_are_said_and_steered),
-        privileged!(a_move_to_another_namespace_is_said),
-        privileged!(it_stays_through_queues_down_and_up_and_a_new_name),
-        privileged!(what_passes_the_queue_by_is_counted),
-        privileged!(a_look_that_is_removed_is_said_and_put_back),
-        privileged!(what_is_changed_by_hand_is_said_and_set_again),
-        privileged!(no_priority_passes_the_limit),
-        privileged!(who_is_held_and_for_how_long_is_told),
-        privileged!(filters_of_others_where_packets_arrive_stay),
+        privileged!(steering_that_somebody_changes_is_said).together(),
+        privileged!(queues_that_are_added_are_said_and_steered).together(),
+        privileged!(a_move_to_another_namespace_is_said).together(),
+        privileged!(it_stays_through_queues_down_and_up_and_a_new_name).together(),
+        privileged!(what_passes_the_queue_by_is_counted).together(),
+        privileged!(a_look_that_is_removed_is_said_and_put_back).together(),
+        privileged!(what_is_changed_by_hand_is_said_and_set_again).together(),
+        privileged!(no_priority_passes_the_limit).together(),
+        privileged!(who_is_held_and_for_how_long_is_told).flooding(),
+        privileged!(filters_of_others_where_packets_arrive_stay).together(),
     ])
 }
 

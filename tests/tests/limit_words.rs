@@ -17,22 +17,22 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 fn main() -> ExitCode {
     harness::main(&[
-        privileged!(an_end_inside_a_container_is_refused),
+        privileged!(an_end_inside_a_container_is_refused).together(),
         privileged!(an_end_that_nothing_tells_the_side_of_is_said),
-        privileged!(a_name_that_means_two_limits_is_refused_by_every_command),
-        privileged!(a_name_reaches_past_no_interface_that_is_here),
-        privileged!(without_root_it_is_said_first_what_is_missing),
-        privileged!(whom_the_way_back_holds_is_said),
-        privileged!(an_end_that_is_cut_short_leaves_an_open_limit),
-        privileged!(an_interface_that_vanishes_takes_its_limit_along),
+        privileged!(a_name_that_means_two_limits_is_refused_by_every_command).together(),
+        privileged!(a_name_reaches_past_no_interface_that_is_here).together(),
+        privileged!(without_root_it_is_said_first_what_is_missing).together(),
+        privileged!(whom_the_way_back_holds_is_said).together(),
+        privileged!(an_end_that_is_cut_short_leaves_an_open_limit).together(),
+        privileged!(an_interface_that_vanishes_takes_its_limit_along).together(),
         privileged!(a_queue_of_another_tool_is_left_alone),
         privileged!(a_name_is_given_once),
-        privileged!(a_wire_is_no_limit_in_place),
+        privileged!(a_wire_is_no_limit_in_place).together(),
         privileged!(both_ways_are_set_or_neither),
-        privileged!(both_ways_are_changed_or_neither),
-        privileged!(a_change_does_not_bring_a_removed_limit_back),
+        privileged!(both_ways_are_changed_or_neither).together(),
+        privileged!(a_change_does_not_bring_a_removed_limit_back).together(),
         privileged!(a_limit_is_found_and_renamed_by_its_name),
-        privileged!(what_could_not_be_looked_at_is_no_proof),
+        privileged!(what_could_not_be_looked_at_is_no_proof).together(),
     ])
 }
 

@@ -28,14 +28,14 @@ fn main() -> ExitCode {
         privileged!(two_generators_on_one_pair_share_its_queues).together(),
         privileged!(a_second_wire_is_told_whose_the_interface_is).together(),
         privileged!(commands_that_are_refused_leave_no_hold).together(),
-        privileged!(a_wire_waits_for_the_guardian_of_a_killed_one),
+        privileged!(a_wire_waits_for_the_guardian_of_a_killed_one).together(),
         privileged!(a_wire_that_is_killed_and_started_at_once_stays_whole).together(),
         privileged!(a_rule_that_somebody_wrote_is_not_obeyed).together(),
         privileged!(a_flushed_ruleset_does_not_leave_the_host_a_router).together(),
         privileged!(the_last_of_two_runs_puts_forwarding_back).together(),
-        privileged!(after_a_run_was_killed_whole_a_command_puts_forwarding_back),
+        privileged!(after_a_run_was_killed_whole_a_command_puts_forwarding_back).together(),
         privileged!(a_run_with_a_long_command_line_keeps_no_other_away).together(),
-        privileged!(a_note_that_cannot_be_read_is_said_and_stays),
+        privileged!(a_note_that_cannot_be_read_is_said_and_stays).together(),
         privileged!(a_mend_that_waits_for_one_end_keeps_the_other_from_nobody).together(),
     ])
 }

@@ -42,7 +42,7 @@ fn main() -> ExitCode {
     harness::main(&[
         privileged!(a_wire_with_classes).flooding(),
         privileged!(a_topology_with_a_bridge_and_a_router).flooding(),
-        privileged!(a_limit_in_place_with_classes),
+        privileged!(a_limit_in_place_with_classes).flooding(),
         privileged!(a_generator_and_a_sink).flooding(),
     ])
 }

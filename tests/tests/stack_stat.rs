@@ -39,9 +39,9 @@ fn main() -> ExitCode {
         };
     }
     harness::main(&[
-        privileged!(a_throttled_socket_is_seen_and_gone_with_its_program),
-        privileged!(two_stacks_have_two_names),
-        privileged!(a_limit_of_two_workers_is_told_and_gone_with_its_program).on_two_processors(),
+        privileged!(a_throttled_socket_is_seen_and_gone_with_its_program).together(),
+        privileged!(two_stacks_have_two_names).together(),
+        privileged!(a_limit_of_two_workers_is_told_and_gone_with_its_program).on_two_processors().together(),
     ])
 }
 

@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 fn main() -> ExitCode {
     harness::main(&[
         plain!(options_that_do_not_go_together).together(),
-        privileged!(no_wire_is_up),
+        privileged!(no_wire_is_up).together(),
         privileged!(a_wire_that_may_not_be_asked_is_no_proof).together(),
         privileged!(one_that_does_not_answer_does_not_hide_the_others).together(),
         privileged!(tables_and_proof_under_load).flooding(),

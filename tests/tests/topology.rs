@@ -26,15 +26,15 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 fn main() -> ExitCode {
     harness::main(&[
-        privileged!(a_file_is_applied_once_shown_and_taken_down),
-        privileged!(what_is_not_in_the_file_stays),
+        privileged!(a_file_is_applied_once_shown_and_taken_down).together(),
+        privileged!(what_is_not_in_the_file_stays).together(),
         privileged!(changes_under_a_flood_lose_nothing),
         privileged!(a_failure_half_way_puts_everything_back),
-        privileged!(what_is_killed_half_way_is_finished),
+        privileged!(what_is_killed_half_way_is_finished).together(),
         privileged!(a_limit_killed_at_any_moment_leaves_nothing).flooding(),
-        privileged!(two_at_once_come_one_after_the_other),
-        privileged!(an_optional_interface_that_goes_meanwhile_undoes_nothing),
-        privileged!(many_limits),
+        privileged!(two_at_once_come_one_after_the_other).together(),
+        privileged!(an_optional_interface_that_goes_meanwhile_undoes_nothing).together(),
+        privileged!(many_limits).together(),
     ])
 }
 

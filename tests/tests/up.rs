@@ -25,7 +25,7 @@ fn main() -> ExitCode {
     harness::main(&[
         privileged!(a_slow_port_of_a_bridge_holds_nothing_for_the_others),
         privileged!(the_published_bed_carries_floods_without_loss),
-        privileged!(a_router_cuts_and_tells),
+        privileged!(a_router_cuts_and_tells).together(),
         privileged!(a_router_follows_the_mtu_of_its_ports).together(),
         privileged!(wires_of_one_file_share_nothing),
         privileged!(two_on_one_pair_see_what_the_other_sends),

@@ -32,7 +32,7 @@ fn main() -> ExitCode {
         privileged!(a_flushed_ruleset_comes_back).together(),
         privileged!(a_host_that_was_a_router_stays_one).together(),
         privileged!(what_a_bridge_carries_is_not_cut_off).together(),
-        privileged!(what_two_killed_processes_left_is_mended),
+        privileged!(what_two_killed_processes_left_is_mended).together(),
     ])
 }
 

@@ -8,14 +8,14 @@
 //!
 //! `/run/weir` is a small file system of this process and its children alone, so that it can be filled up.
 
-use std::ffi::CString;
 use std::fs;
 use std::io;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use weir_lab::bed::{End, Namespace, names};
 
 use crate::chaos::plan::At;
+use crate::harness::isolation::{cover, own_mount_namespace};
 use crate::kernel::{Traces, traces};
 
 /// The folder of control sockets and locks.
@@ -28,25 +28,8 @@ const RUN_FILES: u32 = 256;
 
 /// Gives this process and those it starts a `/run/weir` of their own. Call it before any thread is started.
 pub fn own_run() -> Result<()> {
-    fs::create_dir_all(RUN).context(RUN)?;
-    let text = |text: &str| CString::new(text).expect("it holds no NUL");
-    let (none, root, kind, target) = (text("none"), text("/"), text("tmpfs"), text(RUN));
-    let options = text(&format!("size={RUN_BYTES},nr_inodes={RUN_FILES},mode=755"));
-    // SAFETY: unshare(2) and mount(2) take plain numbers and strings that end in NUL and live through the calls; data is null or such a
-    // string.
-    let done = unsafe {
-        libc::unshare(libc::CLONE_NEWNS) == 0
-            && libc::mount(
-                none.as_ptr(),
-                root.as_ptr(),
-                std::ptr::null(),
-                libc::MS_REC | libc::MS_PRIVATE,
-                std::ptr::null(),
-            ) == 0
-            && libc::mount(kind.as_ptr(), target.as_ptr(), kind.as_ptr(), 0, options.as_ptr().cast()) == 0
-    };
-    ensure!(done, "a {RUN} of our own: {}", io::Error::last_os_error());
-    Ok(())
+    own_mount_namespace()?;
+    cover(RUN, &format!("size={RUN_BYTES},nr_inodes={RUN_FILES},mode=755"))
 }
 
 /// Leaves no room under `/run/weir` for a byte or a file; until it is dropped.
