@@ -188,6 +188,15 @@ impl Ownership {
         Ok(ids != self.ids)
     }
 
+    /// Returns whether the interface has changed once more while its queues were being owned again, which explains a failure of that: it is
+    /// down or gone, or up anew with other instances. Whoever watches it will be told.
+    pub fn is_overtaken(&self) -> bool {
+        match Link::by_index(self.pair.port.ifindex) {
+            Ok(link) => !link.up || self.is_disowned().is_ok_and(|is_disowned| is_disowned),
+            Err(error) => error.is_no_interface(),
+        }
+    }
+
     /// Leaves arriving packets to the kernel's own stack, so that the queues can be primed. Packets that have arrived can be collected.
     pub fn let_go(&mut self) -> Result<()> {
         for queue in 0..self.pair.port.rx_queues {

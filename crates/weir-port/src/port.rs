@@ -132,6 +132,11 @@ impl Port {
         self.ownership.is_disowned()
     }
 
+    /// Returns whether the interface has changed once more while its queues were being owned again ([`Ownership::is_overtaken`]).
+    pub fn is_overtaken(&self) -> bool {
+        self.ownership.is_overtaken()
+    }
+
     /// Leaves arriving packets to the kernel's own stack, so that the queues can be primed. Packets that have arrived can be collected.
     pub fn let_go(&mut self) -> Result<()> {
         self.ownership.let_go()

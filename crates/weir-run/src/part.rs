@@ -166,17 +166,9 @@ impl Part {
         }
         let result = self.own_again(index, now_ns);
         self.path.tune();
-        let Some(port) = self.port(index) else { return result };
-        match result {
-            // Down again already: it will come up again, or vanish.
-            Err(_) if Link::by_index(port.link().ifindex).is_ok_and(|link| !link.up) => Ok(()),
-            // Vanished already, of which the worker will hear.
-            Err(_) if Link::by_index(port.link().ifindex).is_err_and(|error| error.is_no_interface()) => {
-                Ok(())
-            }
-            // Up again already, of which the worker will hear.
-            Err(_) if port.is_disowned().is_ok_and(|is_disowned| is_disowned) => Ok(()),
-            result => result,
+        match self.port(index) {
+            Some(port) if result.is_err() && port.is_overtaken() => Ok(()),
+            _ => result,
         }
     }
 

@@ -284,10 +284,7 @@ impl Watched<'_> {
                 State::Gone => return Ok(true),
                 State::Down => self.ownership.note_down(),
                 State::Up | State::NoCarrier => match self.retake() {
-                    // Down again already: it will come up again, or vanish.
-                    Err(_) if !Link::by_index(self.ownership.link().ifindex).is_ok_and(|link| link.up) => {}
-                    // Up again already, of which the watch will tell.
-                    Err(_) if self.ownership.is_disowned().is_ok_and(|is_disowned| is_disowned) => {}
+                    Err(_) if self.ownership.is_overtaken() => {}
                     result => result?,
                 },
             }

@@ -203,23 +203,12 @@ impl StackWorker {
                 }
                 State::Down => self.kernel_port().into_iter().for_each(Port::note_down),
                 State::Up | State::NoCarrier => match self.own_again(now_ns) {
-                    // The interface is down again already: it will come up again, or vanish.
-                    Err(_) if !self.is_up() => {}
-                    // It is up again already, of which the watch will tell.
-                    Err(_) if self.is_disowned() => {}
+                    Err(_) if self.kernel_port().is_some_and(|port| port.is_overtaken()) => {}
                     result => result?,
                 },
             }
         }
         Ok(())
-    }
-
-    fn is_up(&mut self) -> bool {
-        self.kernel_port().is_some_and(|port| Link::by_index(port.link().ifindex).is_ok_and(|link| link.up))
-    }
-
-    fn is_disowned(&mut self) -> bool {
-        self.kernel_port().is_some_and(|port| port.is_disowned().is_ok_and(|is_disowned| is_disowned))
     }
 
     /// Owns the queues again if they have other instances than before. Packets that were received before are taken in, since their rings are not the
