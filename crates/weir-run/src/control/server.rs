@@ -3,7 +3,7 @@
 //!
 //! Rule: nobody is waited for. Each client has [`PATIENCE_NS`] to ask and as long again to read the answer, so one that is slow or
 //! silent holds nobody up and is gone after that; one that is too much ([`super::admission`]) is told so and let go at once.
-//! A request is bounded in size; packets never wait for any of this.
+//! What a client asked for that has hung up is not done. A request is bounded in size; packets never wait for any of this.
 //!
 //! Owner: the thread that calls [`Control::serve`]. Source: unix(7).
 
@@ -227,7 +227,7 @@ impl Client {
                 break;
             }
         }
-        if request.is_empty() {
+        if request.is_empty() || has_hung_up(&self.stream)? {
             return Ok(());
         }
         let answer = match std::str::from_utf8(request) {
@@ -254,6 +254,13 @@ impl Client {
         }
         Ok(())
     }
+}
+
+/// Returns whether the client waits for no answer any more. It has told its user that nothing changed.
+fn has_hung_up(stream: &UnixStream) -> io::Result<bool> {
+    let mut fds = [libc::pollfd { fd: stream.as_raw_fd(), events: 0, revents: 0 }];
+    sys::poll_readable(&mut fds, Some(0))?;
+    Ok(fds[0].revents & libc::POLLHUP != 0)
 }
 
 /// The answer to one request, as JSON.

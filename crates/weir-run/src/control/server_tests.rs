@@ -85,6 +85,19 @@ fn what_is_no_request_is_answered_so() {
     assert!(!client.goes_on(&mut |_, _| panic!("nobody asked")), "it has gone");
 }
 
+#[test]
+fn what_a_client_asked_for_that_lost_patience_is_not_done() {
+    let (mut client, mut theirs) = client(0);
+    theirs.write_all(b"change\n").unwrap();
+    drop(theirs);
+    assert!(!client.goes_on(&mut |_, _| panic!("nobody waits for it")));
+    let (mut client, mut theirs) = self::client(0);
+    theirs.write_all(b"change").unwrap();
+    theirs.shutdown(std::net::Shutdown::Write).unwrap();
+    assert!(!client.goes_on(&mut echo), "it reads, though it says no more");
+    assert_eq!(answer(theirs), format!("{{\"version\":{VERSION},\"ok\":\"change\"}}\n"));
+}
+
 /// A responder that has no counters and refuses all changes.
 struct Refusing;
 

@@ -59,15 +59,61 @@ impl Ports {
     }
 
     /// Makes all changes, or none.
+    ///
+    /// # Errors
+    /// Why none was made; or why it is not known whether they were.
     pub fn apply(&self) -> Result<(), Failure> {
-        if self.counts().1 > 0 {
-            control::apply(&self.name, ApplyFile { text: self.text.clone(), is_trial: false })?;
+        if self.counts().1 == 0 {
+            return Ok(());
         }
-        Ok(())
+        change(|is_trial| control::apply(&self.name, ApplyFile { text: self.text.clone(), is_trial }))
+            .map_err(Failure::from)
     }
 
     /// The changes as JSON, by port.
     pub fn to_json(&self) -> Value {
         json!(self.each)
+    }
+}
+
+/// Has all changes made by whoever is asked, who may also be asked for a trial. An answer may be lost, or come too late, when all has been
+/// done.
+fn change(ask: impl Fn(bool) -> Result<Vec<AppliedPort>, String>) -> Result<(), String> {
+    let Err(why) = ask(false) else { return Ok(()) };
+    match ask(true) {
+        Ok(left) if left.iter().all(|port| port.change.is_none()) => Ok(()),
+        Ok(_) => Err(why),
+        Err(_) => Err(format!(
+            "{why}: whether its ports changed is not known, and `weir apply --dry-run` with the same file tells once it answers"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::from_value;
+
+    use super::*;
+
+    #[test]
+    fn a_change_whose_answer_was_lost_is_looked_for() {
+        let lost = || Err::<Vec<AppliedPort>, _>("it does not answer".to_string());
+        let left = |change: Value| {
+            let port = json!({ "what": "port", "interface": "p0", "change": change });
+            Ok(vec![from_value::<AppliedPort>(port).unwrap()])
+        };
+        let to_do = json!({ "action": "change", "values": [] });
+        assert_eq!(
+            change(|is_trial| if is_trial { left(Value::Null) } else { lost() }),
+            Ok(()),
+            "it was made"
+        );
+        assert_eq!(
+            change(|is_trial| if is_trial { left(to_do.clone()) } else { lost() }),
+            Err("it does not answer".into()),
+            "it was not made"
+        );
+        let why = change(|_| lost()).unwrap_err();
+        assert!(why.starts_with("it does not answer: whether its ports changed is not known"), "{why}");
     }
 }
