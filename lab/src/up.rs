@@ -71,6 +71,11 @@ impl Up {
         self.weir(&["stat", &self.name, "--check"])?.success().map(drop)
     }
 
+    /// What it has said so far, beside its output.
+    pub fn stderr(&self) -> String {
+        self.daemon.stderr()
+    }
+
     /// Its counters.
     pub fn stat(&self) -> Result<Value> {
         let done = self.weir(&["stat", &self.name, "--json"])?.success()?;

@@ -36,6 +36,7 @@ fn main() -> ExitCode {
         privileged!(what_is_cut_on_the_way_is_put_together).flooding(),
         privileged!(ipv6_goes_by_a_way_that_leaves_it_less_than_it_takes).flooding(),
         privileged!(what_a_far_router_tells_is_sealed).together(),
+        privileged!(limits_of_an_association_are_told_as_they_are_reached).together(),
     ])
 }
 
@@ -441,6 +442,43 @@ fn what_a_far_router_tells_is_sealed() -> Result<()> {
     for up in ups {
         up.check()?;
         up.down()?;
+    }
+    Ok(())
+}
+
+/// Once each, while the gateway is up: at the soft limit everything passes, at the hard one nothing does.
+fn limits_of_an_association_are_told_as_they_are_reached() -> Result<()> {
+    let mut sites = sites(None)?;
+    let before = "key_file = \"";
+    let after = format!("soft = {{ packets = 20 }}\nhard = {{ packets = 40 }}\n{before}");
+    sites[0].text = sites[0].text.replacen(before, &after, 1);
+    let ups = [sites[0].up()?, sites[1].up()?];
+    let near = &sites[0].host;
+    let ping = |count: u32| {
+        let mut command = near.command("ping");
+        command.args(["-n", "-q", "-i", "0.02", "-W", "1", "-c", &count.to_string(), FAR[0]]);
+        run(&mut command, COMMAND_LIMIT)
+    };
+    let told = |limit: &str| {
+        let sentence = format!("association one-to-two (SPI 0x1001) has reached a {limit} limit");
+        wait_until("the limit is told", PATIENCE, || Ok(ups[0].stderr().matches(&sentence).count() == 1))
+    };
+    wait_for(near, FAR[0])?;
+    wait_until("the soft limit", PATIENCE, || {
+        let is_soft = count(&association(&ups[0], "one-to-two")?, "packets")? >= 20;
+        if !is_soft {
+            ping(1)?.success()?;
+        }
+        Ok(is_soft)
+    })?;
+    told("soft")?;
+    ping(1)?.success()?;
+    ensure!(!ping(40)?.stdout.contains(" 0% packet loss"), "a packet passed the hard limit");
+    told("hard")?;
+    for up in ups {
+        up.check()?;
+        let said = up.down()?.stderr;
+        ensure!(said.matches("has reached a").count() <= 2, "{said}");
     }
     Ok(())
 }

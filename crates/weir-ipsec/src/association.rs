@@ -36,7 +36,6 @@ struct Common {
     extended: bool,
     lifetime: Lifetime,
     usage: Usage,
-    soft_told: bool,
 }
 
 /// The settings of an association.
@@ -64,7 +63,6 @@ impl Common {
             extended,
             lifetime,
             usage: Usage::since(now_ns),
-            soft_told: false,
         }
     }
 
@@ -74,11 +72,6 @@ impl Common {
 
     fn check_age(&self, now_ns: u64) -> Result<(), DropReason> {
         if self.lifetime.is_over(&self.usage, now_ns) { Err(DropReason::EspExpired) } else { Ok(()) }
-    }
-
-    fn soft_reached(&mut self, now_ns: u64) -> bool {
-        let reached = self.lifetime.age(&self.usage, now_ns) >= Age::Soft;
-        reached && !std::mem::replace(&mut self.soft_told, true)
     }
 }
 
@@ -119,11 +112,6 @@ macro_rules! common {
             /// The age of the association, by its limits.
             pub fn age(&self, now_ns: u64) -> Age {
                 self.common.lifetime.age(&self.common.usage, now_ns)
-            }
-
-            /// Returns whether the association reached a soft limit; true once.
-            pub fn soft_reached(&mut self, now_ns: u64) -> bool {
-                self.common.soft_reached(now_ns)
             }
 
             /// The time at which its next limit in time is reached.

@@ -4,6 +4,7 @@
 //! get the requests to stand still in the same order, or two that ask at once would make each wait for the other. A worker that is busy
 //! taking its queues over is asked again, ever less often, and never makes the others wait for it for long.
 
+use std::collections::BTreeSet;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -19,6 +20,7 @@ use crate::ipsec::EspKeys;
 use crate::report::PartReport;
 use crate::standstill::{Missed, Standstill};
 use crate::stats::Snapshot;
+use crate::stats::association::AgedAssociation;
 use crate::sum::Constants;
 use crate::worker::{Mailbox, Request, Reshape};
 
@@ -181,6 +183,23 @@ impl Crew {
     fn owner_of_stage(&self, stage: usize) -> (&Mailbox, usize) {
         let owners = &self.constants.owners;
         (&self.mailboxes[owners.stages[stage]], owners.place_of_stage(stage))
+    }
+
+    /// The associations of which one must know: only the workers that have ESP stages are asked.
+    ///
+    /// # Errors
+    /// If a worker has ended.
+    pub fn aged_associations(&self) -> Result<Vec<AgedAssociation>, String> {
+        let stages = self.constants.plan.stages.iter().zip(&self.constants.owners.stages);
+        let owners = stages.filter(|(stage, _)| matches!(stage.kind, StageKind::Esp(_)));
+        let owners: BTreeSet<_> = owners.map(|(_, owner)| *owner).collect();
+        let mut aged = Vec::new();
+        for owner in owners {
+            let (reply, answer) = channel();
+            self.mailboxes[owner].send(Request::Aged(reply));
+            aged.extend(received(&answer)?);
+        }
+        Ok(aged)
     }
 
     /// The names of its ports in the tables of its file.

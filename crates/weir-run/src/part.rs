@@ -21,6 +21,7 @@ use weir_port::xsk::umem::Umem;
 use crate::report::port_stats;
 use crate::router_mtu::{RouterMtus, taken_bytes};
 use crate::stats::PortStats;
+use crate::stats::association::AgedAssociation;
 
 /// Ethernet header, which comes on top of an MTU.
 const ETHERNET_HEADER_BYTES: u64 = 14;
@@ -64,6 +65,13 @@ impl Part {
             .all()
             .for_each(|(stage, interface, mtu)| path.set_router_mtu(stage, interface, mtu));
         part
+    }
+
+    /// The associations of its ESP stages of which one must know.
+    pub fn aged_associations(&self, now_ns: u64) -> Vec<AgedAssociation> {
+        let esps = self.path.between().stages().filter_map(|stage| stage.esp());
+        let associations = esps.flat_map(|esp| esp.associations());
+        associations.filter_map(|running| AgedAssociation::of(running, now_ns)).collect()
     }
 
     /// Takes a port out whose interface is gone. The thread that closes it says so by [`Part::note_closed`].

@@ -4,6 +4,7 @@
 //! heard of a change, or a second has passed, or somebody asks
 //!      -> look at two ends a pair -> ledger: drops, and the event that explains them     (watcher/ledger.rs)
 //!                                 -> remedy: follow, put right, or refuse it         (watcher/remedy.rs, act.rs)
+//!      -> associations that are not alive -> ages: say each step once                   (watcher/ages.rs)
 //! ```
 //!
 //! Rule: a change that can be put right is, and is said; any other ends a wire in one sentence, and closes the port of a topology until the
@@ -20,6 +21,7 @@
 //! something back is fought for ever, and said as often as the bound on sentences allows.
 
 mod act;
+mod ages;
 mod coming;
 mod eye;
 mod glance;
@@ -42,6 +44,7 @@ use weir_port::view::{Pair, View};
 use weir_port::{Doing, confinement, sys};
 
 use self::act::Finding;
+use self::ages::Ages;
 use self::coming::Missing;
 use self::eye::Request;
 pub use self::eye::{Device, Devices, Eye, Lens};
@@ -95,6 +98,7 @@ pub fn start<K: Keeper + Send + 'static>(
         monitor: Monitor::new()?,
         stir: Stir::new()?,
         ledger: Ledger::new(2 * pairs.len()),
+        ages: Ages::default(),
         views: vec![None; 2 * pairs.len()],
         pairs,
         failing_since_ns: BTreeMap::new(),
@@ -139,6 +143,7 @@ struct Watcher {
     monitor: Monitor,
     stir: Stir,
     ledger: Ledger,
+    ages: Ages,
     views: Vec<Option<View>>,
     /// The pairs that could not be put right, and since when, in nanoseconds.
     failing_since_ns: BTreeMap<usize, u64>,
@@ -182,6 +187,7 @@ impl Watcher {
             if heard || !asked.is_empty() || now_ns() >= next_ns {
                 self.round(records);
                 self.seek(records);
+                self.tell_ages();
                 let pause_ns = if self.ledger.is_open() { LOOK_SOON_NS } else { LOOK_NS };
                 next_ns = now_ns() + pause_ns * (self.pairs.len() as u64).div_ceil(PAIRS_AT_ONCE);
             }
@@ -347,6 +353,13 @@ impl Watcher {
             }
         };
         self.unsaid.set(0);
+    }
+
+    /// Says which associations have reached a limit. A worker that has ended has none.
+    fn tell_ages(&mut self) {
+        let aged = self.crew.aged_associations().unwrap_or_default();
+        let sentences = self.ages.news(aged);
+        sentences.into_iter().for_each(|sentence| self.say(sentence));
     }
 
     fn end(&mut self, why: String) {

@@ -29,6 +29,7 @@ use crate::part::Part;
 use crate::report::PartReport;
 use crate::standstill::{Missed, Standstill};
 use crate::stats::WorkerStats;
+use crate::stats::association::AgedAssociation;
 
 /// The longest time that a stopping worker goes on delivering packets that it holds, in nanoseconds.
 const DRAIN_NS_MAX: u64 = 1_000_000_000;
@@ -47,6 +48,8 @@ pub enum Request {
     Reshape(Arc<Reshape>, Sender<Result<(), Missed>>),
     /// Change an ESP stage, by its place with this worker.
     ChangeEsp(usize, Box<EspChange>, Sender<()>),
+    /// The associations of its ESP stages of which one must know.
+    Aged(Sender<Vec<AgedAssociation>>),
     /// The interface of this port went down.
     NoteDown(usize),
     /// The interface of this port has come up again: own it anew.
@@ -243,6 +246,9 @@ fn answer(part: &mut Part, inbox: &Requests, stats: WorkerStats, now: u64) -> Or
             Request::ChangeEsp(stage, change, reply) => {
                 part.path.change_esp(stage, *change, now);
                 let _ = reply.send(());
+            }
+            Request::Aged(reply) => {
+                let _ = reply.send(part.aged_associations(now));
             }
             Request::NoteDown(port) => part.note_down(port),
             Request::Retake(port) => {

@@ -52,6 +52,38 @@ pub struct AssociationStats {
     pub hard: LimitsStats,
 }
 
+/// An association of which one must know: a limit of its life is reached, or its numbers are used up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AgedAssociation {
+    /// Its name.
+    pub name: String,
+    /// The security parameter index.
+    pub spi: u32,
+    /// `soft`, `expired` or `exhausted`, as in [`AssociationStats::age`].
+    pub age: &'static str,
+}
+
+impl AgedAssociation {
+    /// The association as it is now; none if it is alive.
+    pub fn of(running: &RunningAssociation, now_ns: u64) -> Option<AgedAssociation> {
+        let age = age_word(running, now_ns);
+        let plan = running.plan();
+        (age != ALIVE).then(|| AgedAssociation { name: plan.name.clone(), spi: plan.spi, age })
+    }
+}
+
+/// The word for an association that no limit of its life concerns.
+const ALIVE: &str = "alive";
+
+fn age_word(running: &RunningAssociation, now_ns: u64) -> &'static str {
+    match running.age(now_ns) {
+        _ if running.is_exhausted() => "exhausted",
+        Age::Alive => ALIVE,
+        Age::Soft => "soft",
+        Age::Expired => "expired",
+    }
+}
+
 /// Limits of an association; none is no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -86,13 +118,7 @@ impl AssociationStats {
             extended: plan.is_extended,
             window: plan.is_inbound.then_some(plan.window),
             udp_ports: running.udp_ports(),
-            age: match running.age(now_ns) {
-                _ if running.is_exhausted() => "exhausted",
-                Age::Alive => "alive",
-                Age::Soft => "soft",
-                Age::Expired => "expired",
-            }
-            .into(),
+            age: age_word(running, now_ns).into(),
             since_ns: now_ns.saturating_sub(usage.since_ns),
             sequence: running.highest(),
             packets: usage.packets,
