@@ -107,6 +107,8 @@ mod dispatched;
 mod esp_mtu;
 pub mod file;
 mod joined;
+#[cfg(test)]
+mod key_tests;
 mod limits;
 mod loops;
 mod mac;

@@ -3,6 +3,7 @@
 //! Rule: two limits that behave alike are alike, whatever the order in which a file names their classes. Nothing here looks at the machine,
 //! so the changes that are shown are those that are made.
 
+mod esp;
 pub mod plan;
 
 use std::collections::{BTreeMap, BTreeSet};

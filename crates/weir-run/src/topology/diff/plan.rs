@@ -8,7 +8,6 @@
 //! Pure.
 
 use std::collections::BTreeMap;
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use weir_core::classify::{Classifier, Target};
@@ -16,13 +15,13 @@ use weir_core::dispatch::protocol::Mode;
 use weir_core::rate::Rate;
 use weir_core::shaper::backlog::FullPolicy;
 use weir_core::units::{size_text, time_text};
-use weir_ipsec::policy::Selector;
 use weir_path::classes::{ClassConfig, Classes, FREE, TreeKind, quantum_bytes_default, queue_ns_default};
-use weir_path::esp::plan::{AssociationPlan, EspDispatch, EspPlan, PolicyPlan, PolicyVerb};
+use weir_path::esp::plan::{EspDispatch, EspPlan};
 use weir_path::plan::{Attachment, Plan, PortPlan, StageKind, StagePlan, WireDispatch};
 use weir_path::shape::PortShape;
 
-use super::{Action, Key, LimitChange, Value, ValueChange, changed};
+use super::esp::changed_esps;
+use super::{Action, Key, LimitChange, Value, changed};
 
 /// A plan, and the names of its ports in its file.
 #[derive(Clone, Copy, Debug)]
@@ -78,88 +77,6 @@ pub fn compare_plans(now: Named, wanted: Named) -> Result<Live, String> {
     }
     live.shapes.sort_by_key(|shape| shape.port);
     Ok(live)
-}
-
-/// The ESP stages that are other, matched by their names.
-fn changed_esps(now: &Plan, wanted: &Plan) -> Vec<(usize, LimitChange, EspPlan)> {
-    let mut changed_esps = Vec::new();
-    for (place, stage) in now.stages.iter().enumerate() {
-        let wanted = wanted.stages.iter().find(|other| other.name == stage.name);
-        let (StageKind::Esp(before), Some(StageKind::Esp(after))) =
-            (&stage.kind, wanted.map(|stage| &stage.kind))
-        else {
-            continue;
-        };
-        let mut values = changed(&esp_values(before), &esp_values(after));
-        values.extend(changed_policies(before, after));
-        if before != after {
-            let change = LimitChange { action: Action::Change, values };
-            changed_esps.push((place, change, EspPlan::clone(after)));
-        }
-    }
-    changed_esps
-}
-
-fn esp_values(esp: &EspPlan) -> BTreeMap<Key, Value> {
-    let mut values = BTreeMap::new();
-    let mut add = |rank, text: String, value: String| values.insert(Key { rank, text }, Value::Text(value));
-    let addresses: Vec<_> = esp.addresses.iter().map(ToString::to_string).collect();
-    add(0, "address".into(), addresses.join(", "));
-    add(1, "mtu".into(), esp.mtu_bytes.to_string());
-    for association in &esp.associations {
-        let direction = if association.is_inbound { "in" } else { "out" };
-        let AssociationPlan { name, spi, source, destination, algorithm, .. } = association;
-        let text = format!("{direction} {source} to {destination} spi {spi:#010x} {}", algorithm.name());
-        add(2, format!("sa {name}"), text);
-    }
-    values
-}
-
-/// The policies that go and come, and those that stay at another place among those that stay: the first that matches decides.
-fn changed_policies(before: &EspPlan, after: &EspPlan) -> Vec<ValueChange> {
-    let texts = |esp: &EspPlan| -> Vec<String> { esp.policies.iter().map(policy_text).collect() };
-    let (mut gone, mut new) = (texts(before), texts(after));
-    let (stay_before, stay_after) = (take_common(&mut gone, &new), take_common(&mut new, &texts(before)));
-    let of = |what: String, [before, after]: [Option<String>; 2]| ValueChange { what, before, after };
-    let places = [texts(before), texts(after)];
-    let called = |texts: &[String], text: &String| {
-        format!("policy {}", 1 + texts.iter().position(|other| other == text).unwrap_or_default())
-    };
-    let gone = gone.into_iter().map(|text| of(called(&places[0], &text), [Some(text), None]));
-    let new = new.into_iter().map(|text| of(called(&places[1], &text), [None, Some(text)]));
-    let moved = stay_before.iter().zip(1..).filter_map(|(text, place)| {
-        let now = 1 + stay_after.iter().position(|other| other == text)?;
-        (now != place)
-            .then(|| of(format!("place of policy {text}"), [place, now].map(|at| Some(at.to_string()))))
-    });
-    gone.chain(new).chain(moved).collect()
-}
-
-/// Takes what is in `other` too out of `texts`.
-fn take_common(texts: &mut Vec<String>, other: &[String]) -> Vec<String> {
-    let (common, own) = std::mem::take(texts).into_iter().partition(|text| other.contains(text));
-    *texts = own;
-    common
-}
-
-fn policy_text(policy: &PolicyPlan) -> String {
-    let direction = if policy.is_inbound { "in" } else { "out" };
-    let [from, to] = [policy.selector.source, policy.selector.destination].map(|prefix| {
-        let (address, len) = prefix.parts();
-        format!("{address}/{len}")
-    });
-    let (verb, _) =
-        PolicyVerb::ALL.into_iter().find(|(_, verb)| *verb == policy.verb).expect("all have words");
-    let by = if policy.associations.is_empty() { "" } else { " by " };
-    let ports = |what: &str, ports: &Option<RangeInclusive<u16>>| {
-        let ports = ports.as_ref().map(|ports| (*ports.start(), *ports.end()));
-        ports.map_or_else(String::new, |(first, last)| format!(" {what} {first} to {last}"))
-    };
-    let Selector { protocol, source_ports, destination_ports, .. } = &policy.selector;
-    let protocol = protocol.map_or_else(String::new, |protocol| format!(" protocol {protocol}"));
-    let [from_ports, to_ports] = [ports("from port", source_ports), ports("to port", destination_ports)];
-    let by_names = policy.associations.join(" or ");
-    format!("{direction} {from} to {to}{protocol}{from_ports}{to_ports} {verb}{by}{by_names}")
 }
 
 /// Classes whose filters know the ports by other numbers.

@@ -340,3 +340,33 @@ fn each_policy_that_changes_has_a_line() {
     let told = "~ esp gw: policy 1 out 10.1.0.0/16 to 10.9.0.0/16 protocol 6 to port 80 to 81 bypass";
     assert_eq!(lines(&[&one], &[&narrower]).last().map(String::as_str), Some(told));
 }
+
+/// Two policies that are alike, and one of them taken out; associations in another order.
+#[test]
+fn what_changes_of_an_esp_has_words_and_an_order_of_associations_is_no_change() {
+    let esp = "[[port]]\ninterface = \"p0\"\n[[port]]\ninterface = \"p1\"\n[[esp]]\nname = \"gw\"\ninside = \"p0\"\noutside = \"p1\"\n\
+               address = [\"192.0.2.1\"]\n";
+    let policy = "[[policy]]\ndirection = \"out\"\nfrom = \"10.1.0.0/16\"\naction = \"bypass\"\n";
+    let sa = |spi: u32, more: &str| {
+        format!(
+            "[[sa]]\nname = \"sa{spi}\"\ndirection = \"in\"\nspi = {spi}\nsource = \"192.0.2.2\"\n\
+             destination = \"192.0.2.1\"\nalgorithm = \"null\"\n{more}"
+        )
+    };
+    let lines = |now: &[&str], wanted: &[&str]| {
+        let [now, wanted] = [now, wanted].map(|parts| topology(&(esp.to_string() + &parts.concat())));
+        let live = compare(&now, &wanted).unwrap();
+        live.esps.iter().flat_map(|(_, change, _)| change.lines("esp", "gw")).collect::<Vec<_>>()
+    };
+    let gone = "~ esp gw: no policy 2 any more, which was out 10.1.0.0/16 to 0.0.0.0/0 bypass";
+    assert_eq!(lines(&[policy, policy], &[policy]), [gone]);
+    assert_eq!(lines(&[policy, policy], &[policy, policy]), Vec::<String>::new());
+    let (one, other) = (sa(256, ""), sa(257, ""));
+    assert_eq!(lines(&[&one, &other], &[&other, &one]), Vec::<String>::new());
+    let told = "~ esp gw: sa sa256 in 192.0.2.2 to 192.0.2.1 spi 0x00000100 null -> in 192.0.2.2 to 192.0.2.1 spi 0x00000100 null";
+    assert_eq!(lines(&[&one], &[&sa(256, "window = 65\n")]), [format!("{told} window 65")]);
+    let long = "mode = \"transport\"\nextended = true\nudp_ports = [4500, 4501]\nfollow_peer = true\ndont_fragment = \"clear\"\n\
+                soft = { packets = 1 }\nhard = { time = \"1s\", bytes = 2 }\n";
+    let words = " transport extended udp_ports 4500 to 4501 follow_peer dont_fragment clear soft packets 1 hard time 1s hard bytes 2";
+    assert_eq!(lines(&[&one], &[&sa(256, long)]), [format!("{told}{words}")]);
+}
