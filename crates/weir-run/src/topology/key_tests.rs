@@ -180,7 +180,7 @@ action = "discard"
 "#;
 
 /// Lines that say what holds without them too.
-const SAID_TWICE: [&str; 3] = ["optional = true", "default = \"y\"", "esp = \"tunnel\""];
+const SAID_TWICE: [&str; 2] = ["default = \"y\"", "esp = \"tunnel\""];
 
 /// For lines that a file must have, or has for lines elsewhere: other ones.
 const INSTEAD: [(&str, &str); 32] = [

@@ -96,18 +96,25 @@ fn built_otherwise(now: Named, wanted: Named) -> Vec<String> {
     let mut told = Vec::new();
     let ports = [now, wanted].map(|of| {
         let ports = of.plan.ports.iter().zip(of.names);
-        ports.map(|(port, name)| (port.interface.as_str(), name.as_str())).collect::<BTreeMap<_, _>>()
+        let ports = ports.map(|(port, name)| (port.interface.as_str(), (name.as_str(), port.is_optional)));
+        ports.collect::<BTreeMap<_, _>>()
     });
-    told.extend(keys(&ports).filter_map(|interface| {
+    for interface in keys(&ports) {
         match [&ports[0], &ports[1]].map(|ports| ports.get(interface)) {
-            [Some(before), Some(after)] if before != after => {
-                Some(format!("port {interface} is called {after:?} and not {before:?}"))
+            [Some((before, was_optional)), Some((after, is_optional))] => {
+                if before != after {
+                    told.push(format!("port {interface} is called {after:?} and not {before:?}"));
+                }
+                if was_optional != is_optional {
+                    let now = if *is_optional { "becomes optional" } else { "is optional no more" };
+                    told.push(format!("port {interface} {now}"));
+                }
             }
-            [Some(_), None] => Some(format!("port {interface} goes")),
-            [None, Some(_)] => Some(format!("port {interface} comes")),
-            _ => None,
+            [Some(_), None] => told.push(format!("port {interface} goes")),
+            [None, Some(_)] => told.push(format!("port {interface} comes")),
+            [None, None] => {}
         }
-    }));
+    }
     let stages = [now, wanted].map(|of| {
         let stages = of.plan.stages.iter().map(|stage| (stage.name.as_str(), stage));
         stages.collect::<BTreeMap<_, _>>()

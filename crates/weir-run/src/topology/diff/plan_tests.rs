@@ -341,6 +341,15 @@ fn each_policy_that_changes_has_a_line() {
     assert_eq!(lines(&[&one], &[&narrower]).last().map(String::as_str), Some(told));
 }
 
+/// A port may be missing when the path comes up, and at no other time.
+#[test]
+fn whether_a_port_is_optional_is_built_when_it_comes_up() {
+    let optional = with_classes("optional = true\n");
+    assert_eq!(refused(LAN, &optional), "port p1 becomes optional");
+    assert_eq!(refused(&optional, LAN), "port p1 is optional no more");
+    assert_eq!(lines(LAN, &with_classes("optional = false\n")), Vec::<String>::new());
+}
+
 /// Two policies that are alike, and one of them taken out; associations in another order.
 #[test]
 fn what_changes_of_an_esp_has_words_and_an_order_of_associations_is_no_change() {
