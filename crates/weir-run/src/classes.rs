@@ -52,7 +52,7 @@ use weir_core::rate::Rate;
 use weir_core::shaper::tree::DEPTH_MAX;
 
 use crate::nearest::did_you_mean;
-use crate::source::SourceText;
+use crate::source::{LineStarts, SourceText};
 pub use filters::Interfaces;
 use filters::Rules;
 pub(crate) use filters::{ports, protocol};
@@ -69,7 +69,8 @@ pub const CLASSES_MAX: usize = RULES_MAX;
 /// # Errors
 /// If the file is wrong: what, where, and what to do.
 pub fn read<'a>(name: &str, text: &str, interfaces: impl Into<Interfaces<'a>>) -> Result<Classes, String> {
-    let source = SourceText { name, text };
+    let lines = LineStarts::of(text);
+    let source = SourceText { name, text, lines: &lines };
     Reader::new(source, &file::read(source)?)?.read(&interfaces.into())
 }
 

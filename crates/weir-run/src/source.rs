@@ -16,6 +16,19 @@ use crate::nearest::did_you_mean;
 /// The longest piece of a line that is shown, in characters.
 const SHOWN_MAX: usize = 120;
 
+/// The byte that each line of a text starts with, so that the line of a byte is found without reading all before it: a file may have a
+/// place for each of its lines.
+#[derive(Debug)]
+pub struct LineStarts(Vec<usize>);
+
+impl LineStarts {
+    /// Those of a text.
+    pub fn of(text: &str) -> LineStarts {
+        let newlines = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
+        LineStarts(std::iter::once(0).chain(newlines.map(|(at, _)| at + 1)).collect())
+    }
+}
+
 /// A file's name and text.
 #[derive(Clone, Copy, Debug)]
 pub struct SourceText<'a> {
@@ -23,6 +36,8 @@ pub struct SourceText<'a> {
     pub name: &'a str,
     /// The text of the file.
     pub text: &'a str,
+    /// The lines of the text.
+    pub lines: &'a LineStarts,
 }
 
 impl SourceText<'_> {
@@ -58,9 +73,9 @@ impl SourceText<'_> {
 
     /// The number of the line that a byte is in, and where it starts.
     pub fn line_of(&self, byte: usize) -> (usize, usize) {
-        let before = &self.text.as_bytes()[..byte.min(self.text.len())];
-        let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
-        (line, before.iter().rposition(|byte| *byte == b'\n').map_or(0, |newline| newline + 1))
+        let starts = &self.lines.0;
+        let line = starts.partition_point(|start| *start <= byte);
+        (line, starts[line - 1])
     }
 }
 
@@ -98,7 +113,8 @@ mod tests {
 
     #[test]
     fn a_place_is_told_with_its_line() {
-        let source = SourceText { name: "f.toml", text: "a = 1\n\u{e9}\u{e9} = \"x\" # c\n" };
+        let text = "a = 1\n\u{e9}\u{e9} = \"x\" # c\n";
+        let source = SourceText { name: "f.toml", text, lines: &LineStarts::of(text) };
         let at = source.text.find("\"x\"").unwrap();
         assert_eq!(
             source.tell(at..at + 3, "no"),
@@ -106,6 +122,20 @@ mod tests {
         );
         assert_eq!(source.tell(0..100, "all"), "f.toml:1:1: all\n  1 | a = 1\n    | ^^^^^");
         assert_eq!(source.tell(999..1000, "end"), "f.toml:3:1: end\n  3 | \n    | ^");
-        assert_eq!(SourceText { name: "-", text: "" }.tell(0..0, "empty"), "-:1:1: empty\n  1 | \n    | ^");
+        let empty = SourceText { name: "-", text: "", lines: &LineStarts::of("") };
+        assert_eq!(empty.tell(0..0, "empty"), "-:1:1: empty\n  1 | \n    | ^");
+    }
+
+    #[test]
+    fn the_line_of_each_byte_is_found() {
+        for text in ["", "\n", "a", "a\n\nbc\r\nd", "\n\n\u{e9}\n"] {
+            let source = SourceText { name: "-", text, lines: &LineStarts::of(text) };
+            for byte in 0..text.len() + 2 {
+                let before = &text.as_bytes()[..byte.min(text.len())];
+                let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
+                let start = before.iter().rposition(|byte| *byte == b'\n').map_or(0, |newline| newline + 1);
+                assert_eq!(source.line_of(byte), (line, start), "{text:?} {byte}");
+            }
+        }
     }
 }

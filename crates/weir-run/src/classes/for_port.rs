@@ -8,14 +8,15 @@
 use weir_core::classify::Target;
 
 use super::{Classes, Interfaces, Reader, file};
-use crate::source::SourceText;
+use crate::source::{LineStarts, SourceText};
 
 /// Reads and checks a file called `name`.
 ///
 /// # Errors
 /// If the file is wrong: what, where, and what to do.
 pub(crate) fn read_for_port(name: &str, text: &str, interfaces: &Interfaces) -> Result<Classes, Vec<String>> {
-    let source = SourceText { name, text };
+    let lines = LineStarts::of(text);
+    let source = SourceText { name, text, lines: &lines };
     of_tables_for_port(source, &file::read(source).map_err(|told| vec![told])?, interfaces)
 }
 

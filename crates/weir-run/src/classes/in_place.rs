@@ -12,7 +12,7 @@ use weir_core::rate::Rate;
 use weir_core::units::time_text;
 
 use super::{ClassConfig, Classes, Interfaces, Reader, file};
-use crate::source::SourceText;
+use crate::source::{LineStarts, SourceText};
 
 /// The advice if a file asks for something that a limit in place cannot do.
 const CURE: &str = "join the interfaces with `weir wire`, which can";
@@ -55,7 +55,8 @@ impl From<String> for NotInPlace {
 /// # Errors
 /// If the file is wrong or cannot be kept in place: what, where, and what to do.
 pub fn read_in_place(name: &str, text: &str) -> Result<Classes, NotInPlace> {
-    let source = SourceText { name, text };
+    let lines = LineStarts::of(text);
+    let source = SourceText { name, text, lines: &lines };
     of_tables_in_place(source, &file::read(source)?)
 }
 

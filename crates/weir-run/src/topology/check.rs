@@ -21,7 +21,7 @@ use super::tables::TopologyFile;
 use super::{PortPlace, Topology};
 use crate::datapath::Kind;
 use crate::limits::{PATH_NAME_IS, check_burst, is_path_name};
-use crate::source::SourceText;
+use crate::source::{LineStarts, SourceText};
 
 /// The opener of a classes file, by the path that stands in the file: the name to show for it, and its text; or in words why not.
 pub(super) type Open<'a> = dyn FnMut(&str) -> Result<(String, String), String> + 'a;
@@ -37,7 +37,8 @@ pub fn read(
     machine_id: &str,
     mut open: impl FnMut(&str) -> Result<(String, String), String>,
 ) -> Result<Topology, Vec<String>> {
-    let source = SourceText { name, text };
+    let lines = LineStarts::of(text);
+    let source = SourceText { name, text, lines: &lines };
     let (file, told) = file::tables(source);
     let mut reader = TopologyReader { source, told, warnings: Vec::new() };
     let is_path = file.has_path();
