@@ -315,8 +315,12 @@ fn an_optional_port_is_taken_in_when_it_comes() -> Result<()> {
         wait_until("it is said", PATIENCE, || {
             Ok(up.daemon.stderr().contains("interface p2 is optional, and not there or down"))
         })?;
-        wait_for_state(&up, "gone")?;
+        wait_for_state(&up, "absent")?;
         answers(&hosts, "10.99.1.2")?;
+        // Nobody is told of a fault, before it comes.
+        let checked = up.weir(&["stat", &up.name, "--check"])?.success()?.stdout;
+        ensure!(checked.contains("p2 is not up (absent): nothing passes there\n"), "{checked}");
+        ensure!(!checked.contains("unknown"), "{checked}");
         let load = Load::new(&hosts.hosts[0], &hosts.hosts[1], "10.99.1.2", 2, 6.0);
         let flood = flood(&load)?;
         for _ in 0..2 {
@@ -355,7 +359,9 @@ fn a_port_whose_other_end_is_made_unfit_leaves_the_others() -> Result<()> {
     let load = Load::new(&hosts.hosts[0], &hosts.hosts[1], "10.99.1.2", 2, 4.0);
     let flood = flood(&load)?;
     host.sh("ethtool -L veth0 tx 1")?;
-    wait_for_state(&up, "gone")?;
+    wait_for_state(&up, "unfit")?;
+    let refused = up.weir(&["stat", &up.name, "--check"])?;
+    ensure!(refused.stderr.contains("p2: the interface is there and not fit"), "{}", refused.said());
     let said = up.daemon.stderr();
     ensure!(
         said.contains("veth0 sends on 1 queues now, and the topology was made for 8: take the change back"),
@@ -369,7 +375,7 @@ fn a_port_whose_other_end_is_made_unfit_leaves_the_others() -> Result<()> {
     up.check()?;
     up.down()?;
     let up = hosts.up(&file)?;
-    wait_for_state(&up, "gone")?;
+    wait_for_state(&up, "absent")?;
     answers(&hosts, "10.99.1.2")?;
     host.ip("link set veth0 up")?;
     wait_for_state(&up, "up")?;

@@ -249,12 +249,17 @@ impl Snapshot {
                 port.name, port.kernel_dropped
             ));
         }
-        for port in self.ports.iter().filter(|port| port.state == "gone") {
-            faults.push(format!("{}: the interface is gone, and what is bound for it is dropped", port.name));
+        // One that is absent was expected to be: it is optional.
+        for (state, what) in [("gone", "gone"), ("unfit", "there and not fit")] {
+            let closed = self.ports.iter().filter(|port| port.state == state);
+            faults.extend(closed.map(|port| {
+                format!("{}: the interface is {what}, and what is bound for it is dropped", port.name)
+            }));
         }
         for port in &self.ports {
-            faults.extend(port.device.faults(false));
-            faults.extend(port.sender_device.faults(true));
+            for (name, device) in port.devices() {
+                faults.extend(device.faults(&name, std::ptr::eq(device, &port.sender_device)));
+            }
         }
         let of_all = workstreams::check(&self.workstreams, &self.totals).into_iter();
         let of_all = of_all.chain((!self.totals.balance()).then(|| "the totals do not add up".into()));
@@ -336,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_is_gone_is_a_fault() {
+    fn a_port_that_is_gone_or_unfit_is_a_fault_and_an_absent_one_is_none() {
         let mut snapshot = named(Kind::Topology, "office", &["a", "b"]);
         snapshot.ports[0].state = "gone".into();
         let faults = snapshot.check();
@@ -344,6 +349,14 @@ mod tests {
             matches!(&faults[..], [fault] if fault.starts_with("a: the interface is gone")),
             "{faults:?}"
         );
+        snapshot.ports[0].state = "unfit".into();
+        let faults = snapshot.check();
+        assert!(
+            matches!(&faults[..], [fault] if fault.starts_with("a: the interface is there and not fit")),
+            "{faults:?}"
+        );
+        snapshot.ports[0].state = "absent".into();
+        assert_eq!(snapshot.check(), Vec::<String>::new());
     }
 
     #[test]

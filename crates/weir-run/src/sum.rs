@@ -26,7 +26,7 @@ use crate::stats::{
     DISPATCH, DeviceStats, DirectionStats, FrameStats, PlaceStats, PortStats, Snapshot, StageStats,
     WireStats, WorkerStats,
 };
-use crate::watcher::{Device, Devices, Eye, Glance};
+use crate::watcher::{Absence, Device, Devices, Eye, Glance};
 use crate::workstreams::WorkstreamStats;
 
 /// The source of the states of a datapath's devices.
@@ -218,11 +218,11 @@ fn note_holders(direction: &mut DirectionStats, holders: Vec<Option<Holder>>) {
 }
 
 /// A port with the states of its device and the other end.
-fn with_devices(worker: usize, report: PortReport, [device, sender]: &[Device; 2]) -> PortStats {
+fn with_devices(worker: usize, report: PortReport, [seen, sender]: &[Device; 2]) -> PortStats {
     let PortReport { departed, port, .. } = report;
-    let mut device = DeviceStats::of(device);
+    let mut device = DeviceStats::of(seen);
     if port.is_gone {
-        device.state = "gone".into();
+        device.state = seen.absence.unwrap_or(Absence::Gone).word().into();
     }
     // Packets in the books have their reason there.
     let refused = departed.dropped.get(DropReason::DeviceRefused).packets;

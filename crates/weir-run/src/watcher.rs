@@ -47,7 +47,7 @@ use self::act::Finding;
 use self::ages::Ages;
 use self::coming::Missing;
 use self::eye::Request;
-pub use self::eye::{Device, Devices, Eye, Lens};
+pub use self::eye::{Absence, Device, Devices, Eye, Lens};
 pub use self::glance::Glance;
 use self::ledger::{Drops, InterfaceEvent, Ledger};
 use crate::clock::now_ns;
@@ -379,6 +379,7 @@ impl Watcher {
             Device {
                 name: link.map_or(otherwise, |link| &link.name).into(),
                 state: view.map(|view| state_of(&view.link)),
+                absence: self.missing.get(&(index / 2)).map(Missing::absence).filter(|_| index % 2 != SENDER),
                 counts: self.ledger.counts(index),
                 backlog: view.map_or(0, |view| view.queue.counters.backlog),
             }

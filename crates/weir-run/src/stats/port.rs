@@ -23,9 +23,10 @@ pub struct PortStats {
     pub poller: String,
     /// The worker that owns it.
     pub worker: usize,
-    /// The state of its device; `gone` while the interface is not there, or not taken over yet.
+    /// The state of its device. While it is closed: `gone` if the interface vanished, `unfit` if it is there and cannot be a port as it is,
+    /// `absent` if it is optional and has not been a port yet.
     pub state: String,
-    /// True if it is gone.
+    /// True if it is closed.
     #[serde(skip)]
     pub is_gone: bool,
     /// Packets that wait in the senders' qdisc.
@@ -49,6 +50,14 @@ pub struct PortStats {
 }
 
 impl PortStats {
+    /// The devices that are known: the interface, and its other end. Each has its name among the devices of all ports, as the other ends
+    /// of containers are all called alike.
+    pub fn devices(&self) -> impl Iterator<Item = (String, &DeviceStats)> {
+        let of_sender = format!("{} of {}", self.sender_device.name, self.name);
+        let both = [(self.device.name.clone(), &self.device), (of_sender, &self.sender_device)];
+        both.into_iter().filter(|(_, device)| !device.name.is_empty())
+    }
+
     /// The counters together with those from before the interface was gone.
     pub fn after(mut self, before: &PortStats) -> PortStats {
         self.forwarded_dropped += before.forwarded_dropped;
@@ -93,7 +102,7 @@ impl From<TransmitCounts> for TransmitStats {
 pub struct DeviceStats {
     /// Its name.
     pub name: String,
-    /// `up`, `no-carrier`, `down`, `gone`, or `unknown` until it is looked at.
+    /// `up`, `no-carrier`, `down`, `gone`, `unfit`, `absent`, or `unknown` until it is looked at.
     pub state: String,
     /// Packets the device dropped that came in.
     pub rx_dropped: u64,
@@ -132,10 +141,10 @@ impl DeviceStats {
         self.unexplained.tx = self.unexplained.tx.saturating_sub(tx);
     }
 
-    /// The packets that it dropped without a reason, a sentence each. A packet that a receiver's device counts as dropped on receiving may
+    /// The packets that it, called `name`, dropped without a reason, a sentence each. A packet that a receiver's device counts as dropped on receiving may
     /// be one that it has got and its host has no use for, such as one of an unknown protocol; a packet that it has not got is counted by
     /// the device that sent it.
-    pub(super) fn faults(&self, is_receiver: bool) -> Vec<String> {
+    pub(super) fn faults(&self, name: &str, is_receiver: bool) -> Vec<String> {
         let Drops { rx, tx, queue } = self.unexplained;
         let counters = [
             (if is_receiver { 0 } else { rx }, "the device", "that came in (rx_dropped)"),
@@ -144,10 +153,7 @@ impl DeviceStats {
         ];
         let told = counters.into_iter().filter(|(count, ..)| *count > 0);
         told.map(|(count, who, what)| {
-            format!(
-                "{}: {who} dropped {count} packets {what}, and nothing that happened explains it",
-                self.name
-            )
+            format!("{name}: {who} dropped {count} packets {what}, and nothing that happened explains it")
         })
         .collect()
     }
@@ -159,17 +165,29 @@ mod tests {
 
     #[test]
     fn drops_are_faults_until_something_explains_them() {
-        let mut device = DeviceStats { name: "wa".into(), ..DeviceStats::default() };
-        device.unexplained = Drops { rx: 2, tx: 3, queue: 0 };
-        assert_eq!(device.faults(false).len(), 2);
-        assert!(
-            device.faults(true)[0].contains("wa: the device dropped 3 packets"),
-            "{:?}",
-            device.faults(true)
-        );
+        let unexplained = Drops { rx: 2, tx: 3, queue: 0 };
+        let mut device = DeviceStats { unexplained, ..DeviceStats::default() };
+        assert_eq!(device.faults("wa", false).len(), 2);
+        let told = device.faults("wa", true);
+        assert!(told[0].contains("wa: the device dropped 3 packets"), "{told:?}");
         device.explain(2, 3);
-        assert!(device.faults(false).is_empty());
+        assert!(device.faults("wa", false).is_empty());
         device.unexplained.queue = 1;
-        assert!(device.faults(true)[0].contains("queue_dropped"));
+        assert!(device.faults("wa", true)[0].contains("queue_dropped"));
+    }
+
+    #[test]
+    fn devices_have_names_of_their_own_and_one_that_is_not_known_has_none() {
+        let of = |name: &str| DeviceStats { name: name.into(), ..DeviceStats::default() };
+        let names = |port: &PortStats| port.devices().map(|(name, _)| name).collect::<Vec<_>>();
+        let mut port = PortStats {
+            name: "a".into(),
+            device: of("a"),
+            sender_device: of("eth0"),
+            ..PortStats::default()
+        };
+        assert_eq!(names(&port), ["a", "eth0 of a"]);
+        port.sender_device = of("");
+        assert_eq!(names(&port), ["a"]);
     }
 }

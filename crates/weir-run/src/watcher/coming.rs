@@ -24,6 +24,7 @@ use weir_port::netns::NetNs;
 use weir_port::undo::Undo;
 use weir_port::view::Pair;
 
+use super::eye::Absence;
 use super::ledger::InterfaceEvent;
 use super::{Records, SENDER, Watcher, locked};
 use crate::clock::now_ns;
@@ -34,12 +35,32 @@ const RETRY_NS: u64 = 1_000_000_000;
 /// A port that is not there.
 #[derive(Debug, Default)]
 pub(super) struct Missing {
+    /// True if it was a port before.
+    was_there: bool,
+    /// True if its interface is there, and cannot be a port as it is.
+    is_unfit: bool,
     /// The interface that was given up, and is about to go.
     given_up: Option<u32>,
     /// The last sentence on an interface that is not fit.
     told: String,
     /// The time before which it is not to be tried.
     not_before_ns: u64,
+}
+
+impl Missing {
+    /// One that was a port, and is looked for from now on.
+    fn anew() -> Missing {
+        Missing { was_there: true, ..Missing::default() }
+    }
+
+    /// The reason why it is not there.
+    pub(super) fn absence(&self) -> Absence {
+        match (self.is_unfit, self.was_there) {
+            (true, _) => Absence::Unfit,
+            (false, true) => Absence::Gone,
+            (false, false) => Absence::Absent,
+        }
+    }
 }
 
 /// The ports that are missing from the start.
@@ -66,7 +87,7 @@ impl Watcher {
         let elsewhere = let_go_elsewhere(pair, records);
         let moved = if elsewhere.is_some() { ", in another network namespace" } else { "" };
         self.close(port, elsewhere, records);
-        self.missing.insert(port, Missing::default());
+        self.missing.insert(port, Missing::anew());
         self.say(format!(
             "interface {name} is gone{moved}: what is bound for it is dropped, and it is a port again when it is there"
         ));
@@ -76,7 +97,8 @@ impl Watcher {
     pub(super) fn refuse(&mut self, port: usize, why: &str, records: &Records) {
         let Some(name) = self.pairs[port].as_ref().map(|pair| pair.port.name.clone()) else { return };
         self.close(port, None, records);
-        self.missing.insert(port, Missing { not_before_ns: now_ns() + RETRY_NS, ..Missing::default() });
+        self.missing
+            .insert(port, Missing { is_unfit: true, not_before_ns: now_ns() + RETRY_NS, ..Missing::anew() });
         self.say(format!(
             "{why}; what is bound for {name} is dropped, and it is a port again when it is fit"
         ));
@@ -97,7 +119,7 @@ impl Watcher {
             any = true;
             let (name, ifindex) = (pair.port.name.clone(), pair.port.ifindex);
             self.close(port, None, records);
-            self.missing.insert(port, Missing { given_up: Some(ifindex), ..Missing::default() });
+            self.missing.insert(port, Missing { given_up: Some(ifindex), ..Missing::anew() });
             self.say(format!(
                 "the network namespace behind {name} was deleted: what is bound for it is dropped, and it is a port again when it is there"
             ));
@@ -136,7 +158,10 @@ impl Watcher {
             if self.is_over {
                 return;
             }
-            let Ok(link) = Link::by_name(self.opener.interface(port)) else { continue };
+            let Ok(link) = Link::by_name(self.opener.interface(port)) else {
+                self.missing.entry(port).and_modify(|missing| missing.is_unfit = false);
+                continue;
+            };
             // One end is made before the other, and both before they are up.
             if link.up && link.has_carrier && given_up != Some(link.ifindex) {
                 self.take(port, &link, records);
@@ -177,6 +202,7 @@ impl Watcher {
                 missing.not_before_ns = now_ns() + RETRY_NS;
                 // An interface that vanished meanwhile is looked for, and not spoken of.
                 let is_there = Link::by_index(link.ifindex).is_ok();
+                missing.is_unfit |= is_there;
                 if is_there && std::mem::replace(&mut missing.told, why.clone()) != why {
                     self.say(format!("it is not a port yet: {why}"));
                 }

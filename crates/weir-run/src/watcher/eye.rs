@@ -19,6 +19,28 @@ use super::ledger::{Counts, EventStats, InterfaceEvent};
 /// The longest time that an asker waits for a look before it is told of the last one.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// The reason why a port of a topology is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Absence {
+    /// It is optional, and has not been a port yet.
+    Absent,
+    /// Its interface vanished.
+    Gone,
+    /// Its interface is there and up, and cannot be a port as it is.
+    Unfit,
+}
+
+impl Absence {
+    /// The word for it in place of a device's state.
+    pub fn word(self) -> &'static str {
+        match self {
+            Absence::Absent => "absent",
+            Absence::Gone => "gone",
+            Absence::Unfit => "unfit",
+        }
+    }
+}
+
 /// One device as it was last seen.
 #[derive(Clone, Debug, Default)]
 pub struct Device {
@@ -26,6 +48,8 @@ pub struct Device {
     pub name: String,
     /// The state of the device; `None` if it was not there.
     pub state: Option<State>,
+    /// The reason why its port is closed, if it is one.
+    pub absence: Option<Absence>,
     /// The counts of its drops.
     pub counts: Counts,
     /// Packets that wait in its queue.

@@ -63,6 +63,7 @@ impl Glance {
             name: link.name,
             counts: Counts::unwatched(dropped),
             backlog: queue.backlog,
+            ..Device::default()
         }
     }
 }

@@ -22,6 +22,7 @@ use weir_port::signals::{SIGINT, SIGTERM, Signals};
 use weir_run::books::Books;
 use weir_run::clock::now_ns;
 use weir_run::control::{self, Answers, Control};
+use weir_run::stats::PortStats;
 use weir_run::workstreams;
 
 pub use self::limits::read as limits;
@@ -194,9 +195,9 @@ fn show(arguments: &StatArguments) -> Result<ExitCode, Fault> {
         writeln!(out, "{}", proof(&proven))?;
     }
     if !arguments.json && faults.is_empty() {
-        for device in snapshot.ports.iter().flat_map(|port| [&port.device, &port.sender_device]) {
+        for (name, device) in snapshot.ports.iter().flat_map(PortStats::devices) {
             if device.state != "up" {
-                writeln!(out, "{} is not up ({}): nothing passes there", device.name, device.state)?;
+                writeln!(out, "{name} is not up ({}): nothing passes there", device.state)?;
             }
         }
     }

@@ -136,14 +136,11 @@ fn device_table(ports: &[PortStats]) -> TextTable {
         2,
         &["device", "state", "dropped coming in", "going out", "by its queue", "unexplained"],
     );
-    let devices = ports.iter().flat_map(|port| [&port.device, &port.sender_device]);
-    // The other end of a port that is gone is not known.
-    for DeviceStats { name, state, rx_dropped, tx_dropped, queue_dropped, unexplained } in
-        devices.filter(|device| !device.name.is_empty())
-    {
+    for (name, device) in ports.iter().flat_map(PortStats::devices) {
+        let DeviceStats { name: _, state, rx_dropped, tx_dropped, queue_dropped, unexplained } = device;
         let style = if state == "up" { Style::Plain } else { Style::Notice };
         table.row(vec![
-            plain(name),
+            plain(&name),
             (state.clone(), style),
             plain(human::count(*rx_dropped)),
             plain(human::count(*tx_dropped)),
@@ -228,11 +225,11 @@ port  sender  polled by  queues  sender's queue  dropped there  lost by the kern
 wa    veth0   socket        128           1,024              0                   0           0
 wb    veth0   io_uring        1               0              7                   0          42
 
-device  state       dropped coming in  going out  by its queue  unexplained
-wa      up                          0          0             0            0
-veth0   up                          0          0             0            0
-wb      down                        0          0             0            0
-veth0   no-carrier                  0         17             7            0
+device       state       dropped coming in  going out  by its queue  unexplained
+wa           up                          0          0             0            0
+veth0 of wa  up                          0          0             0            0
+wb           down                        0          0             0            0
+veth0 of wb  no-carrier                  0         17             7            0
 
 event  times  dropped meanwhile  waited in a queue that was emptied
 down       2                 17                                 300
