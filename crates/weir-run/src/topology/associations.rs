@@ -8,10 +8,11 @@
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Range;
+use std::path::Path;
 
 use toml::Spanned;
 use weir_core::dispatch::protocol::Mode;
-use weir_core::units::parse_time_ns;
+use weir_core::units::{parse_time_ns, time_text};
 use weir_ipsec::algorithm::Algorithm;
 use weir_ipsec::keepalive::EVERY_NS_DEFAULT;
 use weir_ipsec::lifetime::{Lifetime, Limits};
@@ -27,6 +28,9 @@ use crate::nearest::{did_you_mean, or};
 
 /// The replay window where none is given: RFC 4303 section 3.4.3 wants it.
 pub(crate) const WINDOW_DEFAULT: u32 = 64;
+/// The shortest time between keepalives, in nanoseconds: less would only be a load to the peer, as translators remember for tens of seconds
+/// (RFC 4787 section 4.3).
+const KEEPALIVE_NS_MIN: u64 = 1_000_000_000;
 /// The word for no keepalives.
 pub(super) const KEEPALIVE_OFF: &str = "off";
 /// The first SPI that is not reserved.
@@ -234,6 +238,13 @@ impl TopologyReader<'_> {
             self.tell(table.destination.span(), why);
             return None;
         }
+        if source == destination {
+            let why = format!("both ends are {source}: an association is between two hosts");
+            self.tell(table.destination.span(), why);
+        }
+        if let Some(ports) = table.udp_ports.as_ref().filter(|ports| ports.as_ref().contains(&0)) {
+            self.tell(ports.span(), "0 is no port that UDP is sent to or answered at: write 1 to 65535");
+        }
         let window = match &table.window {
             None => Some(WINDOW_DEFAULT),
             Some(window) if !is_inbound => {
@@ -300,7 +311,17 @@ impl TopologyReader<'_> {
 
     /// The time between keepalives, in nanoseconds, which keep a way through a translator of addresses alive.
     fn keepalive(&mut self, table: &AssociationTable, is_inbound: bool) -> Option<u64> {
-        let time_or_off = |text: &str| if text == KEEPALIVE_OFF { Ok(0) } else { parse_time_ns(text) };
+        let time_or_off = |text: &str| match text {
+            KEEPALIVE_OFF => Ok(0),
+            _ => match parse_time_ns(text).map_err(|error| error.to_string())? {
+                every_ns @ KEEPALIVE_NS_MIN.. => Ok(every_ns),
+                _ => Err(format!(
+                    "keepalives are sent after {} without a packet or more, usually {}, or \"{KEEPALIVE_OFF}\"",
+                    time_text(KEEPALIVE_NS_MIN),
+                    time_text(EVERY_NS_DEFAULT)
+                )),
+            },
+        };
         let every_ns = self.value(&table.keepalive, time_or_off);
         let why = match (&table.keepalive, &table.udp_ports) {
             (Some(_), _) if is_inbound => "keepalives are sent by what goes out: take it out",
@@ -336,9 +357,11 @@ impl TopologyReader<'_> {
     /// Checks that a key is of one association.
     fn check_key_file(&mut self, file: &TopologyFile, table: &AssociationTable) {
         let Some(key) = &table.key_file else { return };
+        // A dot in front is the same directory.
+        let in_full = |file: &Spanned<String>| Path::new("/").join(file.as_ref());
         let mut others = file.associations.iter().take_while(|other| !std::ptr::eq(*other, table));
         let has_this = |other: &&AssociationTable| {
-            other.key_file.as_ref().is_some_and(|other| other.as_ref() == key.as_ref())
+            other.key_file.as_ref().is_some_and(|other| in_full(other) == in_full(key))
         };
         if let Some(other) = others.find(has_this) {
             let why =
