@@ -59,6 +59,11 @@ impl AddressPrefix {
     fn contains(&self, family: IpFamily, bits: u128) -> bool {
         self.family == family && bits & self.mask == self.bits
     }
+
+    /// Returns whether all addresses of `other` are among these.
+    fn covers(&self, other: &AddressPrefix) -> bool {
+        self.len <= other.len && self.contains(other.family, other.bits)
+    }
 }
 
 fn mask(len: u32) -> u128 {
@@ -78,6 +83,23 @@ pub struct Selector {
     pub source_ports: Option<RangeInclusive<u16>>,
     /// The destination ports, or any.
     pub destination_ports: Option<RangeInclusive<u16>>,
+}
+
+impl Selector {
+    /// Returns whether it selects each packet that `other` selects.
+    pub fn covers(&self, other: &Selector) -> bool {
+        type Ports = Option<RangeInclusive<u16>>;
+        let ports_cover = |own: &Ports, ports: &Ports| match (own, ports) {
+            (None, _) => true,
+            (Some(own), Some(ports)) => own.contains(ports.start()) && own.contains(ports.end()),
+            (Some(_), None) => false,
+        };
+        self.source.covers(&other.source)
+            && self.destination.covers(&other.destination)
+            && (self.protocol.is_none() || self.protocol == other.protocol)
+            && ports_cover(&self.source_ports, &other.source_ports)
+            && ports_cover(&self.destination_ports, &other.destination_ports)
+    }
 }
 
 /// Associations that succeed each other, by the place of their list with its owner.

@@ -246,6 +246,44 @@ fn classes_that_are_guaranteed_more_than_their_port_are_warned_of() {
 }
 
 #[test]
+fn a_policy_that_never_matches_is_warned_of() {
+    let esp = "[[esp]]\nname = \"gw\"\ninside = \"a\"\noutside = \"b\"\naddress = [\"192.0.2.1\"]\n";
+    let policy = |keys: &str| format!("[[policy]]\ndirection = \"out\"\n{keys}\naction = \"bypass\"\n");
+    let warned = |first: &str, second: &str| {
+        parse(&format!("{TWO}{esp}{}{}", policy(first), policy(second))).unwrap().warnings
+    };
+    let net = "from = \"10.1.0.0/16\"";
+    let ports = |ports: &str| format!("{net}\nprotocol = \"tcp\"\nto_ports = \"{ports}\"");
+    for (first, second) in [
+        (net, net),
+        ("", net),
+        (net, "from = \"10.1.7.0/24\"\nto = \"10.2.0.0/16\""),
+        (net, &ports("80")),
+        (&ports("80-90"), &ports("81-90")),
+    ] {
+        let warnings = warned(first, second);
+        let [warning] = &warnings[..] else { panic!("{first} {second}: {warnings:?}") };
+        assert!(
+            warning.contains("this policy never matches: the one with the action in line 1"),
+            "{warning}"
+        );
+    }
+    for (first, second) in [
+        (net, "from = \"10.0.0.0/8\""),
+        (net, ""),
+        (&ports("80"), net),
+        (&ports("80-90"), &ports("81-91")),
+        (&ports("80"), "from = \"10.1.0.0/16\"\nprotocol = \"udp\"\nto_ports = 80"),
+        ("from = \"fd00::/8\"", net),
+        ("direction = \"in\"", net),
+    ] {
+        let text = format!("{TWO}{esp}{}{}", policy(first), policy(second));
+        let text = text.replace("direction = \"out\"\ndirection = \"in\"", "direction = \"in\"");
+        assert_eq!(parse(&text).unwrap().warnings, Vec::<String>::new(), "{first} {second}");
+    }
+}
+
+#[test]
 fn networks_within_each_other_are_warned_of() {
     let text = format!(
         "{TWO}[[router]]\nname = \"gw\"\n[[router.interface]]\nport = \"a\"\naddress = [\"10.0.0.1/24\"]\n\

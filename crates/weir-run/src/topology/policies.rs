@@ -20,10 +20,38 @@ use crate::nearest::did_you_mean;
 impl TopologyReader<'_> {
     /// Adds the policies to the plans that they are of.
     pub(super) fn policies(&mut self, file: &TopologyFile, plans: &mut [EspPlan]) {
+        // The line of each policy of a plan.
+        let mut lines: Vec<Vec<usize>> = vec![Vec::new(); plans.len()];
         for table in &file.policies {
             let Some(place) = self.esp_of(file, table.esp.as_ref(), table.action.span()) else { continue };
             let policies = self.policy(file, table, &plans[place]);
+            let before = plans[place].policies.iter().zip(&lines[place]);
+            self.warn_of_shadowed(table, &policies, before);
+            lines[place].extend(policies.iter().map(|_| self.line(&table.action.span())));
             plans[place].policies.extend(policies);
+        }
+    }
+
+    /// Warns of a policy that never matches, because others before it, with their lines, take each of its packets.
+    fn warn_of_shadowed<'p>(
+        &mut self,
+        table: &PolicyTable,
+        policies: &[PolicyPlan],
+        before: impl Iterator<Item = (&'p PolicyPlan, &'p usize)> + Clone,
+    ) {
+        let line_of = |policy: &PolicyPlan| {
+            let mut before = before.clone();
+            let first = before.find(|(other, _)| {
+                other.is_inbound == policy.is_inbound && other.selector.covers(&policy.selector)
+            });
+            first.map(|(_, line)| *line)
+        };
+        let shadowed: Option<Vec<usize>> = policies.iter().map(line_of).collect();
+        if let Some(&line) = shadowed.as_ref().and_then(|lines| lines.first()) {
+            let why = format!(
+                "this policy never matches: the one with the action in line {line} takes its packets; put this one before it, or take it out"
+            );
+            self.warn(table.action.span(), why);
         }
     }
 
