@@ -297,6 +297,9 @@ fn a_wire_ends_as_ever() -> Result<()> {
     let mut up = hosts.up(
         "[[port]]\ninterface = \"p0\"\n[[port]]\ninterface = \"p1\"\n[[wire]]\nports = [\"p0\", \"p1\"]\n",
     )?;
+    // Its noun is that of `weir stat`.
+    let ready = format!("ready: wire {}, 2 ports", up.name);
+    ensure!(up.daemon.stdout().contains(&ready), "{}", up.daemon.stdout());
     hosts.middle.ip("link del p1")?;
     wait_until("it ends", PATIENCE, || Ok(!up.daemon.is_running()?))?;
     let said = up.daemon.stderr();

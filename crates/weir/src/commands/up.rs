@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use weir_port::error::PortError;
-use weir_run::datapath::DatapathConfig;
+use weir_run::datapath::{DatapathConfig, Kind};
 
 use crate::commands::apply;
 use crate::commands::carry::carry;
@@ -88,5 +88,6 @@ pub fn run(arguments: &UpArguments) -> Outcome {
     apply::set(&topology)?;
     let counts = topology.counts().into_iter().filter(|(number, _)| *number > 0);
     let parts: Vec<_> = counts.map(|(number, thing)| human::plural(number as u64, thing)).collect();
-    carry(&config, &cores, &format!("topology {}, {}", topology.name, parts.join(", ")))
+    let noun = Kind::of(&config.plan).noun();
+    carry(&config, &cores, &format!("{noun} {}, {}", topology.name, parts.join(", ")))
 }

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use weir_run::control::{self, AppliedPort, ApplyFile, Control};
+use weir_run::datapath::Kind;
 use weir_run::topology::Topology;
 use weir_run::topology::write::plan::write;
 
@@ -29,7 +30,8 @@ impl Ports {
         let name = topology.name.clone();
         if !control::is_up(&Control::path_of(&name)) {
             return Err(format!(
-                "topology {name} is not up, so its ports cannot change: `weir up {}` runs it",
+                "{} {name} is not up, so its ports cannot change: `weir up {}` runs it",
+                Kind::of(plan).noun(),
                 file.display()
             )
             .into());
