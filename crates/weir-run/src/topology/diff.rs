@@ -4,16 +4,18 @@
 //! so the changes that are shown are those that are made.
 
 mod esp;
+mod filters;
 pub mod plan;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use weir_core::classify::Conditions;
 use weir_core::units::size_text;
 use weir_port::limit::Asked;
 use weir_port::limit::record::Record;
+
+use self::filters::FilterRule;
 
 /// The present state of a limit.
 #[derive(Clone, Copy, Debug)]
@@ -75,10 +77,14 @@ pub fn compare(now: Option<LimitNow>, asked: &Asked) -> Option<LimitChange> {
 /// The values that differ, each with the old and the new.
 fn changed(before: &BTreeMap<Key, Value>, after: &BTreeMap<Key, Value>) -> Vec<ValueChange> {
     let keys: BTreeSet<_> = before.keys().chain(after.keys()).collect();
-    let changes = keys.into_iter().filter(|key| before.get(key) != after.get(key)).map(|key| ValueChange {
-        what: key.text.clone(),
-        before: before.get(key).map(Value::to_string),
-        after: after.get(key).map(Value::to_string),
+    let changes = keys.into_iter().filter(|key| before.get(key) != after.get(key)).map(|key| {
+        let [before, after] = match [before.get(key), after.get(key)] {
+            [Some(Value::Filters(before)), Some(Value::Filters(after))] => {
+                filters::texts(before, after).map(Some)
+            }
+            values => values.map(|value| value.map(Value::to_string)),
+        };
+        ValueChange { what: key.text.clone(), before, after }
     });
     changes.collect()
 }
@@ -137,16 +143,15 @@ struct Key {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Value {
     Text(String),
-    /// Filters in order: the conditions, and the class.
-    Filters(Vec<(Conditions, String)>),
+    /// Filters in order.
+    Filters(Vec<FilterRule>),
 }
 
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Value::Text(text) => f.write_str(text),
-            Value::Filters(filters) if filters.len() == 1 => write!(f, "1 rule"),
-            Value::Filters(filters) => write!(f, "{} rules", filters.len()),
+            Value::Filters(rules) => f.write_str(&filters::count_text(rules)),
         }
     }
 }
@@ -164,6 +169,7 @@ fn values(asked: &Asked) -> BTreeMap<Key, Value> {
     let Some(classes) = asked.classes.as_ref().filter(|classes| !classes.classes.is_empty()) else {
         return values;
     };
-    values.extend(plan::class_values(classes));
+    // The filters of a limit in place name no interfaces.
+    values.extend(plan::class_values(classes, &[]));
     values
 }

@@ -169,7 +169,8 @@ fn a_change_says_from_what_to_what() {
     assert_eq!(
         compare(whole(&record), &after).unwrap().to_string(),
         "rate 200mbit -> 100mbit, class bulk 50mbit to 200mbit -> 60mbit to 200mbit, class calls 10mbit burst 40kb priority 1, no class \
-         voice any more, which was 10mbit burst 40kb priority 1, filters 3 rules -> 3 rules"
+         voice any more, which was 10mbit burst 40kb priority 1, filters 3 rules (1: dscp 46 class voice; 2: dscp 34 \
+         class voice) -> 3 rules (1: dscp 46 class calls; 2: dscp 34 class calls)"
     );
     let none = Asked { classes: Some(Classes::none()), ..before.clone() };
     let text = compare(whole(&record), &none).unwrap().to_string();

@@ -151,7 +151,7 @@ fn filter_tables(
 }
 
 /// A port, or a range of them.
-fn ports(range: &Option<RangeInclusive<u16>>) -> Option<String> {
+pub(super) fn ports(range: &Option<RangeInclusive<u16>>) -> Option<String> {
     range.as_ref().map(|range| match (range.start(), range.end()) {
         (start, end) if start == end => start.to_string(),
         (start, end) => format!("{start}-{end}"),

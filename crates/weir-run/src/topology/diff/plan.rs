@@ -21,6 +21,7 @@ use weir_path::plan::{Attachment, Plan, PortPlan, StageKind, StagePlan, WireDisp
 use weir_path::shape::PortShape;
 
 use super::esp::changed_esps;
+use super::filters::FilterRule;
 use super::{Action, Key, LimitChange, Value, changed};
 
 /// A plan, and the names of its ports in its file.
@@ -64,7 +65,7 @@ pub fn compare_plans(now: Named, wanted: Named) -> Result<Live, String> {
         let before = &now.plan.ports[place];
         let classes = port.classes.as_ref().map(|classes| renumbered(classes, &places)).transpose()?;
         let after = PortPlan { classes, ..port.clone() };
-        let (are, are_to_be) = (values(before), values(&after));
+        let (are, are_to_be) = (values(before, &now.plan.ports), values(&after, &now.plan.ports));
         let values = changed(&are, &are_to_be);
         if values.is_empty() {
             continue;
@@ -253,7 +254,8 @@ fn links(plan: &Plan) -> Vec<[String; 2]> {
 /// Values of classes have this rank or one after it.
 const CLASSES_RANK: u8 = 3;
 
-fn values(port: &PortPlan) -> BTreeMap<Key, Value> {
+/// The values of one of these ports.
+fn values(port: &PortPlan, ports: &[PortPlan]) -> BTreeMap<Key, Value> {
     let mut values = BTreeMap::new();
     let mut add = |rank, text: &str, value: Value| values.insert(Key { rank, text: text.into() }, value);
     if let Some(limits) = &port.limits {
@@ -265,12 +267,12 @@ fn values(port: &PortPlan) -> BTreeMap<Key, Value> {
         }
     }
     let Some(classes) = port.classes.as_deref() else { return values };
-    values.extend(class_values(classes));
+    values.extend(class_values(classes, ports));
     values
 }
 
-/// The values of classes: their shaper, each class, the filters and the default.
-pub(super) fn class_values(classes: &Classes) -> BTreeMap<Key, Value> {
+/// The values of classes: their shaper, each class, the filters, which may name these ports, and the default.
+pub(super) fn class_values(classes: &Classes, ports: &[PortPlan]) -> BTreeMap<Key, Value> {
     let mut values = BTreeMap::new();
     let mut add = |rank, text: &str, value: Value| values.insert(Key { rank, text: text.into() }, value);
     if classes.kind == TreeKind::Cbq {
@@ -286,7 +288,14 @@ pub(super) fn class_values(classes: &Classes) -> BTreeMap<Key, Value> {
         Target::Free => FREE.into(),
     };
     let rules = classes.classifier.rules().iter();
-    let rules: Vec<_> = rules.map(|rule| (rule.conditions.clone(), name(rule.target))).collect();
+    let interface = |number: u16| ports.get(usize::from(number)).map(|port| port.interface.clone());
+    let rules: Vec<_> = rules
+        .map(|rule| FilterRule {
+            conditions: rule.conditions.clone(),
+            interface: rule.conditions.interface.and_then(interface),
+            class: name(rule.target),
+        })
+        .collect();
     if !rules.is_empty() {
         add(CLASSES_RANK + 2, "filters", Value::Filters(rules));
     }

@@ -61,7 +61,10 @@ fn limits_classes_and_filters_change_live() {
         classes.replacen("5mbit\"\n", "5mbit\"\nceil = \"9mbit\"\nfull = \"ecn\"\nmax_wait = \"40ms\"\n", 1);
     assert_eq!(lines(&classes, &wanted), ["1: class y 5mbit -> 5mbit to 9mbit full ecn max_wait 40ms"]);
     let wanted = classes.replacen("interface = \"p2\"\nclass", "interface = \"p0\"\nclass", 1);
-    assert_eq!(lines(&classes, &wanted), ["1: filters 1 rule -> 1 rule"]);
+    assert_eq!(
+        lines(&classes, &wanted),
+        ["1: filters 1 rule (1: interface p2 class y) -> 1 rule (1: interface p0 class y)"]
+    );
     let wanted = classes.replacen("default", "shaper = \"cbq\"\ndefault", 1);
     assert_eq!(lines(&classes, &wanted), ["1: shaper cbq"]);
 }
