@@ -77,8 +77,8 @@
 //! udp_ports = [4500, 4500]    # [none] in UDP
 //! follow_peer = true          # [false] of an inbound one in UDP: send to where its packets come from, as where a NAT moves the peer
 //! dont_fragment = "set"       # [set], "copy" or "clear" of the outer header; set, routers tell of a way that takes less
-//! soft = { time = "50m" }     # limits, each in time, bytes and packets: a successor is due,
-//! hard = { time = "1h" }      # and none passes any more
+//! soft = { time = "3000s" }   # limits, each in time, bytes and packets: a successor is due,
+//! hard = { time = "3600s" }   # and none passes any more
 //!
 //! [[policy]]                  # the first that matches decides; a packet that none names is dropped
 //! direction = "out"

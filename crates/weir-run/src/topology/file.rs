@@ -42,7 +42,7 @@ pub(super) const TABLES_MAX: usize = 4096;
 /// The faults of one table that are told.
 const FAULTS_MAX: usize = 16;
 /// Keys that belong into a table, and are easily written beside it.
-const PLACES: [(&[&str], &str); 9] = [
+const PLACES: [(&[&str], &str); 12] = [
     (
         &["class", "filter"],
         "is a limit's or a port's: write it as [[limit.KEY]] below its [[limit]], or [[port.KEY]] below its [[port]]",
@@ -52,14 +52,17 @@ const PLACES: [(&[&str], &str); 9] = [
         &["rate", "burst", "classes_file", "default"],
         "is a limit's or a port's: write its line below [[limit]] or [[port]]",
     ),
-    (&["device", "pid", "rate_back", "optional"], "is a limit's: write its line below [[limit]]"),
+    (&["device", "pid", "rate_back"], "is a limit's: write its line below [[limit]]"),
+    (&["optional"], "is a limit's or a port's: write its line below [[limit]] or [[port]]"),
     (&["queue", "shaper"], "is a port's: write its line below [[port]]"),
     (&["stations_max", "ageing"], "is a bridge's: write its line below [[bridge]]"),
     (
         &["spi", "algorithm", "key_file", "window", "udp_ports", "follow_peer"],
         "is a security association's: write its line below [[sa]]",
     ),
-    (&["address", "mac", "mtu"], "is a router's: write its line below [[router.interface]]"),
+    (&["mac"], "is a router's: write its line below [[router.interface]]"),
+    (&["address", "mtu"], "is a router's or an esp's: write its line below [[router.interface]] or [[esp]]"),
+    (&["inside", "outside", "queue_packets", "sealers"], "is an esp's: write its line below [[esp]]"),
     (&["workers", "core", "memory"], "is the machine's, and not the file's: give it to `weir up` as --KEY"),
 ];
 
