@@ -299,3 +299,22 @@ fn a_change_of_each_key_is_told() {
     }
     assert_eq!(faults, Vec::<String>::new());
 }
+
+#[test]
+fn names_and_paths_of_any_characters_are_written() {
+    let names = ["a\\\"b", "c\\\\d", "it's", "#x", "[z]", "x=y", "e0a", "true", "1.5", "\u{1f600}"];
+    for (name, other) in names.iter().zip(&names[1..]) {
+        let text = format!(
+            "[[port]]\ninterface = \"p0\"\nname = \"{name}\"\ndefault = \"free\"\n[[port.class]]\nname = \"c\"\nrate = \"1mbit\"\n\
+             [[port.filter]]\ninterface = \"{other}\"\nclass = \"c\"\n[[port]]\ninterface = \"{other}\"\n[[epair]]\nname = \"q{name}\"\n\
+             [[bridge]]\nname = \"b{other}\"\nports = [\"{name}\", \"q{name}a\"]\n[[router]]\nname = \"r{name}\"\n\
+             [[router.interface]]\nport = \"q{name}b\"\naddress = [\"10.0.0.1/24\"]\n\
+             [[router.interface]]\nport = \"{other}\"\naddress = [\"10.0.1.1/24\"]\n"
+        );
+        let first = topology(&text);
+        assert_eq!(format!("{:?}", topology(&written(&first)).plan), format!("{:?}", first.plan), "{text}");
+    }
+    let key_file = r#""/a\nspi = 300\n\"''' \"\"\"\\""#;
+    let first = topology(&WHOLE.replacen("\"/there.key\"", key_file, 1));
+    assert_eq!(format!("{:?}", topology(&written(&first)).plan), format!("{:?}", first.plan));
+}

@@ -59,7 +59,11 @@ pub fn write(limits: &[LimitPlace]) -> String {
 fn text(file: &TopologyFile) -> String {
     const SPI: &str = "spi = ";
     let text = toml::to_string(file).expect("tables of texts, numbers and tables of them");
-    // An SPI is hexadecimal, as everybody writes it. No text goes over a line's end.
+    // The path of a key may go over the end of a line, and have such a line in it.
+    if ["\"\"\"", "'''"].iter().any(|quotes| text.contains(quotes)) {
+        return text;
+    }
+    // An SPI is hexadecimal, as everybody writes it.
     let line = |line: &str| match line.trim_end().strip_prefix(SPI).map(str::parse::<u32>) {
         Some(Ok(spi)) => format!("{SPI}{spi:#x}\n"),
         _ => line.into(),
