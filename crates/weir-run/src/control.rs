@@ -108,6 +108,10 @@ fn ask_whoever(path: &Path, command: &Command) -> Result<(u64, Value), String> {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
             format!("whoever listens at {} does not answer: has its process been stopped?", path.display())
         }
+        // The kernel hangs up for a process that ends.
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
+            format!("what was up at {} ended before it answered", path.display())
+        }
         _ => format!("{}: {error}", path.display()),
     })?;
     answered(&line).map_err(|error| match error {
@@ -137,6 +141,7 @@ fn exchange(path: &Path, command: &Command) -> io::Result<Vec<u8>> {
         }
         stream.set_read_timeout(Some(left()))?;
         match stream.read(&mut piece) {
+            Ok(0) if answer.is_empty() => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(0) => break,
             Ok(count) => answer.extend_from_slice(&piece[..count]),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

@@ -194,6 +194,24 @@ fn counters_without_any_one_field_and_with_others_are_read() {
 }
 
 /// A process that was stopped accepts nothing, and its clients fill the list of those that wait.
+/// It reads the request, or leaves some of it unread, and ends.
+#[test]
+fn one_that_ends_before_it_answers_is_said_to() {
+    let path = std::env::temp_dir().join(format!("weir-ends-{}.sock", std::process::id()));
+    let listener = UnixListener::bind(&path).unwrap();
+    for reads in ["\"stat\"\n".len(), 1] {
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let (mut stream, _) = listener.accept().unwrap();
+                stream.read_exact(&mut vec![0; reads]).unwrap();
+            });
+            let why = ask(&path, &Command::Stat).unwrap_err();
+            assert_eq!(why, format!("what was up at {} ended before it answered", path.display()));
+        });
+    }
+    std::fs::remove_file(&path).unwrap();
+}
+
 #[test]
 fn whoever_accepts_nobody_is_asked_for_a_bounded_time() {
     let path = std::env::temp_dir().join(format!("weir-full-{}.sock", std::process::id()));
