@@ -1,4 +1,4 @@
-//! Circles of bridges: links by which a flooded frame would come back to the bridge that flooded it.
+//! Circles of bridges, and of ESPs, which pass frames on too: links by which a flooded frame would come back to the bridge that flooded it.
 //!
 //! Rule: links are taken in the order of the file; one that joins bridges which those before it join already closes a circle, and is told
 //! with all that are in it. So the links that are not told are a forest.
@@ -42,11 +42,10 @@ pub(super) fn circle(
         let way = way(&forest, one, other);
         let mut epairs: Vec<usize> = way.iter().flat_map(|(_, link)| link.epairs.iter().copied()).collect();
         epairs.extend(&link.epairs);
-        let mut bridges = vec![stages.called[one].0.as_str()];
-        bridges.extend(way.iter().map(|(bridge, _)| stages.called[*bridge].0.as_str()));
-        let joined = match bridges[..] {
-            [only] => format!("joins the bridge {only} to itself"),
-            _ => format!("joins the bridges {} in a circle", and(&bridges)),
+        let round: Vec<usize> = std::iter::once(one).chain(way.iter().map(|(bridge, _)| *bridge)).collect();
+        let joined = match round[..] {
+            [only] => format!("joins {} to itself", called_alone(stages, only)),
+            _ => format!("joins {} in a circle", called_together(stages, &round)),
         };
         let joined = if epairs.len() == 1 { joined } else { joined.replacen("joins", "join", 1) };
         let why = format!(
@@ -56,6 +55,21 @@ pub(super) fn circle(
         told.push((link.at.clone(), why));
     }
     told
+}
+
+/// `the bridge lan`, `the esp tunnel`.
+fn called_alone(stages: &Stages, stage: usize) -> String {
+    format!("the {} {}", stages.noun(stage), stages.called[stage].0)
+}
+
+/// `the bridges x and y`, or each with its noun where one is not a bridge.
+fn called_together(stages: &Stages, all: &[usize]) -> String {
+    if all.iter().all(|&stage| stages.noun(stage) == "bridge") {
+        let names: Vec<_> = all.iter().map(|&stage| stages.called[stage].0.as_str()).collect();
+        return format!("the bridges {}", and(&names));
+    }
+    let each: Vec<_> = all.iter().map(|&stage| called_alone(stages, stage)).collect();
+    and(&each.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
 /// The bridge that stands for all that are joined to one.
