@@ -27,6 +27,7 @@ pub mod stamp;
 use shared::{FREE_BASE, Shared};
 
 use crate::rate::{NS_PER_S, Rate};
+use crate::units::{size_text, time_text};
 
 /// The least rate that can be limited in place: below it the leaves' own rates, a byte a second at least, would pass it.
 pub const BITS_PER_S_MIN: u64 = 8_000;
@@ -62,6 +63,18 @@ const LONG_BURST_NS: u64 = NS_PER_S;
 /// Returns whether a burst is so long that the limit limits nothing for more than a second.
 pub fn is_long_burst(rate: Rate, burst_bytes: u64) -> bool {
     rate.ns_for(burst_bytes) > LONG_BURST_NS
+}
+
+/// The longest burst that HTB keeps, in time at the rate: 2^32 of its ticks of 64 ns, in whole seconds.
+pub const BURST_NS_MAX: u64 = 274 * NS_PER_S;
+
+/// The reason why HTB cannot keep a burst of so many bytes at a rate, in words; `None` if it can.
+pub fn burst_beyond(rate: Rate, burst_bytes: u64) -> Option<String> {
+    let most_bytes = rate.bytes_in(BURST_NS_MAX);
+    (burst_bytes > most_bytes).then(|| {
+        let (most, time) = (size_text(most_bytes), time_text(BURST_NS_MAX));
+        format!("the kernel's queue keeps {most} at most, which {rate} takes {time} for")
+    })
 }
 
 /// Leaves of one kind: consecutive numbers of classes. Their count is a power of two.

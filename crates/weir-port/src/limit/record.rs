@@ -2,16 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 use weir_core::limit::shared::{FREE_BASE, Shared};
-use weir_core::limit::{HtbTree, QueueParameters};
+use weir_core::limit::{BURST_NS_MAX, HtbTree, QueueParameters, burst_beyond};
 use weir_core::rate::Rate;
-use weir_core::units::{size_text, time_text};
+use weir_core::units::size_text;
 
 use super::classify::Filters;
 use super::{Asked, NetnsInterface, steering, unsuitable};
 use crate::error::PortError;
-
-/// The longest burst that HTB keeps, in time at the rate: 2^32 of its ticks of 64 ns, in whole seconds.
-const BURST_NS_MAX: u64 = 274_000_000_000;
 
 /// The rate of a class that goes, the least that HTB takes: so its own rate is free for classes that stay.
 const GOING_BITS_PER_S: u64 = 8;
@@ -182,17 +179,11 @@ pub(super) fn wanted(
     let burst_kept = before
         .filter(|before| rate_before.is_some_and(|rate| before.burst_bytes != burst_default(rate)))
         .map(|before| before.burst_bytes);
-    let burst_max = rate.bytes_in(BURST_NS_MAX);
-    if let Some(burst_bytes) = asked.burst_bytes.filter(|burst_bytes| *burst_bytes > burst_max) {
-        let why = format!(
-            "has no burst of {}: the kernel's queue keeps {} at most, which {rate} takes {} for",
-            size_text(burst_bytes),
-            size_text(burst_max),
-            time_text(BURST_NS_MAX)
-        );
-        return Err(unsuitable(place, &why));
+    let beyond = |burst_bytes| Some((burst_bytes, burst_beyond(rate, burst_bytes)?));
+    if let Some((burst_bytes, why)) = asked.burst_bytes.and_then(beyond) {
+        return Err(unsuitable(place, &format!("has no burst of {}: {why}", size_text(burst_bytes))));
     }
-    let burst_kept = burst_kept.map(|burst_bytes| burst_bytes.min(burst_max));
+    let burst_kept = burst_kept.map(|burst_bytes| burst_bytes.min(rate.bytes_in(BURST_NS_MAX)));
     Ok(Record {
         name: asked.name.clone(),
         direction: asked.direction,

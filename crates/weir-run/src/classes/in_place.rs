@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use toml::Spanned;
 use weir_core::limit::shared::{CLASSES_MAX, LEVELS_MAX, has_leaves, promised_below};
-use weir_core::limit::{BITS_PER_S_MIN, PASSING_NS};
+use weir_core::limit::{BITS_PER_S_MIN, PASSING_NS, burst_beyond};
 use weir_core::rate::Rate;
 use weir_core::units::time_text;
 
@@ -158,6 +158,7 @@ fn check(file: &file::File, order: &[usize], classes: &[ClassConfig]) -> Result<
             });
         }
     }
+    check_bursts(file, order, classes)?;
     let below = promised_below(
         classes.iter().enumerate().map(|(index, class)| (index, class.parent, class.rate.bits_per_s())),
     );
@@ -172,6 +173,26 @@ fn check(file: &file::File, order: &[usize], classes: &[ClassConfig]) -> Result<
                 ),
                 cure: "lower theirs, or raise this".into(),
             });
+        }
+    }
+    Ok(())
+}
+
+/// Checks that HTB can keep the bursts, which it does in time.
+fn check_bursts(file: &file::File, order: &[usize], classes: &[ClassConfig]) -> Result<(), Obstacle> {
+    for (&place, class) in order.iter().zip(classes) {
+        let table = &file.class[place];
+        let bursts =
+            [(&table.burst, class.rate, class.burst_bytes), (&table.cburst, class.ceil, class.cburst_bytes)];
+        for (text, rate, bytes) in bursts {
+            if let (Some(text), Some(why)) = (text, burst_beyond(rate, bytes)) {
+                let cure = format!("write less, or {CURE}");
+                return Err(Obstacle {
+                    at: text.span(),
+                    why: format!("there is no such burst: {why}"),
+                    cure,
+                });
+            }
         }
     }
     Ok(())
@@ -234,6 +255,16 @@ mod tests {
         assert_eq!(why, "f.toml:1: a limit in place is the kernel's HTB, not CBQ");
         let why = read_in_place("f.toml", "[[class]\n").unwrap_err().why;
         assert_eq!(why.lines().count(), 1, "{why}");
+    }
+
+    #[test]
+    fn a_burst_that_htb_cannot_keep_is_refused_with_its_line() {
+        for (key, rate) in [("burst", "10mbit"), ("cburst", "20mbit")] {
+            let why = read(&format!("{CLASS}ceil = \"20mbit\"\n{key} = \"1gb\"\n")).unwrap_err();
+            let told = format!("at most, which {rate} takes 274s for: write less");
+            assert!(why.starts_with("f.toml:5:") && why.contains(&told), "{why}");
+            assert!(read(&format!("{CLASS}ceil = \"20mbit\"\n{key} = \"300mb\"\n")).is_ok());
+        }
     }
 
     #[test]

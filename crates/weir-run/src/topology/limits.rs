@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use toml::Spanned;
 use weir_core::limit::shared::promised_below;
-use weir_core::limit::{HtbTree, QueueParameters};
+use weir_core::limit::{HtbTree, QueueParameters, burst_beyond};
 use weir_core::rate::Rate;
 use weir_port::link::kernel_name;
 
@@ -49,6 +49,12 @@ impl TopologyReader<'_> {
         }
         let burst_bytes = self.burst(&table.burst);
         for rate in [rate, rate_back].into_iter().flatten() {
+            if let Some((text, bytes)) = table.burst.as_ref().zip(burst_bytes)
+                && let Some(why) = burst_beyond(rate, bytes)
+            {
+                self.tell(text.span(), format!("there is no such burst: {why}"));
+                continue;
+            }
             self.warn_of_burst(table, rate, burst_bytes);
         }
         let classes = self.limit_classes(table, open);

@@ -1,6 +1,7 @@
 //! Files that are read, compared and written again. The messages on wrong ones stand with them, in `tests/files/invalid`.
 
 use proptest::prelude::*;
+use weir_core::limit::BURST_NS_MAX;
 use weir_port::limit::Asked;
 use weir_port::limit::record::{Direction, LimitStage, Record};
 use weir_port::limit::reshape::Shape;
@@ -218,11 +219,15 @@ proptest! {
         classes in prop::collection::vec((8_000u64..1_000_000_000, 0u64..1_000_000_000, 1514u64..1 << 30, 0u8..8), 0..6),
         rules in prop::collection::vec((any::<[u8; 4]>(), 0u8..=32, any::<(u16, u16)>(), 0u8..64, 0usize..7), 0..8),
     ) {
+        // No longer bursts are kept.
+        let kept = |rate: u64, burst: u64| burst.min(Rate::from_bits_per_s(rate).unwrap().bytes_in(BURST_NS_MAX));
+        let burst = kept(rate, burst);
         let mut text = format!("[[limit]]\ndevice = \"a\"\nrate = \"{rate}bit\"\nburst = \"{burst}b\"\n");
         let promised: u64 = classes.iter().map(|class| class.0).sum();
         if !classes.is_empty() && promised <= rate {
             text += "default = \"free\"\n";
             for (index, (rate, more, burst, priority)) in classes.iter().enumerate() {
+                let burst = kept(*rate, *burst);
                 text += &format!("[[limit.class]]\nname = \"c{index}\"\nrate = \"{rate}bit\"\nceil = \"{}bit\"\nburst = \"{burst}b\"\npriority = {priority}\n", rate + more);
             }
             for (from, bits, (one, two), dscp, class) in &rules {
