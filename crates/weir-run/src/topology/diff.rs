@@ -6,6 +6,7 @@
 mod esp;
 mod filters;
 pub mod plan;
+mod router;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -22,6 +22,7 @@ use weir_path::shape::PortShape;
 
 use super::esp::changed_esps;
 use super::filters::FilterRule;
+use super::router;
 use super::{Action, Key, LimitChange, Value, changed};
 
 /// A plan, and the names of its ports in its file.
@@ -199,12 +200,7 @@ fn stage_otherwise(before: &StagePlan, after: &StagePlan) -> Option<String> {
             (!what.is_empty()).then(|| format!("{name}: {}", what.join(", ")))
         }
         (StageKind::Router(before), StageKind::Router(after)) => {
-            let what = [
-                ("interfaces", before.interfaces != after.interfaces),
-                ("routes", before.routes != after.routes),
-                ("neighbours", before.neighbours != after.neighbours),
-            ];
-            let what: Vec<_> = what.iter().filter(|(_, is_other)| *is_other).map(|(what, _)| *what).collect();
+            let what = router::otherwise(before, after);
             (!what.is_empty()).then(|| format!("{name} has other {}", what.join(", ")))
         }
         (StageKind::Esp(before), StageKind::Esp(after)) => {

@@ -115,12 +115,15 @@ fn what_is_built_otherwise_is_named_all_at_once() {
     let routed = LAN.split("[[bridge]]").next().unwrap().to_string() + router;
     assert_eq!(refused(LAN, &routed), "bridge lan becomes a router lan");
     let more = format!("{routed}[[router.route]]\nto = \"default\"\nvia = \"10.0.1.9\"\n");
-    assert_eq!(refused(&routed, &more), "router lan has other routes");
+    assert_eq!(
+        refused(&routed, &more),
+        "router lan has other routes (0.0.0.0/0 via 10.0.1.9 at interface 2 comes)"
+    );
     let moved =
         routed.replace("\"p0\"\naddress", "\"px\"\naddress").replace("\"p2\"\naddress", "\"p0\"\naddress");
     let moved = moved.replace("\"px\"\naddress", "\"p2\"\naddress");
     // Its MACs are derived from the ports' names, so that they are other too.
-    assert_eq!(refused(&routed, &moved), "router lan has other interfaces");
+    assert!(refused(&routed, &moved).starts_with("router lan has other interfaces (1 10.0.0.1/24 mac "));
     let two = "[[port]]\ninterface = \"p0\"\n[[port]]\ninterface = \"p1\"\n[[port]]\ninterface = \"p2\"\n[[port]]\ninterface = \"p3\"\n";
     let wires =
         |one: &str, other: &str| format!("{two}[[wire]]\nports = [{one}]\n[[wire]]\nports = [{other}]\n");
@@ -381,4 +384,37 @@ fn what_changes_of_an_esp_has_words_and_an_order_of_associations_is_no_change() 
                 soft = { packets = 1 }\nhard = { time = \"1s\", bytes = 2 }\n";
     let words = " transport extended udp_ports 4500 to 4501 follow_peer dont_fragment clear soft packets 1 hard time 1s hard bytes 2";
     assert_eq!(lines(&[&one], &[&sa(256, long)]), [format!("{told}{words}")]);
+}
+
+#[test]
+fn what_differs_of_a_router_is_told_whatever_the_order() {
+    let ports = "[[port]]\ninterface = \"p0\"\n[[port]]\ninterface = \"p1\"\n";
+    let router = |mtu: u32, more: &[&str]| {
+        format!(
+            "{ports}[[router]]\nname = \"gw\"\n[[router.interface]]\nport = \"p0\"\naddress = [\"10.0.0.1/24\"]\n\
+             mac = \"02:00:00:00:00:01\"\nmtu = {mtu}\n[[router.interface]]\nport = \"p1\"\naddress = [\"10.0.1.1/24\"]\n{}",
+            more.concat()
+        )
+    };
+    let route =
+        |to: u8, via: u8| format!("[[router.route]]\nto = \"10.9.{to}.0/24\"\nvia = \"10.0.0.{via}\"\n");
+    let [one, two, three] = [route(1, 9), route(2, 9), route(3, 9)];
+    let neighbour = |last: u8| {
+        format!("[[router.neighbour]]\naddress = \"10.0.1.{last}\"\nmac = \"02:00:00:00:00:09\"\n")
+    };
+    let (near, far) = (neighbour(7), neighbour(8));
+    let now = router(1400, &[&one, &two, &near, &far]);
+    assert_eq!(lines(&now, &router(1400, &[&far, &two, &near, &one])), Vec::<String>::new());
+    assert_eq!(
+        refused(&now, &router(1500, &[&one, &two, &near, &far])),
+        "router gw has other interfaces (1 10.0.0.1/24 mac 02:00:00:00:00:01 mtu 1400 -> 10.0.0.1/24 mac 02:00:00:00:00:01 mtu 1500)"
+    );
+    assert_eq!(
+        refused(&now, &router(1400, &[&three, &route(1, 8), &far])),
+        "router gw has other routes (10.9.1.0/24 via 10.0.0.9 at interface 1 -> via 10.0.0.8 at interface 1, 10.9.2.0/24 goes, \
+         10.9.3.0/24 via 10.0.0.9 at interface 1 comes), neighbours (10.0.1.7 at interface 2 goes)"
+    );
+    let many: Vec<_> = (10..20).map(|to| route(to, 9)).collect();
+    let many: Vec<_> = many.iter().map(String::as_str).collect();
+    assert!(refused(&router(1400, &[]), &router(1400, &many)).ends_with(" comes, and 7 more)"));
 }
