@@ -20,6 +20,7 @@
 
 mod admission;
 mod changes;
+mod listener;
 mod server;
 
 use std::io::{self, Read, Write};
@@ -41,6 +42,7 @@ use crate::limits::SetLimits;
 use crate::stats::Snapshot;
 
 pub use changes::{AppliedPort, DatapathResponder, Running, RunningPort};
+pub use listener::Listener;
 pub use server::{Control, Responder};
 
 /// The directory of the control sockets.

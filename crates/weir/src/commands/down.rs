@@ -10,7 +10,7 @@ use std::time::Duration;
 use weir_port::error::PortError;
 use weir_port::hold;
 use weir_run::clock::now_ns;
-use weir_run::control::{self, Command, Control, Running};
+use weir_run::control::{self, Command, Control, Listener, Running};
 use weir_run::datapath::Kind;
 use weir_run::topology::{LimitWanted, Topology, name_of};
 
@@ -171,13 +171,14 @@ fn end(name: &str) -> Result<(), Failure> {
         return output::print_line(format_args!("topology {name} is not up"));
     }
     let noun = noun_of(name);
+    let asked = Listener::at(&path);
     match control::ask(&path, &Command::Stop) {
         // Another command has ended it meanwhile.
-        Err(_) if !control::is_up(&path) => {}
+        Err(_) if !asked.is_up() => {}
         answer => answer.map(drop)?,
     }
     let until_ns = now_ns() + PATIENCE_NS;
-    while control::is_up(&path) {
+    while asked.is_up() {
         if now_ns() >= until_ns {
             return Err(format!(
                 "{noun} {name} has not ended after 10 s: look what it does with `weir stat {name}`"
@@ -186,7 +187,13 @@ fn end(name: &str) -> Result<(), Failure> {
         }
         std::thread::sleep(LOOK_AGAIN);
     }
-    output::print_line(format_args!("ended: {noun} {name}"))
+    output::print_line(format_args!("ended: {noun} {name}"))?;
+    if control::is_up(&path) {
+        output::say(format_args!(
+            "weir: {name} is up again: whoever runs it started it anew, such as a service manager (`systemctl stop weir@{name}`)"
+        ));
+    }
+    Ok(())
 }
 
 /// Returns whether a limit is gone as it should be.
