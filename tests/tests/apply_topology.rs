@@ -31,7 +31,6 @@ fn main() -> ExitCode {
         privileged!(a_port_is_set_and_shown).together(),
         privileged!(limits_and_ports_of_one_file).together(),
         privileged!(a_wire_that_is_called_as_a_file_is_not_ended_by_it).together(),
-        privileged!(what_is_up_ends_by_its_name_whatever_became_of_its_file).together(),
         privileged!(classes_that_are_guaranteed_more_than_their_port_are_warned_of_once).together(),
     ])
 }
@@ -368,53 +367,6 @@ fn limits_and_ports_of_one_file() -> Result<()> {
     ensure!(said.starts_with("nothing to change: 4 ports and 1 limit as"), "{said}");
     up.check()?;
     up.down()?;
-    Ok(())
-}
-
-/// A topology ends by its name when its file has gone, is wrong, or has no ports any more; where the file has another name, the name is
-/// told.
-fn what_is_up_ends_by_its_name_whatever_became_of_its_file() -> Result<()> {
-    let (hosts, up) = bed()?;
-    let name = up.name.clone();
-    let path = |suffix: &str| std::env::temp_dir().join(format!("{name}{suffix}.toml"));
-    let down = |file: &str| run(Command::new(weir_binary()?).args(["down", file]), PATIENCE);
-    let renamed = Written::new(&up, &format!("name = \"{name}-other\"\n{}", file([RATE; 3])))?;
-    let said = down(renamed.0.to_str().context("a path in UTF-8")?)?.success()?.stdout;
-    ensure!(said.contains(&format!("topology {name}-other is not up")), "{said}");
-    ensure!(said.contains(&format!("`weir down {name}` would end it")), "{said}");
-    up.check()?;
-    let is_ended = |up: Up, done: Finished| -> Result<()> {
-        ensure!(done.stdout == format!("ended: topology {name}\n"), "{}", done.said());
-        up.ended()
-    };
-    let gone = path("").display().to_string();
-    is_ended(up, down(&gone)?.success()?)?;
-    let again = down(&gone)?;
-    ensure!(
-        again.status.code() == Some(2)
-            && again
-                .stderr
-                .contains("there is no such file, and there is no wire, topology, stack or limit called"),
-        "{}",
-        again.said()
-    );
-    let up = hosts.up(&file([RATE; 3]))?;
-    is_ended(up, down(&name)?.success()?)?;
-    for (text, status) in
-        [("[[port]]\ninterface = 7\n", 2), ("[[limit]]\ndevice = \"none\"\nrate = \"1mbit\"\n", 0)]
-    {
-        let up = hosts.up(&file([RATE; 3]))?;
-        let edited = Written::of(&up, text)?;
-        let done = down(edited.0.to_str().context("a path in UTF-8")?)?;
-        ensure!(done.status.code() == Some(status), "{text}: {}", done.said());
-        ensure!(done.stdout.starts_with(&format!("ended: topology {name}\n")), "{text}: {}", done.said());
-        ensure!(
-            status == 0 || done.stderr.contains("so limits in place stay as they are"),
-            "{}",
-            done.said()
-        );
-        up.ended()?;
-    }
     Ok(())
 }
 

@@ -8,16 +8,79 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use weir_lab::process::{Finished, run};
+use weir_tests::topology::{Hosts, Up};
 use weir_tests::{harness, privileged, weir_binary};
 
 const PATIENCE: Duration = Duration::from_secs(40);
 
 fn main() -> ExitCode {
-    harness::main(&[privileged!(whoever_takes_the_place_of_what_has_ended_is_left_alone).together()])
+    harness::main(&[
+        privileged!(a_file_that_is_gone_or_wrong_ends_nothing_and_a_name_does).together(),
+        privileged!(whoever_takes_the_place_of_what_has_ended_is_left_alone).together(),
+    ])
+}
+
+const BRIDGE: &str = "[[port]]\ninterface = \"p0\"\n[[port]]\ninterface = \"p1\"\n[[port]]\ninterface = \"p2\"\n\
+                      [[bridge]]\nname = \"lan\"\nports = [\"p0\", \"p1\", \"p2\"]\n";
+
+/// A file that goes with its value.
+struct Written(PathBuf);
+
+impl Written {
+    fn new(name: &str, text: &str) -> Result<Written> {
+        let path = std::env::temp_dir().join(format!("{name}.toml"));
+        std::fs::write(&path, text)?;
+        Ok(Written(path))
+    }
+}
+
+impl Drop for Written {
+    fn drop(&mut self) {
+        // A file that is left in the folder for temporary ones harms nobody.
+        let _ = std::fs::remove_file(&self.0);
+    }
 }
 
 fn down(of: impl AsRef<Path>) -> Result<Finished> {
     run(Command::new(weir_binary()?).arg("down").arg(of.as_ref()), PATIENCE)
+}
+
+/// A file that says nothing for sure touches nothing; the name is told, and ends it. One that was edited is still its file.
+fn a_file_that_is_gone_or_wrong_ends_nothing_and_a_name_does() -> Result<()> {
+    let hosts = Hosts::new(3, None)?;
+    let mut up = hosts.up(BRIDGE)?;
+    let name = up.name.clone();
+    let by_name = format!("nothing was touched: `weir down {name}` ends what is up under that name");
+    let is_up = |up: &mut Up, done: Finished, words: &[&str]| -> Result<()> {
+        ensure!(done.status.code() == Some(2) && done.stdout.is_empty(), "{}{}", done.stdout, done.stderr);
+        ensure!(words.iter().all(|words| done.stderr.contains(words)), "{}", done.stderr);
+        ensure!(up.daemon.is_running()?, "it has ended: {}", done.stderr);
+        up.check()
+    };
+    let gone = std::env::temp_dir().join(format!("{name}.toml"));
+    is_up(&mut up, down(&gone)?, &["there is no such file", &by_name])?;
+    let wrong = Written::new(&name, "[[port]]\ninterface = 7\n")?;
+    is_up(&mut up, down(&wrong.0)?, &[":2:13: invalid type", &by_name])?;
+    let other = Written::new(&format!("{name}-wrong"), &format!("name = \"{name}\"\n[[port]]\n"))?;
+    is_up(&mut up, down(&other.0)?, &[":2:1: ", &by_name])?;
+    // A file of another name has the same ports.
+    let renamed = Written::new(&format!("{name}-other"), &format!("name = \"{name}-other\"\n{BRIDGE}"))?;
+    let said = down(&renamed.0)?.success()?.stdout;
+    ensure!(said.contains(&format!("topology {name}-other is not up")), "{said}");
+    ensure!(said.contains(&format!("`weir down {name}` would end it")), "{said}");
+    up.check()?;
+    let is_ended = |up: Up, done: Finished| -> Result<()> {
+        let said = done.success()?.stdout;
+        ensure!(said.starts_with(&format!("ended: topology {name}\n")), "{said}");
+        up.ended()
+    };
+    is_ended(up, down(&name)?)?;
+    let again = down(gone.with_extension("none.toml"))?;
+    let nobody = "there is no such file, and there is no wire, topology, stack or limit called";
+    ensure!(again.status.code() == Some(2) && again.stderr.contains(nobody), "{}", again.said());
+    let up = hosts.up(BRIDGE)?;
+    let edited = Written::new(&name, "[[limit]]\ndevice = \"none\"\nrate = \"1mbit\"\n")?;
+    is_ended(up, down(&edited.0)?)
 }
 
 /// A service manager starts a wire that has ended anew. This one does at once, so that somebody listens under the name all the while, and

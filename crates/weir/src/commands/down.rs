@@ -1,7 +1,8 @@
 //! `weir down`: ends the topology that `weir up` runs of a file, and removes the limits that the file names.
 //!
-//! Rule: a running topology is found by its name, as the file says it or is called itself; so it ends also when the file has gone, was
-//! edited, or is wrong now. Limits: nobody knows which limits such a file had; they stay.
+//! Rule: a running topology is found by its name, as the file says it or is called itself; so it ends also when the file was edited. A file
+//! that has gone or is wrong says nothing for sure: nothing is touched, and the name is told by which what is up ends. Limits: nobody
+//! knows which limits such a file had; they stay.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -46,31 +47,31 @@ pub fn run(arguments: &DownArguments) -> Outcome {
         Ok(Err(told)) => Failure::usage(told.join("\nweir: ")),
         Err(failure) => failure,
     };
-    let named = name_alone(file).filter(|name| control::is_up(&Control::path_of(name)));
+    let named = name_alone(file);
     let name = named.map_or_else(|| called(file), str::to_owned);
-    if !control::is_up(&Control::path_of(&name)) {
-        return Err(match file.exists() {
-            true => failure,
-            false if Control::path_of(&name).exists() => {
-                format!("{name} was killed together with its guardian, as `weir stat {name}` says: `weir mend` puts right what it left").into()
-            }
-            false => {
-                if let Some(message) = names::not_for_down(&name) {
-                    return Err(Failure { message, ..failure });
-                }
-                Failure { message: format!("{}, and {}", failure.message, names::unknown(&name)), ..failure }
-            }
-        });
+    if control::is_up(&Control::path_of(&name)) {
+        if named.is_none() {
+            let message = format!(
+                "{}\nweir: nothing was touched: `weir down {name}` ends what is up under that name",
+                failure.message
+            );
+            return Err(Failure { message, ..failure });
+        }
+        // A file that happens to be called as what is up is not what was meant.
+        require_root()?;
+        return end(&name).map(|()| ExitCode::SUCCESS);
     }
-    require_root()?;
-    end(&name)?;
-    // A file that happens to be called as what is up is not what was meant.
-    if named.is_some() || !file.exists() {
-        return Ok(ExitCode::SUCCESS);
-    }
-    Err(Failure {
-        message: format!("{}\nweir: so limits in place stay as they are", failure.message),
-        ..failure
+    Err(match file.exists() {
+        true => failure,
+        false if Control::path_of(&name).exists() => {
+            format!("{name} was killed together with its guardian, as `weir stat {name}` says: `weir mend` puts right what it left").into()
+        }
+        false => {
+            if let Some(message) = names::not_for_down(&name) {
+                return Err(Failure { message, ..failure });
+            }
+            Failure { message: format!("{}, and {}", failure.message, names::unknown(&name)), ..failure }
+        }
     })
 }
 
@@ -86,14 +87,10 @@ fn require_root() -> Result<(), Failure> {
     }
 }
 
-/// The name of a file that cannot be read, or is wrong: the one that it still says, or its own. An argument that is a name is that name.
+/// The name that a file which cannot be read, or is wrong, still says; or its own.
 fn called(file: &Path) -> String {
-    let text = text::read_file(file).unwrap_or_default();
-    let own = || match name_alone(file) {
-        Some(name) if !file.exists() => name.to_string(),
-        _ => file.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
-    };
-    name_of(&text).unwrap_or_else(own)
+    let own = || file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    text::read_file(file).ok().and_then(|text| name_of(&text)).unwrap_or_else(own)
 }
 
 /// Ends the topology of a file, and removes its limits.
