@@ -1,4 +1,4 @@
-//! `weir down`: whom it ends, and whom it does not.
+//! `weir down`: whom it ends, and whom it does not; and `weir up` of a file that is up already.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixListener;
@@ -16,6 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(40);
 fn main() -> ExitCode {
     harness::main(&[
         privileged!(a_file_that_is_gone_or_wrong_ends_nothing_and_a_name_does).together(),
+        privileged!(a_file_that_is_up_is_refused_before_anything_is_set_or_waited_for).together(),
         privileged!(whoever_takes_the_place_of_what_has_ended_is_left_alone).together(),
     ])
 }
@@ -81,6 +82,32 @@ fn a_file_that_is_gone_or_wrong_ends_nothing_and_a_name_does() -> Result<()> {
     let up = hosts.up(BRIDGE)?;
     let edited = Written::new(&name, "[[limit]]\ndevice = \"none\"\nrate = \"1mbit\"\n")?;
     is_ended(up, down(&edited.0)?)
+}
+
+/// The file was given a limit in place since, and an interface that is not there yet.
+fn a_file_that_is_up_is_refused_before_anything_is_set_or_waited_for() -> Result<()> {
+    let hosts = Hosts::new(3, None)?;
+    let up = hosts.up(BRIDGE)?;
+    let name = &up.name;
+    hosts.middle.ip("link add spare type veth peer name spare2")?;
+    let weir = |arguments: &[&str]| {
+        let mut command = hosts.middle.command(weir_binary()?);
+        run(command.args(arguments), Duration::from_secs(15))
+    };
+    let limit = "[[limit]]\ndevice = \"spare\"\nrate = \"10mbit\"\n";
+    for (text, options) in [(BRIDGE.to_string(), &[][..]), (BRIDGE.replace("p2", "late"), &["--wait", "60"])]
+    {
+        let edited = Written::new(name, &(text + limit))?;
+        let path = edited.0.to_str().context("a path in UTF-8")?;
+        let done = weir(&[&["up", path], options].concat())?;
+        let shown = weir(&["show"])?.success()?.stdout;
+        ensure!(!shown.contains("spare"), "a limit was set: {shown}");
+        let words = [format!("`weir apply {path}` changes it"), format!("`weir down {name}` ends it")];
+        ensure!(done.status.code() == Some(1) && done.stderr.lines().count() == 1, "{}", done.stderr);
+        ensure!(words.iter().all(|words| done.stderr.contains(words)), "{}", done.stderr);
+    }
+    up.check()?;
+    up.down().map(drop)
 }
 
 /// A service manager starts a wire that has ended anew. This one does at once, so that somebody listens under the name all the while, and

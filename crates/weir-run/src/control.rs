@@ -43,7 +43,7 @@ use crate::stats::Snapshot;
 
 pub use changes::{AppliedPort, DatapathResponder, Running, RunningPort};
 pub use listener::Listener;
-pub use server::{Control, Responder};
+pub use server::{Control, Responder, is_served};
 
 /// The directory of the control sockets.
 pub const DIRECTORY: &str = weir_port::lock::DIRECTORY;

@@ -101,7 +101,10 @@ impl Running {
         let control = Control::listen(&config.name)
             .map_err(|error| match error.kind() {
                 io::ErrorKind::AddrInUse => {
-                    let how = "give this one another name: --name of a wire, name = \"...\" in a file";
+                    let name = &config.name;
+                    let how = format!(
+                        "`weir down {name}` ends it, or give this one another name: --name of a wire, name = \"...\" in a file"
+                    );
                     io::Error::new(error.kind(), format!("{error}; {how}"))
                 }
                 _ => error,

@@ -283,8 +283,8 @@ fn in_use(name: &str) -> io::Error {
 }
 
 /// Returns whether a wire listens there. A wire that was just killed still seems to, until the kernel has taken its sockets apart; it gets
-/// some time to answer or to be gone.
-fn is_served(path: &Path) -> bool {
+/// some time to answer or to be gone: two seconds.
+pub fn is_served(path: &Path) -> bool {
     const LOOKS: u32 = 40;
     const BETWEEN: Duration = Duration::from_millis(50);
     for _ in 0..LOOKS {

@@ -2,10 +2,11 @@
 
 mod there;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use weir_port::error::PortError;
+use weir_run::control::{self, Control};
 use weir_run::datapath::{DatapathConfig, Kind};
 
 use crate::commands::apply;
@@ -84,10 +85,24 @@ pub fn run(arguments: &UpArguments) -> Outcome {
         DatapathConfig { name: topology.name.clone(), plan, port_names, memory_bytes, workers: cores.len() };
     config.check().map_err(Failure::usage)?;
     names::refuse_a_limits(&topology.name)?;
+    refuse_running(&topology.name, &arguments.file)?;
     there::require(&topology, arguments.wait.map(Duration::from_secs))?;
     apply::set(&topology)?;
     let counts = topology.counts().into_iter().filter(|(number, _)| *number > 0);
     let parts: Vec<_> = counts.map(|(number, thing)| human::plural(number as u64, thing)).collect();
     let noun = Kind::of(&config.plan).noun();
     carry(&config, &cores, &format!("{noun} {}, {}", topology.name, parts.join(", ")))
+}
+
+/// Refuses a file whose name is up already, before anything of it is waited for or set.
+fn refuse_running(name: &str, file: &Path) -> Result<(), Failure> {
+    if !control::is_served(&Control::path_of(name)) {
+        return Ok(());
+    }
+    let file = file.display();
+    Err(format!(
+        "{name} is up already, as `weir stat {name}` shows: `weir apply {file}` changes it, and `weir down {name}` ends it; another \
+         topology is given another name by name = \"...\" in its file"
+    )
+    .into())
 }
