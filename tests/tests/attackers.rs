@@ -33,6 +33,7 @@ fn main() -> ExitCode {
     harness::main(&[
         privileged!(any_user_reads_counters_and_only_root_changes_a_wire).together(),
         privileged!(silent_clients_hold_nobody_up).together(),
+        privileged!(a_user_locks_nothing_that_a_weir_waits_for).together(),
         privileged!(modes_are_what_they_should_be_whatever_the_umask).together(),
         privileged!(a_directory_of_another_user_is_refused).together(),
         privileged!(a_link_in_the_place_of_a_socket_is_not_followed).together(),
@@ -107,6 +108,41 @@ fn silent_clients_hold_nobody_up() -> Result<()> {
         client.read_to_end(&mut Vec::new()).context("a silent client is not let go")?;
     }
     wire.stop()?;
+    Ok(())
+}
+
+/// Whoever may open a directory may lock it, and has it for as long as they like.
+fn a_user_locks_nothing_that_a_weir_waits_for() -> Result<()> {
+    let rig = Rig::new(1, 1)?;
+    // A weir that was there before made the directories.
+    rig.wire(&[])?.stop()?;
+    let mut lockers = Vec::new();
+    for directory in ["/run/weir", "/run/weir/holds"] {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"]);
+        // Its input ends with this test, and with that the lock.
+        command.args(["flock", "--exclusive", directory, "sh", "-c", "echo locked; read end"]);
+        let locker = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+        lockers.push(locker);
+    }
+    let mut said = [String::new(), String::new()];
+    for (locker, said) in lockers.iter_mut().zip(&mut said) {
+        let mut byte = [0];
+        let mut out = locker.stdout.take().context("its output")?;
+        while out.read(&mut byte)? > 0 && byte != *b"\n" {
+            said.push(byte[0].into());
+        }
+    }
+    let begin = clock::now();
+    let done = rig.wire(&["--rate", "200mbit"]).and_then(Wire::stop);
+    let took = begin.elapsed();
+    for mut locker in lockers {
+        drop(locker.stdin.take());
+        locker.wait()?;
+    }
+    done?;
+    ensure!(took < Duration::from_secs(10), "a wire took {took:?} to come and go");
+    ensure!(said == ["locked", ""], "{said:?}");
     Ok(())
 }
 

@@ -1,7 +1,9 @@
-//! The directory of Weir's sockets and locks. A user who may make names in it decides whom a command talks to and what it waits for.
+//! The directories of Weir's sockets and locks. A user who may make names in them decides whom a command talks to and what it waits for;
+//! one who may open a file, or a directory, can lock it (`flock(2)` asks for no right to write).
 //!
-//! Rule: it is a directory, not a link to one, it belongs to the user of this process, and nobody else may write there. Its mode is set
-//! whatever the umask says. A directory that belongs to another user is refused, and so is one in which others may have made names.
+//! Rule: each is a directory, not a link to one, it belongs to the user of this process, and nobody else may write there; what is locked is
+//! in one that nobody else may open. Its mode is set whatever the umask says. A directory that belongs to another user is refused, and so
+//! is one in which others may have made names.
 //!
 //! Source: `open(2)` for `O_NOFOLLOW`; `fchmod(2)`, which the umask does not concern.
 
@@ -12,17 +14,31 @@ use std::path::Path;
 
 use crate::sys;
 
-/// The mode of the directory: every user may look up a socket there, and only its owner make one.
+/// The mode of the directory of sockets: every user may look up a socket there, and only its owner make one.
 const MODE: u32 = 0o755;
+/// The mode of a directory that only its owner may open, and so lock.
+const MODE_PRIVATE: u32 = 0o700;
 /// The bits of a mode that let others make names.
 const OTHERS_WRITE: u32 = 0o022;
 
-/// Makes the directory, or checks that the one that is there is suitable.
+/// Makes a directory in which every user may look up names, or checks that the one that is there is suitable.
 ///
 /// # Errors
 /// A directory that is not suitable, with what to do about it.
 pub fn make(path: &Path) -> io::Result<File> {
-    let is_new = match DirBuilder::new().mode(MODE).create(path) {
+    make_with(path, MODE)
+}
+
+/// Makes a directory that only its owner may open, or checks that the one that is there is suitable, as [`make`] does.
+///
+/// # Errors
+/// As of [`make`].
+pub fn make_private(path: &Path) -> io::Result<File> {
+    make_with(path, MODE_PRIVATE)
+}
+
+fn make_with(path: &Path, mode: u32) -> io::Result<File> {
+    let is_new = match DirBuilder::new().mode(mode).create(path) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
         made => made.is_ok(),
     };
@@ -51,8 +67,8 @@ pub fn make(path: &Path) -> io::Result<File> {
             path.display()
         )));
     }
-    if about.mode() & 0o7777 != MODE {
-        directory.set_permissions(PermissionsExt::from_mode(MODE))?;
+    if about.mode() & 0o7777 != mode {
+        directory.set_permissions(PermissionsExt::from_mode(mode))?;
     }
     Ok(directory)
 }
@@ -80,6 +96,8 @@ mod tests {
         fs::set_permissions(&path, PermissionsExt::from_mode(0o700)).unwrap();
         make(&path).unwrap();
         assert_eq!(mode(&path), MODE, "a umask may have made it narrower");
+        make_private(&path).unwrap();
+        assert_eq!(mode(&path), MODE_PRIVATE, "an earlier version may have made it wider");
         let link = base.join("link");
         std::os::unix::fs::symlink(&path, &link).unwrap();
         assert!(make(&link).unwrap_err().to_string().contains("no directory of its own"));

@@ -40,7 +40,7 @@ use serde_json::Value;
 use self::identity::Identity;
 use crate::error::{Doing, PortError, Result};
 use crate::link::Link;
-use crate::lock::{DIRECTORY, Lock, try_flock};
+use crate::lock::{self, DIRECTORY, Lock, try_flock};
 use crate::netns::NetNs;
 use crate::{directory, sys};
 
@@ -332,7 +332,7 @@ impl Hold {
     /// The file, locked; `None` if another process has it locked in a mode that excludes this one.
     fn try_lock(thing: &Thing, mode: libc::c_int) -> io::Result<Option<Hold>> {
         directory::make(Path::new(DIRECTORY))?;
-        directory::make(&folder())?;
+        directory::make_private(&folder())?;
         Hold::try_lock_file(folder().join(&thing.file), mode, true)
     }
 
@@ -396,7 +396,7 @@ impl Drop for Hold {
 }
 
 fn folder() -> PathBuf {
-    Path::new(DIRECTORY).join("holds")
+    lock::holds()
 }
 
 fn doing(thing: &Thing) -> String {

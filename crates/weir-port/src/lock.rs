@@ -1,20 +1,23 @@
 //! The lock on things that several Weir processes of a machine must not do at once, such as choosing a free network.
 //!
-//! The lock, by `flock(2)`, is on the directory itself that Weir's sockets and holds are in, so that locking makes no file and leaves none.
-//! The kernel releases it when its holder dies.
+//! The lock, by `flock(2)`, is on the directory itself that Weir's holds are in, so that locking makes no file and leaves none. No other
+//! user can open that directory: whoever can open one can lock it, and would hold up every weir of the machine. The kernel releases the
+//! lock when its holder dies.
 //!
 //! Limits: weirs of different mount namespaces, with a `/run` each, do not see each other.
 
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::error::{Doing, Result};
 use crate::{directory, sys};
 
-/// The directory of Weir's sockets and holds.
+/// The directory of Weir's sockets, and of the directory of its holds.
 pub const DIRECTORY: &str = "/run/weir";
+/// The name of the directory of holds.
+const HOLDS: &str = "holds";
 
 /// The right to arrange what several weirs share, until dropped.
 pub struct Lock {
@@ -27,12 +30,12 @@ impl Lock {
     /// # Errors
     /// If another process has it for 15 s.
     pub fn take() -> Result<Lock> {
-        Lock::take_in(Path::new(DIRECTORY)).doing(|| format!("locking {DIRECTORY}"))
+        Lock::take_in(Path::new(DIRECTORY)).doing(|| format!("locking {DIRECTORY}/{HOLDS}"))
     }
 
     /// Takes the lock if no process has it; not where no weir has ever been.
     pub fn try_take() -> Option<Lock> {
-        let directory = File::open(DIRECTORY).ok()?;
+        let directory = File::open(holds()).ok()?;
         try_flock(&directory, libc::LOCK_EX)
             .is_ok_and(|taken| taken)
             .then_some(Lock { _directory: directory })
@@ -41,7 +44,8 @@ impl Lock {
     fn take_in(path: &Path) -> io::Result<Lock> {
         const BETWEEN_NS: u64 = 1_000_000;
         const TRIES: u64 = 15_000;
-        let directory = directory::make(path)?;
+        directory::make(path)?;
+        let directory = directory::make_private(&path.join(HOLDS))?;
         for _ in 0..TRIES {
             if try_flock(&directory, libc::LOCK_EX)? {
                 return Ok(Lock { _directory: directory });
@@ -50,6 +54,11 @@ impl Lock {
         }
         Err(io::Error::other("another weir has had it for 15 s: `fuser` tells which, end that"))
     }
+}
+
+/// The directory of holds.
+pub(crate) fn holds() -> PathBuf {
+    Path::new(DIRECTORY).join(HOLDS)
 }
 
 /// Locks an open file in one of the modes of `flock(2)`; false if another has it in a mode that excludes this one.
@@ -90,6 +99,18 @@ mod tests {
             }
         });
         // Only an empty directory can be removed.
+        std::fs::remove_dir(path.join(HOLDS)).unwrap();
         std::fs::remove_dir(&path).unwrap();
+    }
+
+    /// `flock(2)` asks for no right but that to open a file.
+    #[test]
+    fn nobody_else_can_open_what_is_locked() {
+        use std::os::unix::fs::MetadataExt;
+        let path = scratch("others");
+        let lock = Lock::take_in(&path).unwrap();
+        let others = lock._directory.metadata().unwrap().mode() & 0o077;
+        std::fs::remove_dir_all(&path).unwrap();
+        assert_eq!(others, 0, "{others:o}");
     }
 }
