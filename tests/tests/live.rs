@@ -17,6 +17,7 @@ fn main() -> ExitCode {
         privileged!(the_rate_follows_within_a_tenth_of_a_second),
         privileged!(counters_add_up).flooding(),
         privileged!(a_change_that_is_wrong_changes_nothing).together(),
+        privileged!(a_change_that_one_direction_cannot_have_changes_neither).together(),
     ])
 }
 
@@ -117,6 +118,27 @@ fn a_change_that_is_wrong_changes_nothing() -> Result<()> {
         ensure!(done.stderr.contains(word), "`{}` does not say what is wrong: {}", done.what, done.stderr);
     }
     ensure!(wire.counters()?["classes"][0]["rate_bits_per_s"] == before, "the rate changed");
+    wire.stop()?;
+    Ok(())
+}
+
+/// A direction without a limit has no burst, whichever of the two it is.
+fn a_change_that_one_direction_cannot_have_changes_neither() -> Result<()> {
+    let rig = Rig::plain()?;
+    let wire = rig.wire(&[])?;
+    let bursts = || -> Result<_> {
+        let counters = wire.counters()?;
+        Ok([0, 1].map(|direction| counters["classes"][direction]["burst_bytes"].clone()))
+    };
+    wire.weir(&["set", wire.name(), "--port", "wb", "--rate", "10mbit"])?.success()?;
+    let before = bursts()?;
+    ensure!(before[0].is_u64() && before[1].is_null(), "{before:?}");
+    for option in [["--burst", "60kb"], ["--queue", "20ms"]] {
+        let done = wire.weir(&[&["set", wire.name()], &option[..]].concat())?;
+        ensure!(bursts()? == before, "{option:?}: {:?} became {:?}", before, bursts()?);
+        ensure!(done.status.code() == Some(1), "{option:?}: {} {}", done.status, done.said());
+        ensure!(done.stderr.contains("wb->wa has no limit"), "{option:?}: {}", done.said());
+    }
     wire.stop()?;
     Ok(())
 }

@@ -92,6 +92,9 @@ pub fn run(arguments: &SetArguments) -> Outcome {
         let direction = direction(arguments, is_topology)?;
         changes = vec![change(direction, limit.rate)];
     }
+    if let Ok(before) = &before {
+        changes.iter().try_for_each(|change| require_rate(before, change))?;
+    }
     if limit.queue.is_some() {
         let before = before.clone()?;
         let directions = changes.iter().filter_map(|change| directions(&before).nth(change.direction));
@@ -124,6 +127,17 @@ pub fn run(arguments: &SetArguments) -> Outcome {
 /// The directions of a wire or a topology, in the order in which they are counted.
 fn directions(snapshot: &Snapshot) -> impl Iterator<Item = &DirectionStats> {
     snapshot.wires.iter().chain(&snapshot.topologies).flat_map(|path| &path.classes)
+}
+
+/// Refuses a burst or queue of a direction without a limit before any direction changes: each is a request of its own.
+fn require_rate(before: &Snapshot, change: &SetLimits) -> Result<(), Failure> {
+    let unlimited = directions(before)
+        .nth(change.direction)
+        .filter(|direction| direction.rate_bits_per_s.or(change.rate_bits_per_s).is_none());
+    unlimited.map_or(Ok(()), |direction| {
+        let name = &direction.place.name;
+        Err(format!("{name} has no limit that a burst or queue would be of: give a rate as well").into())
+    })
 }
 
 /// The limit of a direction, and the rates of the classes without a parent that share it.
