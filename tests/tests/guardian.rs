@@ -35,6 +35,7 @@ fn main() -> ExitCode {
         privileged!(after_both_of_a_sink_were_killed_its_interface_is_named).together(),
         privileged!(a_hold_of_another_interface_is_not_put_back).together(),
         privileged!(without_a_process_to_be_had_everything_is_put_back).together(),
+        privileged!(without_descriptors_to_be_had_a_wire_is_refused_at_once).together(),
         privileged!(without_io_uring_a_wire_lets_its_senders_go).together(),
         privileged!(without_io_uring_a_killed_wire_lets_its_senders_go).together(),
         privileged!(the_namespace_of_a_container_goes_under_a_wire).together(),
@@ -363,6 +364,28 @@ fn without_a_process_to_be_had_everything_is_put_back() -> Result<()> {
     ensure!(done.status.code() == Some(1), "it ended with {}: {}", done.status, done.stderr);
     ensure!(done.stderr.lines().count() == 1, "not one sentence: {}", done.stderr);
     before.require_same(&rig)
+}
+
+/// The guardian's descriptors are the first to be used up, then the wire's. All of these are too few.
+fn without_descriptors_to_be_had_a_wire_is_refused_at_once() -> Result<()> {
+    let rig = Rig::new(1, 1)?;
+    let before = Before::look(&rig)?;
+    let socket = format!("/run/weir/{}.sock", rig.middle.name());
+    for descriptors in [8, 16, 24, 28, 29, 30, 31, 36] {
+        let start = format!(
+            "ulimit -n {descriptors}; exec {} wire wa wb --name {}",
+            weir_binary()?.display(),
+            rig.middle.name()
+        );
+        // It waits 10 s for an answer of the guardian.
+        let done = run(rig.middle.command("sh").args(["-c", &start]), A_MOMENT)
+            .with_context(|| format!("{descriptors} descriptors"))?;
+        let said = &done.stderr;
+        ensure!(done.status.code() == Some(1) && !said.contains("guardian, the"), "{descriptors}: {said}");
+        ensure!(!Path::new(&socket).exists(), "{descriptors}: {socket} stays: {said}");
+        before.wait_for_same(&rig, A_MOMENT).with_context(|| format!("{descriptors} descriptors"))?;
+    }
+    Ok(())
 }
 
 /// A control group that bounds processes.

@@ -25,9 +25,8 @@ use std::time::Duration;
 use weir_core::steer::rss::Rss;
 use weir_path::owners::Owners;
 use weir_port::limit::find;
-use weir_port::netns::NetNs;
 use weir_port::sys;
-use weir_port::undo::{FileIdentity, Keeper, Undo};
+use weir_port::undo::Keeper;
 use weir_run::clock::now_ns;
 use weir_run::control::{Command, Control, Responder};
 use weir_run::crew::GOING_DOWN;
@@ -214,11 +213,7 @@ pub(crate) fn listen(name: Option<&str>, interface: &str, keeper: &mut dyn Keepe
             Control::listen_from(first, |name| limit(name).is_some())?
         }
     };
-    let path = control.path();
-    if let Some(identity) = FileIdentity::of(path) {
-        let here = NetNs::current().map_err(io::Error::other)?;
-        keeper.record(&here, Undo::File { path: path.into(), identity }, None).map_err(io::Error::other)?;
-    }
+    control.entrust(keeper).map_err(io::Error::other)?;
     Ok(control)
 }
 

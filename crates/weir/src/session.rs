@@ -8,8 +8,6 @@ use std::thread::JoinHandle;
 use weir_port::Doing;
 use weir_port::bpf::doorbell::Bell;
 use weir_port::cores;
-use weir_port::netns::NetNs;
-use weir_port::undo::{FileIdentity, Keeper, Undo};
 use weir_run::clock::now_ns;
 use weir_run::control::{Control, DatapathResponder};
 use weir_run::crew::Crew;
@@ -110,10 +108,7 @@ impl Running {
                 _ => error,
             })
             .doing(|| format!("making the control socket {}", Control::path_of(&config.name).display()))?;
-        let path = control.path();
-        if let Some(identity) = FileIdentity::of(path) {
-            guardian.record(&NetNs::current()?, Undo::File { path: path.into(), identity }, None)?;
-        }
+        control.entrust(&mut *guardian)?;
         let (mailboxes, inboxes): (Vec<_>, Vec<_>) =
             (0..config.workers).map(|_| Mailbox::new()).collect::<io::Result<Vec<_>>>()?.into_iter().unzip();
         let (eye, lens) = Eye::new()?;

@@ -16,6 +16,8 @@ use std::time::Duration;
 
 use serde_json::json;
 use weir_port::lock::Lock;
+use weir_port::netns::NetNs;
+use weir_port::undo::{FileIdentity, Keeper, Undo};
 use weir_port::{directory, sys};
 
 use super::admission::{ROOT, Recent, admits, allows};
@@ -114,6 +116,19 @@ impl Control {
     /// The path of the socket.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Has `keeper` remove the socket at the end, however that comes.
+    ///
+    /// # Errors
+    /// If it cannot; then the socket is removed at once, as nobody else would.
+    pub fn entrust(&self, keeper: &mut dyn Keeper) -> weir_port::Result<()> {
+        let Some(identity) = FileIdentity::of(&self.path) else { return Ok(()) };
+        let undo = Undo::File { path: self.path.clone(), identity };
+        NetNs::current().and_then(|here| keeper.record(&here, undo, None)).inspect_err(|_| {
+            // The failure that is told is the first.
+            let _ = std::fs::remove_file(&self.path);
+        })
     }
 
     /// Answers requests until `end` is readable; without one for as long as the process lives.

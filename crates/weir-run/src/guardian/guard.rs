@@ -11,13 +11,13 @@ use std::io;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
-use weir_port::Doing;
 use weir_port::channel::Channel;
 use weir_port::confinement;
 use weir_port::release::Means;
 use weir_port::sys;
 use weir_port::undo::UndoRecord;
 use weir_port::witness::Witness;
+use weir_port::{Doing, PortError};
 
 use super::{Answer, Note, Request, journal, read_record};
 use crate::clock::now_ns;
@@ -86,8 +86,16 @@ fn keep(
         match requests.is_readable(LOOK_NS) {
             Ok(false) => {}
             Ok(true) => {
-                let Ok(Some((bytes, descriptors))) = requests.receive() else { return records };
-                let answer = match read_request(&bytes, descriptors) {
+                let read = match requests.receive() {
+                    Ok(Some((bytes, descriptors))) => read_request(&bytes, descriptors),
+                    Ok(None) => return records,
+                    // One request less: those before it stay recorded, and the main process goes on without this change.
+                    Err(error) if is_of_message(&error) => {
+                        Err(PortError::Kernel { doing: "receiving a record".into(), source: error })
+                    }
+                    Err(_) => return records,
+                };
+                let answer = match read {
                     Ok(Read::PutBack(interfaces)) => {
                         put_back_of(&interfaces, &mut records, means);
                         witnesses.retain(|(inode, _)| is_of_any(&records, *inode));
@@ -126,6 +134,11 @@ fn keep(
             is_kept
         });
     }
+}
+
+/// Returns whether a message came and could not be taken whole, for want of descriptors or room; otherwise none came.
+fn is_of_message(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EMFILE) || error.kind() == io::ErrorKind::InvalidData
 }
 
 /// A request as it was read.
@@ -235,4 +248,35 @@ fn is_stopped(stat: &File) -> bool {
     // The name, in parentheses, may have anything in it; the state comes after it.
     let end = text.iter().rposition(|byte| *byte == b')');
     end.and_then(|end| text.get(end + 2)) == Some(&b'T')
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+    use std::thread;
+
+    use weir_port::channel::MESSAGE_BYTES_MAX;
+
+    use super::*;
+
+    #[test]
+    fn a_request_that_cannot_be_received_is_refused_and_the_next_is_kept() {
+        let (ours, guardians) = Channel::pair().unwrap();
+        let (notes, _) = Channel::pair().unwrap();
+        let guarding =
+            thread::spawn(move || keep(&guardians, &notes, &mut Main::new(), &mut Means::new(), false).len());
+        let answer = || {
+            assert!(ours.is_readable(10_000_000_000).unwrap(), "it does not answer");
+            serde_json::from_slice(&ours.receive().unwrap().expect("the guardian has ended").0).unwrap()
+        };
+        let long = vec![b' '; MESSAGE_BYTES_MAX + 1];
+        // SAFETY: the bytes are alive for the call, and only read.
+        let sent = unsafe { libc::send(ours.as_fd().as_raw_fd(), long.as_ptr().cast(), long.len(), 0) };
+        assert_eq!(sent, long.len() as isize);
+        assert!(matches!(answer(), Answer::Refused(why) if why.contains("too long")));
+        ours.send(&encoded(&Request::PutBack { interfaces: Vec::new() }), &[]).unwrap();
+        assert!(matches!(answer(), Answer::Kept));
+        drop(ours);
+        assert_eq!(guarding.join().unwrap(), 0);
+    }
 }
