@@ -7,7 +7,8 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use weir_lab::process::{Finished, run};
+use weir_lab::clock::wait_until;
+use weir_lab::process::{Finished, Process, Signal, run};
 use weir_tests::topology::{Hosts, Up};
 use weir_tests::{harness, privileged, weir_binary};
 
@@ -17,6 +18,7 @@ fn main() -> ExitCode {
     harness::main(&[
         privileged!(a_file_that_is_gone_or_wrong_ends_nothing_and_a_name_does).together(),
         privileged!(a_file_that_is_up_is_refused_before_anything_is_set_or_waited_for).together(),
+        privileged!(what_waits_for_its_interfaces_is_ended_too).together(),
         privileged!(whoever_takes_the_place_of_what_has_ended_is_left_alone).together(),
     ])
 }
@@ -108,6 +110,59 @@ fn a_file_that_is_up_is_refused_before_anything_is_set_or_waited_for() -> Result
     }
     up.check()?;
     up.down().map(drop)
+}
+
+/// By its file, by its name and by a signal; and not by a file of other ports. Nothing comes up later.
+fn what_waits_for_its_interfaces_is_ended_too() -> Result<()> {
+    let hosts = Hosts::new(3, None)?;
+    let name = hosts.middle.name();
+    let file = Written::new(name, BRIDGE)?;
+    let socket = PathBuf::from(format!("/run/weir/{name}.waiting"));
+    let up = |seconds| -> Result<Command> {
+        let mut command = hosts.middle.command(weir_binary()?);
+        command.arg("up").arg(&file.0).args(["--wait", seconds]);
+        Ok(command)
+    };
+    let others = BRIDGE.replace("\"p", "\"q");
+    let others = Written::new(&format!("{name}-others"), &format!("name = \"{name}\"\n{others}"))?;
+    let ended = format!("ended: topology {name}, which waited for its interfaces\n");
+    for way in ["file", "name", "signal"] {
+        hosts.middle.ip("link set p2 name late")?;
+        let mut waits = Process::spawn(&mut up("600")?)?;
+        wait_until("it says that it waits", PATIENCE, || Ok(waits.stderr().contains("for p2")))?;
+        let again = run(&mut up("1")?, PATIENCE)?;
+        ensure!(again.stderr.contains(&format!("`weir down {name}` ends it")), "{}", again.stderr);
+        let other = down(&others.0)?.success()?.stdout;
+        ensure!(other.starts_with(&format!("topology {name} is not up\n")), "{other}");
+        ensure!(waits.is_running()?, "a file of other ports ended it");
+        let said = match way {
+            "file" => down(&file.0)?.success()?.stdout,
+            "name" => down(name)?.success()?.stdout,
+            _ => waits.signal(Signal::TERM).map(|()| ended.clone())?,
+        };
+        ensure!(said.starts_with(&ended), "{said}");
+        // The interface is there before it could look again.
+        hosts.middle.ip("link set late name p2")?;
+        let said = waits.wait(PATIENCE)?.success()?.stdout;
+        ensure!(said == format!("ended: topology {name}, before its interfaces were there\n"), "{said}");
+        ensure!(!socket.exists(), "{} stays", socket.display());
+    }
+    // One that was killed leaves its socket, which is in nobody's way; and with its interfaces there it comes up.
+    hosts.middle.ip("link set p2 name late")?;
+    let mut killed = Process::spawn(&mut up("600")?)?;
+    wait_until("it says that it waits", PATIENCE, || Ok(killed.stderr().contains("for p2")))?;
+    killed.signal(Signal::KILL)?;
+    killed.wait(PATIENCE)?;
+    let none = down(&file.0)?.success()?.stdout;
+    ensure!(none.starts_with(&format!("topology {name} is not up\n")), "{none}");
+    let mut waits = Process::spawn(&mut up("600")?)?;
+    wait_until("it says that it waits", PATIENCE, || Ok(waits.stderr().contains("for p2")))?;
+    hosts.middle.ip("link set late name p2")?;
+    waits.wait_for_output("ready", PATIENCE)?;
+    ensure!(!socket.exists(), "{} stays", socket.display());
+    let said = down(&file.0)?.success()?.stdout;
+    ensure!(said.starts_with(&format!("ended: topology {name}\n")), "{said}");
+    waits.wait(PATIENCE)?.success().map(drop)
 }
 
 /// A service manager starts a wire that has ended anew. This one does at once, so that somebody listens under the name all the while, and

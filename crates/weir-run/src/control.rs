@@ -194,8 +194,12 @@ fn answered(line: &[u8]) -> Result<(u64, Value), Refusal> {
 
 /// The file and the ports that the wire or topology of this name runs.
 pub fn running(name: &str) -> Result<Running, String> {
-    let path = Control::path_of(name);
-    serde_json::from_value(ask(&path, &Command::Show)?).map_err(|error| not_told(&path, &error))
+    running_at(&Control::path_of(name))
+}
+
+/// The file and the ports of whoever listens at `path`.
+pub fn running_at(path: &Path) -> Result<Running, String> {
+    serde_json::from_value(ask(path, &Command::Show)?).map_err(|error| not_told(path, &error))
 }
 
 /// Changes the topology of this name to a file, or only says the changes: port by port.

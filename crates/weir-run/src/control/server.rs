@@ -66,21 +66,44 @@ impl Control {
         Path::new(DIRECTORY).join(format!("{name}.sock"))
     }
 
+    /// The path of the socket of a process that waits until it can run a wire of this name.
+    pub fn waiting_path_of(name: &str) -> PathBuf {
+        Path::new(DIRECTORY).join(format!("{name}.waiting"))
+    }
+
     /// Listens for a wire called `name`.
     ///
     /// # Errors
     /// If a running wire has that name already; the caller says how another one is given.
     pub fn listen(name: &str) -> io::Result<Control> {
-        let path = Control::path_of(name);
+        Control::listen_at(Control::path_of(name), || {
+            io::Error::new(ErrorKind::AddrInUse, format!("{name} is up already, as `weir stat {name}` shows"))
+        })
+    }
+
+    /// Listens for a process that waits until it can run a wire called `name`.
+    ///
+    /// # Errors
+    /// If another process does.
+    pub fn listen_waiting(name: &str) -> io::Result<Control> {
+        Control::listen_at(Control::waiting_path_of(name), || {
+            io::Error::new(
+                ErrorKind::AddrInUse,
+                format!("another one waits for the interfaces of {name} already: `weir down {name}` ends it"),
+            )
+        })
+    }
+
+    fn listen_at(path: PathBuf, in_use: impl Fn() -> io::Error) -> io::Result<Control> {
         directory::make(Path::new(DIRECTORY))?;
         if is_served(&path) {
-            return Err(in_use(name));
+            return Err(in_use());
         }
         // Until it listens, nobody else takes the socket for one that was left.
         let _lock = Lock::take().map_err(io::Error::other)?;
         if is_up(&path) {
             // Somebody was faster.
-            return Err(in_use(name));
+            return Err(in_use());
         }
         // Nobody answers: it was left behind by a crash.
         match std::fs::remove_file(&path) {
@@ -290,11 +313,6 @@ fn perform(line: &str, user: u32, responder: &dyn Responder, recent: &mut Recent
         }),
         change => responder.change(&change),
     }
-}
-
-/// The error that something is up under a name.
-fn in_use(name: &str) -> io::Error {
-    io::Error::new(ErrorKind::AddrInUse, format!("{name} is up already, as `weir stat {name}` shows"))
 }
 
 /// Returns whether a wire listens there. A wire that was just killed still seems to, until the kernel has taken its sockets apart; it gets

@@ -23,14 +23,15 @@ use crate::notify::Notify;
 use crate::session::Session;
 use crate::{Outcome, human, output};
 
-/// Carries packets, having said `ready` when it does.
-pub fn carry(config: &DatapathConfig, cores: &[usize], ready: &str) -> Outcome {
+/// Carries packets, having said `ready` when it does; `begun` is called when its control socket listens.
+pub fn carry(config: &DatapathConfig, cores: &[usize], ready: &str, begun: impl FnOnce()) -> Outcome {
     // A bound that stays is told of by what it refuses.
     let _ = sys::raise_descriptors();
     let notify = Notify::from_environment();
     let guardian = guarded::guardian(Namespaces::Others)?;
     guarded::confine();
     let session = Session::start(config, guardian, cores, &[SIGINT, SIGTERM, SIGHUP, SIGTSTP])?;
+    begun();
     let mut out = std::io::stdout();
     let said = writeln!(out, "ready: {ready}").and_then(|()| out.flush());
     if let Err(failure) = output::written(said) {

@@ -49,7 +49,7 @@ pub fn run(arguments: &DownArguments) -> Outcome {
     };
     let named = name_alone(file);
     let name = named.map_or_else(|| called(file), str::to_owned);
-    if control::is_up(&Control::path_of(&name)) {
+    if is_there(&name) {
         if named.is_none() {
             let message = format!(
                 "{}\nweir: nothing was touched: `weir down {name}` ends what is up under that name",
@@ -59,7 +59,11 @@ pub fn run(arguments: &DownArguments) -> Outcome {
         }
         // A file that happens to be called as what is up is not what was meant.
         require_root()?;
-        return end(&name).map(|()| ExitCode::SUCCESS);
+        let waited = end_waiting(&name)?;
+        if !waited || control::is_up(&Control::path_of(&name)) {
+            end(&name)?;
+        }
+        return Ok(ExitCode::SUCCESS);
     }
     Err(match file.exists() {
         true => failure,
@@ -97,13 +101,14 @@ fn called(file: &Path) -> String {
 fn down(topology: &Topology) -> Outcome {
     require_root()?;
     let name = &topology.name;
+    let waited = is_waiting(topology) && end_waiting(name)?;
     let is_up = control::is_up(&Control::path_of(name));
     let mut status = ExitCode::SUCCESS;
     if is_up && !is_of(topology) {
         output::print_line(format_args!(
             "{name}, which is up, has no port of this file, and stays: `weir down {name}` ends it"
         ))?;
-    } else if (topology.plan.is_some() || is_up)
+    } else if (topology.plan.is_some() && !waited || is_up)
         && let Err(failure) = end(name)
     {
         // The limits go all the same.
@@ -140,6 +145,12 @@ fn is_of(topology: &Topology) -> bool {
     }
 }
 
+/// Returns whether a process waits for the ports of this topology.
+fn is_waiting(topology: &Topology) -> bool {
+    let path = Control::waiting_path_of(&topology.name);
+    control::is_up(&path) && control::running_at(&path).is_ok_and(|running| has_ports_of(topology, &running))
+}
+
 fn has_ports_of(topology: &Topology, running: &Running) -> bool {
     let is_of_this = |interface: &str| {
         topology.plan.iter().flat_map(|plan| &plan.ports).any(|port| port.interface == interface)
@@ -161,15 +172,28 @@ fn noun_of(name: &str) -> &'static str {
     told.and_then(|told| told.each().next().map(|(kind, ..)| kind.noun())).unwrap_or("topology")
 }
 
-/// Ends the topology of this name, if it is up.
-fn end(name: &str) -> Result<(), Failure> {
-    let path = Control::path_of(name);
+/// Returns whether something is up under this name, or waits to be.
+fn is_there(name: &str) -> bool {
+    [Control::path_of(name), Control::waiting_path_of(name)].iter().any(|path| control::is_up(path))
+}
+
+/// Ends a process that waits until it can run a topology of this name; whether there was one. It may be up by now, and then listens already.
+fn end_waiting(name: &str) -> Result<bool, Failure> {
+    let path = Control::waiting_path_of(name);
     if !control::is_up(&path) {
-        return output::print_line(format_args!("topology {name} is not up"));
+        return Ok(false);
     }
-    let noun = noun_of(name);
-    let asked = Listener::at(&path);
-    match control::ask(&path, &Command::Stop) {
+    end_at(&path, &format!("topology {name}"))?;
+    if !control::is_up(&Control::path_of(name)) {
+        output::print_line(format_args!("ended: topology {name}, which waited for its interfaces"))?;
+    }
+    Ok(true)
+}
+
+/// Asks whoever listens at `path` to end, and waits until it has; `what` is its name in words.
+fn end_at(path: &Path, what: &str) -> Result<(), Failure> {
+    let asked = Listener::at(path);
+    match control::ask(path, &Command::Stop) {
         // Another command has ended it meanwhile.
         Err(_) if !asked.is_up() => {}
         answer => answer.map(drop)?,
@@ -177,13 +201,21 @@ fn end(name: &str) -> Result<(), Failure> {
     let until_ns = now_ns() + PATIENCE_NS;
     while asked.is_up() {
         if now_ns() >= until_ns {
-            return Err(format!(
-                "{noun} {name} has not ended after 10 s: look what it does with `weir stat {name}`"
-            )
-            .into());
+            return Err(format!("{what} has not ended after 10 s: look what it does with `weir stat`").into());
         }
         std::thread::sleep(LOOK_AGAIN);
     }
+    Ok(())
+}
+
+/// Ends the topology of this name, if it is up.
+fn end(name: &str) -> Result<(), Failure> {
+    let path = Control::path_of(name);
+    if !control::is_up(&path) {
+        return output::print_line(format_args!("topology {name} is not up"));
+    }
+    let noun = noun_of(name);
+    end_at(&path, &format!("{noun} {name}"))?;
     output::print_line(format_args!("ended: {noun} {name}"))?;
     if control::is_up(&path) {
         output::say(format_args!(

@@ -1,18 +1,21 @@
 //! `weir up`: carries the packets of the ports of a topology file.
 
 mod there;
+mod waiting;
 
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::time::Duration;
 
 use weir_port::error::PortError;
 use weir_run::control::{self, Control};
 use weir_run::datapath::{DatapathConfig, Kind};
 
+use self::waiting::Waiting;
 use crate::commands::apply;
 use crate::commands::carry::carry;
 use crate::commands::wire::MachineArguments;
-use crate::{Failure, Outcome, human, names, text};
+use crate::{Failure, Outcome, human, names, output, text};
 
 /// Run a file of ports and what joins them, in the foreground: wires, bridges, routers and IPsec gateways that lose no packet.
 ///
@@ -86,12 +89,19 @@ pub fn run(arguments: &UpArguments) -> Outcome {
     config.check().map_err(Failure::usage)?;
     names::refuse_a_limits(&topology.name)?;
     refuse_running(&topology.name, &arguments.file)?;
-    there::require(&topology, arguments.wait.map(Duration::from_secs))?;
+    let waiting = arguments.wait.map(|_| Waiting::begin(&config)).transpose()?;
+    if !there::require(&topology, arguments.wait.map(Duration::from_secs), waiting.as_ref())? {
+        output::print_line(format_args!(
+            "ended: topology {}, before its interfaces were there",
+            topology.name
+        ))?;
+        return Ok(ExitCode::SUCCESS);
+    }
     apply::set(&topology)?;
     let counts = topology.counts().into_iter().filter(|(number, _)| *number > 0);
     let parts: Vec<_> = counts.map(|(number, thing)| human::plural(number as u64, thing)).collect();
     let noun = Kind::of(&config.plan).noun();
-    carry(&config, &cores, &format!("{noun} {}, {}", topology.name, parts.join(", ")))
+    carry(&config, &cores, &format!("{noun} {}, {}", topology.name, parts.join(", ")), || drop(waiting))
 }
 
 /// Refuses a file whose name is up already, before anything of it is waited for or set.

@@ -166,5 +166,5 @@ pub fn run(arguments: &WireArguments) -> Outcome {
         workers: cores.len(),
     };
     text::warn_of_oversold_ports(&config);
-    carry(&config, &cores, &format!("wire {name} joins {first} and {second}"))
+    carry(&config, &cores, &format!("wire {name} joins {first} and {second}"), || {})
 }

@@ -13,20 +13,28 @@ use weir_run::datapath::Kind;
 use weir_run::nearest::{and, did_you_mean};
 use weir_run::topology::{PortPlace, Topology};
 
+use super::waiting::Waiting;
 use crate::commands::apply::target;
 use crate::{Failure, output};
 
-/// The longest time until it looks again, in nanoseconds: no message of this namespace's interfaces tells of one that comes in another.
+/// The longest time until it looks again, in nanoseconds: no message of this namespace's interfaces tells of one that comes in another, nor
+/// of the end of the wait.
 const LOOK_NS: u64 = 250_000_000;
 
-/// Requires the interfaces of a file, which may take so long to come.
-pub fn require(topology: &Topology, wait: Option<Duration>) -> Result<(), Failure> {
-    if let Some(wait) = wait {
-        wait_for(topology, wait)?;
+/// Requires the interfaces of a file, which may take so long to come. Returns false if the wait was ended.
+pub fn require(
+    topology: &Topology,
+    wait: Option<Duration>,
+    waiting: Option<&Waiting>,
+) -> Result<bool, Failure> {
+    if let Some((wait, waiting)) = wait.zip(waiting)
+        && !wait_for(topology, wait, waiting)?
+    {
+        return Ok(false);
     }
     let ports = missing_ports(topology);
     if ports.is_empty() {
-        return Ok(());
+        return Ok(true);
     }
     let late = wait.map_or(String::new(), |wait| format!(", also after {} s", wait.as_secs()));
     // A wire of two ports needs both.
@@ -46,8 +54,8 @@ pub fn require(topology: &Topology, wait: Option<Duration>) -> Result<(), Failur
     Err(told.collect::<Vec<_>>().join("\nweir: ").into())
 }
 
-/// Waits until all are there, or for so long.
-fn wait_for(topology: &Topology, wait: Duration) -> Result<(), Failure> {
+/// Waits until all are there, or for so long. Returns false if it was ended.
+fn wait_for(topology: &Topology, wait: Duration, waiting: &Waiting) -> Result<bool, Failure> {
     // Before the first look, so that nothing comes unheard between two.
     let monitor = Monitor::new()?;
     let until_ns = now_ns().saturating_add(wait.as_nanos() as u64);
@@ -55,8 +63,11 @@ fn wait_for(topology: &Topology, wait: Duration) -> Result<(), Failure> {
     loop {
         let missing = missing(topology);
         let now = now_ns();
+        if waiting.is_ended()? {
+            return Ok(false);
+        }
         if missing.is_empty() || now >= until_ns {
-            return Ok(());
+            return Ok(true);
         }
         if !std::mem::replace(&mut is_said, true) {
             let names: Vec<_> = missing.iter().map(String::as_str).collect();

@@ -1,0 +1,100 @@
+//! The time in which `weir up --wait` waits for its interfaces: nothing is up yet, and yet `weir down` ends it, and a second one is refused.
+//!
+//! Rule: it listens at a socket of its own, which `weir stat` does not look at, until the control socket of what is up listens. To be asked
+//! to end is to get a SIGTERM, which is heard while it waits, and also on the way from there until it is up. Owner: the main thread; another
+//! one serves the socket. Limits: killed, it leaves the socket, which the next one removes.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::thread::JoinHandle;
+
+use serde_json::json;
+use weir_port::Doing;
+use weir_port::signals::{SIGHUP, SIGINT, SIGTERM, Signals};
+use weir_port::sys;
+use weir_run::control::{Command, Control, Responder, Running, RunningPort};
+use weir_run::datapath::DatapathConfig;
+use weir_run::stats::Snapshot;
+
+use crate::Failure;
+
+/// A wait that can be ended, until this is dropped.
+pub struct Waiting {
+    signals: Signals,
+    socket: PathBuf,
+    /// Ends the serving thread.
+    end: OwnedFd,
+    serving: Option<JoinHandle<()>>,
+}
+
+impl Waiting {
+    /// Listens for commands. From now on a signal is heard by [`Waiting::is_ended`] alone.
+    ///
+    /// # Errors
+    /// If another process waits under this name.
+    pub fn begin(config: &DatapathConfig) -> Result<Waiting, Failure> {
+        // Before the first thread, which must not get them.
+        let signals = Signals::block(&[SIGINT, SIGTERM, SIGHUP])?;
+        let socket = Control::waiting_path_of(&config.name);
+        let control = Control::listen_waiting(&config.name)
+            .doing(|| format!("making the socket {}", socket.display()))?;
+        let responder = Waits { running: running(config), process: sys::pidfd(std::process::id())? };
+        let end = sys::eventfd()?;
+        let until = end.try_clone()?;
+        let serve = move || control.serve(&responder, Some(until.as_fd()));
+        let serving = std::thread::Builder::new().name("weir-waiting".into()).spawn(serve)?;
+        Ok(Waiting { signals, socket, end, serving: Some(serving) })
+    }
+
+    /// Returns whether it was asked to end, by a signal or a command.
+    pub fn is_ended(&self) -> io::Result<bool> {
+        self.signals.arrived().map(|signal| signal.is_some())
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        // Before nobody listens, or it could be the next one's.
+        let _ = std::fs::remove_file(&self.socket);
+        sys::signal_eventfd(&self.end);
+        // A thread that panicked serves no more.
+        let _ = self.serving.take().map(JoinHandle::join);
+    }
+}
+
+/// What answers while it waits.
+struct Waits {
+    running: Running,
+    /// This process.
+    process: OwnedFd,
+}
+
+impl Responder for Waits {
+    fn noun(&self) -> &'static str {
+        "topology"
+    }
+
+    fn stat(&self) -> Result<Snapshot, String> {
+        Err("it waits for its interfaces".into())
+    }
+
+    fn change(&self, command: &Command) -> Result<String, String> {
+        match command {
+            Command::Stop => sys::pidfd_signal(self.process.as_fd(), SIGTERM)
+                .map(|()| "null".into())
+                .map_err(|error| error.to_string()),
+            Command::Show => Ok(json!(self.running).to_string()),
+            _ => Err("it waits for its interfaces".into()),
+        }
+    }
+}
+
+/// The ports that it is to have; their file is not run yet.
+fn running(config: &DatapathConfig) -> Running {
+    let ports = config.port_names.iter().zip(&config.plan.ports);
+    let ports = ports
+        .map(|(name, port)| RunningPort { name: name.clone(), interface: port.interface.clone() })
+        .collect();
+    Running { file: String::new(), ports }
+}
