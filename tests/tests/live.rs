@@ -1,13 +1,17 @@
 //! A wire is told new rates and asked for its counters while it is under load.
 
-use std::process::ExitCode;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use weir_lab::clock::{let_pass, now};
 use weir_lab::iperf::{Flood, Load};
+use weir_lab::process::run;
 use weir_tests::rig::{MANY_QUEUES, Rig, require_lossless};
-use weir_tests::{at_length, harness, privileged};
+use weir_tests::{at_length, harness, privileged, weir_binary};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -17,6 +21,7 @@ fn main() -> ExitCode {
         privileged!(the_rate_follows_within_a_tenth_of_a_second),
         privileged!(counters_add_up).flooding(),
         privileged!(a_change_that_is_wrong_changes_nothing).together(),
+        privileged!(a_change_is_told_also_where_the_counters_are_not).together(),
         privileged!(a_change_that_one_direction_cannot_have_changes_neither).together(),
     ])
 }
@@ -140,5 +145,39 @@ fn a_change_that_one_direction_cannot_have_changes_neither() -> Result<()> {
         ensure!(done.stderr.contains("wb->wa has no limit"), "{option:?}: {}", done.said());
     }
     wire.stop()?;
+    Ok(())
+}
+
+/// A wire whose workers are busy, or of another version, may not tell its counters, and is changed all the same.
+fn a_change_is_told_also_where_the_counters_are_not() -> Result<()> {
+    let name = format!("weir-live-{}", std::process::id());
+    let path = PathBuf::from(format!("/run/weir/{name}.sock"));
+    std::fs::create_dir_all("/run/weir")?;
+    let listener = UnixListener::bind(&path)?;
+    let answering = std::thread::spawn(move || -> Result<Vec<String>> {
+        let mut changes = Vec::new();
+        loop {
+            let (mut stream, _) = listener.accept()?;
+            let mut asked = String::new();
+            BufReader::new(stream.try_clone()?).read_line(&mut asked)?;
+            let is_set = asked.contains("\"set\"");
+            let answer = if is_set { "\"ok\": null" } else { "\"error\": \"it is busy\"" };
+            // Whoever only looks has gone.
+            let _ = writeln!(stream, "{{\"version\": 3, {answer}}}");
+            match is_set {
+                true => changes.push(asked),
+                false if asked == "end\n" => return Ok(changes),
+                false => {}
+            }
+        }
+    });
+    let done = run(Command::new(weir_binary()?).args(["set", &name, "--rate", "10mbit"]), PATIENCE);
+    UnixStream::connect(&path)?.write_all(b"end\n")?;
+    std::fs::remove_file(&path)?;
+    let changes = answering.join().ok().context("it panicked")??;
+    ensure!(changes.len() == 2, "{changes:?}");
+    let said = done?.success()?.stdout;
+    let told = format!("wire {name} is as asked, and from what to what is not known: it is busy\n");
+    ensure!(said == told, "{said}");
     Ok(())
 }

@@ -118,9 +118,13 @@ pub fn run(arguments: &SetArguments) -> Outcome {
     if let Ok(after) = &after {
         text::warn_of_oversold(directions(after).filter_map(shared));
     }
-    let [before, after] = [before, after].map(|told| told.map_or(Vec::new(), |told| ways(&told)));
-    let kind = if is_topology { Kind::Topology } else { Kind::Wire };
-    output::print_line(line(kind.noun(), wire, &before, &after, limit.classes.as_deref()))?;
+    let kind = if is_topology { Kind::Topology } else { Kind::Wire }.noun();
+    output::print_line(match (before, after) {
+        (Ok(before), Ok(after)) => line(kind, wire, &ways(&before), &ways(&after), limit.classes.as_deref()),
+        (Err(why), _) | (_, Err(why)) => {
+            format!("{kind} {wire} is as asked, and from what to what is not known: {why}")
+        }
+    })?;
     Ok(ExitCode::SUCCESS)
 }
 
