@@ -23,6 +23,7 @@ fn main() -> ExitCode {
         plain!(options_that_do_not_go_together).together(),
         privileged!(no_wire_is_up).together(),
         privileged!(a_wire_that_may_not_be_asked_is_no_proof).together(),
+        privileged!(what_is_no_socket_is_no_killed_wire).together(),
         privileged!(one_that_does_not_answer_does_not_hide_the_others).together(),
         privileged!(tables_and_proof_under_load).flooding(),
         privileged!(a_line_an_interval).flooding(),
@@ -306,6 +307,29 @@ fn askers_cost_a_run_of_two_workers_nothing() -> Result<()> {
         let (asked, longest) = asker?;
         ensure!(asked > 0, "not one answer");
         weir_tests::require_timing!(longest < Duration::from_millis(500), "an answer took {longest:?}");
+    }
+    Ok(())
+}
+
+/// A file and a directory in the place of sockets, in a `/run` of their own.
+fn what_is_no_socket_is_no_killed_wire() -> Result<()> {
+    let weir = |arguments: &str| -> Result<Finished> {
+        let script = format!(
+            "mount -t tmpfs -o mode=755 none /run && mkdir -p /run/weir/folder.sock && echo x >/run/weir/file.sock && exec {} {arguments}",
+            weir_binary()?.display()
+        );
+        run(Command::new("unshare").args(["--mount", "sh", "-c", &script]), LIMIT)
+    };
+    let all = weir("stat")?.success()?;
+    ensure!(all.stderr.is_empty(), "{}", all.stderr);
+    for name in ["file", "folder"] {
+        for command in ["stat", "down", "set --rate 1mbit"] {
+            let done = weir(&format!("{command} {name}"))?;
+            let said = &done.stderr;
+            ensure!(!done.status.success() && !said.contains("killed"), "{command} {name}: {said}");
+        }
+        let one = weir(&format!("stat {name}"))?.stderr;
+        ensure!(one.contains(&format!("/run/weir/{name}.sock is no socket")), "{one}");
     }
     Ok(())
 }

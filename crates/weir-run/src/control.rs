@@ -106,6 +106,9 @@ fn ask_whoever(path: &Path, command: &Command) -> Result<(u64, Value), String> {
         io::ErrorKind::NotFound => {
             format!("no wire or topology listens at {}: `weir stat` lists those that are up", path.display())
         }
+        io::ErrorKind::ConnectionRefused if !is_socket(path) => {
+            format!("{} is no socket, so no weir's: remove it", path.display())
+        }
         io::ErrorKind::ConnectionRefused => killed(path),
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
             format!("whoever listens at {} does not answer: has its process been stopped?", path.display())
@@ -274,11 +277,15 @@ fn mending_ns() -> u64 {
 /// has the lock.
 fn remove_if_left(path: &Path) -> bool {
     let is_refused = || reached(path).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused);
-    let is_socket = || std::fs::symlink_metadata(path).is_ok_and(|about| about.file_type().is_socket());
-    is_socket() && is_refused() && {
+    is_socket(path) && is_refused() && {
         let lock = Lock::try_take();
         lock.is_some() && is_refused() && std::fs::remove_file(path).is_ok()
     }
+}
+
+/// Returns whether this is a socket, and no link to one.
+pub fn is_socket(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_ok_and(|about| about.file_type().is_socket())
 }
 
 /// The paths of the sockets at which wires listen, or did.
@@ -286,7 +293,7 @@ fn sockets() -> Vec<PathBuf> {
     let entries = std::fs::read_dir(DIRECTORY).into_iter().flatten();
     let mut paths: Vec<_> = entries
         .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| path.extension().is_some_and(|extension| extension == "sock"))
+        .filter(|path| path.extension().is_some_and(|extension| extension == "sock") && is_socket(path))
         .collect();
     paths.sort();
     paths

@@ -67,7 +67,7 @@ pub fn run(arguments: &DownArguments) -> Outcome {
     }
     Err(match file.exists() {
         true => failure,
-        false if Control::path_of(&name).exists() => {
+        false if control::is_socket(&Control::path_of(&name)) => {
             format!("{name} was killed together with its guardian, as `weir stat {name}` says: `weir mend` puts right what it left").into()
         }
         false => {
