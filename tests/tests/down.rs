@@ -125,7 +125,7 @@ fn what_waits_for_its_interfaces_is_ended_too() -> Result<()> {
     };
     let others = BRIDGE.replace("\"p", "\"q");
     let others = Written::new(&format!("{name}-others"), &format!("name = \"{name}\"\n{others}"))?;
-    let ended = format!("ended: topology {name}, which waited for its interfaces\n");
+    let ended = format!("ended: {name}, which waited for its interfaces\n");
     for way in ["file", "name", "signal"] {
         hosts.middle.ip("link set p2 name late")?;
         let mut waits = Process::spawn(&mut up("600")?)?;

@@ -183,9 +183,9 @@ fn end_waiting(name: &str) -> Result<bool, Failure> {
     if !control::is_up(&path) {
         return Ok(false);
     }
-    end_at(&path, &format!("topology {name}"))?;
+    end_at(&path, name)?;
     if !control::is_up(&Control::path_of(name)) {
-        output::print_line(format_args!("ended: topology {name}, which waited for its interfaces"))?;
+        output::print_line(format_args!("ended: {name}, which waited for its interfaces"))?;
     }
     Ok(true)
 }

@@ -89,10 +89,11 @@ pub fn run(arguments: &UpArguments) -> Outcome {
     config.check().map_err(Failure::usage)?;
     names::refuse_a_limits(&topology.name)?;
     refuse_running(&topology.name, &arguments.file)?;
+    let noun = Kind::of(&config.plan).noun();
     let waiting = arguments.wait.map(|_| Waiting::begin(&config)).transpose()?;
     if !there::require(&topology, arguments.wait.map(Duration::from_secs), waiting.as_ref())? {
         output::print_line(format_args!(
-            "ended: topology {}, before its interfaces were there",
+            "ended: {noun} {}, before its interfaces were there",
             topology.name
         ))?;
         return Ok(ExitCode::SUCCESS);
@@ -100,7 +101,6 @@ pub fn run(arguments: &UpArguments) -> Outcome {
     apply::set(&topology)?;
     let counts = topology.counts().into_iter().filter(|(number, _)| *number > 0);
     let parts: Vec<_> = counts.map(|(number, thing)| human::plural(number as u64, thing)).collect();
-    let noun = Kind::of(&config.plan).noun();
     carry(&config, &cores, &format!("{noun} {}, {}", topology.name, parts.join(", ")), || drop(waiting))
 }
 
@@ -112,7 +112,7 @@ fn refuse_running(name: &str, file: &Path) -> Result<(), Failure> {
     let file = file.display();
     Err(format!(
         "{name} is up already, as `weir stat {name}` shows: `weir apply {file}` changes it, and `weir down {name}` ends it; another \
-         topology is given another name by name = \"...\" in its file"
+         file is given another name by name = \"...\" in its file"
     )
     .into())
 }
