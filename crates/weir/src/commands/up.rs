@@ -11,7 +11,7 @@ use weir_port::error::PortError;
 use weir_run::control::{self, Control};
 use weir_run::datapath::{DatapathConfig, Kind};
 
-use self::waiting::Waiting;
+use self::waiting::InterfaceWait;
 use crate::commands::apply;
 use crate::commands::carry::carry;
 use crate::commands::wire::MachineArguments;
@@ -90,7 +90,7 @@ pub fn run(arguments: &UpArguments) -> Outcome {
     names::refuse_a_limits(&topology.name)?;
     refuse_running(&topology.name, &arguments.file)?;
     let noun = Kind::of(&config.plan).noun();
-    let waiting = arguments.wait.map(|_| Waiting::begin(&config)).transpose()?;
+    let waiting = arguments.wait.map(|_| InterfaceWait::begin(&config)).transpose()?;
     if !there::require(&topology, arguments.wait.map(Duration::from_secs), waiting.as_ref())? {
         output::print_line(format_args!(
             "ended: {noun} {}, before its interfaces were there",

@@ -13,7 +13,7 @@ use weir_run::datapath::Kind;
 use weir_run::nearest::{and, did_you_mean};
 use weir_run::topology::{PortPlace, Topology};
 
-use super::waiting::Waiting;
+use super::waiting::InterfaceWait;
 use crate::commands::apply::target;
 use crate::{Failure, output};
 
@@ -25,7 +25,7 @@ const LOOK_NS: u64 = 250_000_000;
 pub fn require(
     topology: &Topology,
     wait: Option<Duration>,
-    waiting: Option<&Waiting>,
+    waiting: Option<&InterfaceWait>,
 ) -> Result<bool, Failure> {
     if let Some((wait, waiting)) = wait.zip(waiting)
         && !wait_for(topology, wait, waiting)?
@@ -55,7 +55,7 @@ pub fn require(
 }
 
 /// Waits until all are there, or for so long. Returns false if it was ended.
-fn wait_for(topology: &Topology, wait: Duration, waiting: &Waiting) -> Result<bool, Failure> {
+fn wait_for(topology: &Topology, wait: Duration, waiting: &InterfaceWait) -> Result<bool, Failure> {
     // Before the first look, so that nothing comes unheard between two.
     let monitor = Monitor::new()?;
     let until_ns = now_ns().saturating_add(wait.as_nanos() as u64);

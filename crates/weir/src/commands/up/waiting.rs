@@ -20,7 +20,7 @@ use weir_run::stats::Snapshot;
 use crate::Failure;
 
 /// A wait that can be ended, until this is dropped.
-pub struct Waiting {
+pub struct InterfaceWait {
     signals: Signals,
     socket: PathBuf,
     /// Ends the serving thread.
@@ -28,12 +28,12 @@ pub struct Waiting {
     serving: Option<JoinHandle<()>>,
 }
 
-impl Waiting {
-    /// Listens for commands. From now on a signal is heard by [`Waiting::is_ended`] alone.
+impl InterfaceWait {
+    /// Listens for commands. From now on a signal is heard by [`InterfaceWait::is_ended`] alone.
     ///
     /// # Errors
     /// If another process waits under this name.
-    pub fn begin(config: &DatapathConfig) -> Result<Waiting, Failure> {
+    pub fn begin(config: &DatapathConfig) -> Result<InterfaceWait, Failure> {
         // Before the first thread, which must not get them.
         let signals = Signals::block(&[SIGINT, SIGTERM, SIGHUP])?;
         let socket = Control::waiting_path_of(&config.name);
@@ -44,7 +44,7 @@ impl Waiting {
         let until = end.try_clone()?;
         let serve = move || control.serve(&responder, Some(until.as_fd()));
         let serving = std::thread::Builder::new().name("weir-waiting".into()).spawn(serve)?;
-        Ok(Waiting { signals, socket, end, serving: Some(serving) })
+        Ok(InterfaceWait { signals, socket, end, serving: Some(serving) })
     }
 
     /// Returns whether it was asked to end, by a signal or a command.
@@ -53,7 +53,7 @@ impl Waiting {
     }
 }
 
-impl Drop for Waiting {
+impl Drop for InterfaceWait {
     fn drop(&mut self) {
         // Before nobody listens, or it could be the next one's.
         let _ = std::fs::remove_file(&self.socket);
