@@ -31,6 +31,9 @@ use crate::steer::key::{BUCKET_BITS_MAX, Key, KeyError};
 use crate::steer::parse::HashKind;
 use crate::steer::rss::{Rss, RssError, WORKERS_MAX};
 
+/// The most packets that a limit can be, as in netisr, which has them in 32 bits: so the sum of all queues is a number too.
+const QLIMIT_MAX: usize = u32::MAX as usize;
+
 /// Settings as they are read, not checked against each other yet.
 pub struct Settings {
     dispatch: Mode,
@@ -146,8 +149,8 @@ impl Settings {
                     _ => return Err(unknown("switch", "true, false".into())),
                 }
             }
-            ["defaultqlimit"] => self.defaultqlimit = at(number(text, 1, usize::MAX)?),
-            ["maxqlimit"] => self.maxqlimit = at(number(text, 1, usize::MAX)?),
+            ["defaultqlimit"] => self.defaultqlimit = at(number(text, 1, QLIMIT_MAX)?),
+            ["maxqlimit"] => self.maxqlimit = at(number(text, 1, QLIMIT_MAX)?),
             ["rss", "bits"] => {
                 let Set { value: bits, key, line } = at(number(text, 0, BUCKET_BITS_MAX as usize)?);
                 self.bits = Some(Set { value: bits as u32, key, line });
@@ -182,7 +185,7 @@ impl Settings {
                     }
                     "dispatch" => protocol.mode = Some(mode()?),
                     "qlimit" => {
-                        let qlimit = at(number(text, 1, usize::MAX)?);
+                        let qlimit = at(number(text, 1, QLIMIT_MAX)?);
                         protocol.qlimit = Some(qlimit.value);
                         self.qlimits.push(qlimit);
                     }
@@ -200,8 +203,11 @@ impl Settings {
         Ok(())
     }
 
-    /// Checks settings that depend on others, on a machine with `cpus` CPUs.
-    pub fn finish(self, cpus: usize) -> Result<Configuration, SettingError> {
+    /// Checks the limits of queues, whatever the machine.
+    ///
+    /// # Errors
+    /// If one is above the most that any may be.
+    pub fn check_qlimits(&self) -> Result<(), SettingError> {
         let maxqlimit = self.maxqlimit.value;
         let is_default = !self.seen.iter().any(|seen| seen.key == self.defaultqlimit.key);
         for limit in self.qlimits.iter().chain([&self.defaultqlimit]) {
@@ -214,6 +220,13 @@ impl Settings {
                 return Err(limit.error(Problem::AboveMax { qlimit: limit.value, maxqlimit }));
             }
         }
+        Ok(())
+    }
+
+    /// Checks settings that depend on others, on a machine with `cpus` CPUs.
+    pub fn finish(self, cpus: usize) -> Result<Configuration, SettingError> {
+        self.check_qlimits()?;
+        let maxqlimit = self.maxqlimit.value;
         let workers_max = cpus.clamp(1, WORKERS_MAX);
         let workers = match &self.maxthreads {
             Some(threads) if threads.value > workers_max => {

@@ -85,7 +85,7 @@ fn errors_name_the_key_and_the_line() {
             &[("rss.bucket.0", "0"), ("rss.bucket.00", "0")],
             "line 2: rss.bucket.00: set before, on line 1; set it once",
         ),
-        (&[("proto.ip.qlimit", "0")], "line 1: proto.ip.qlimit: `0` is no number of at least 1"),
+        (&[("proto.ip.qlimit", "0")], "line 1: proto.ip.qlimit: `0` is no number from 1 to 4294967295"),
         (
             &[("maxthreads", "2"), ("rss.bucket.1", "2")],
             "line 2: rss.bucket.1: bucket 1 is given to worker 2, which does not exist; there are workers 0 to 1",

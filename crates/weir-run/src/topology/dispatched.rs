@@ -1,7 +1,7 @@
 //! The wires of a topology file whose packets are dispatched to workers: `dispatch`, and `set` for netisr's other settings.
 //!
 //! Rule: the settings are those of `weir sink --set`, read by the same reader. The number of workers is the machine's, so `weir up` tells
-//! faults that depend on it.
+//! faults that depend on it, and this all others.
 //!
 //! Limits: such a wire joins two ports.
 
@@ -44,6 +44,11 @@ impl TopologyReader<'_> {
                 Ok(setting) => read.push(setting),
                 Err(why) => self.tell(text.span(), why),
             }
+        }
+        if let (Some(set), Err(why)) = (&wire.set, settings.check_qlimits()) {
+            let of_key = |text: &&Spanned<String>| pair(text.as_ref()).is_ok_and(|(key, _)| key == why.key);
+            let at = set.as_ref().iter().find(of_key).map_or(set.span(), Spanned::span);
+            self.tell(at, why);
         }
         // Faults of the names are told of the wire.
         let [one, other] = &wire.ports.as_ref()[..] else { return None };
