@@ -1,13 +1,26 @@
 //! The nearest of some words by letters that are changed, added or removed, as a guess at the one that was meant; and words in a row.
 
-/// `; did you mean "x"?` for the candidate that is nearest to `word`, or nothing if none is near.
+/// `; did you mean "x"?` for the candidate that is nearest to `word`, or nothing if none is near; of several, the first by letters.
 pub fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
-    let far = word.chars().count() / 3 + 1;
-    let nearest = candidates
-        .into_iter()
-        .map(|candidate| (distance(word, candidate), candidate))
-        .filter(|(distance, _)| *distance <= far)
-        .min();
+    let letters: Vec<char> = word.chars().collect();
+    let (mut other, mut row) = (Vec::new(), Vec::new());
+    let is_ascii = word.is_ascii();
+    // A file with thousands of names may have as many wrong ones, so what is farther than the nearest so far is not measured.
+    let mut most = letters.len() / 3 + 1;
+    let mut nearest: Option<(usize, &str)> = None;
+    for candidate in candidates {
+        let distance = if is_ascii && candidate.is_ascii() {
+            distance_within(word.as_bytes(), candidate.as_bytes(), most, &mut row)
+        } else {
+            other.clear();
+            other.extend(candidate.chars());
+            distance_within(&letters, &other, most, &mut row)
+        };
+        if let Some(distance) = distance {
+            most = distance;
+            nearest = Some(nearest.map_or((distance, candidate), |before| before.min((distance, candidate))));
+        }
+    }
     nearest.map_or(String::new(), |(_, candidate)| format!("; did you mean \"{candidate}\"?"))
 }
 
@@ -31,24 +44,73 @@ fn listed(words: &[&str], last_of: &str) -> String {
     }
 }
 
-/// The number of letters that must be changed, added or removed (Levenshtein).
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
+/// The number of letters that must be changed, added or removed (Levenshtein), if it is not above `most`; `row` is room to reckon in.
+fn distance_within<T: PartialEq>(
+    mut a: &[T],
+    mut b: &[T],
+    most: usize,
+    row: &mut Vec<usize>,
+) -> Option<usize> {
+    if a.len().abs_diff(b.len()) > most {
+        return None;
+    }
+    while let ([x, a_rest @ ..], [y, b_rest @ ..]) = (a, b)
+        && x == y
+    {
+        (a, b) = (a_rest, b_rest);
+    }
+    while let ([a_rest @ .., x], [b_rest @ .., y]) = (a, b)
+        && x == y
+    {
+        (a, b) = (a_rest, b_rest);
+    }
+    // One change alone leaves one letter at most that is not the same.
+    if most <= 1 && a.len().max(b.len()) > most {
+        return None;
+    }
+    row.clear();
+    row.extend(0..=b.len());
+    for (i, x) in a.iter().enumerate() {
         let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, &y) in b.iter().enumerate() {
+        let mut least = i + 1;
+        for (j, y) in b.iter().enumerate() {
             let substituted = diagonal + usize::from(x != y);
             diagonal = row[j + 1];
             row[j + 1] = substituted.min(diagonal + 1).min(row[j] + 1);
+            least = least.min(row[j + 1]);
+        }
+        // No row after this has less.
+        if least > most {
+            return None;
         }
     }
-    row[b.len()]
+    Some(row[b.len()]).filter(|distance| *distance <= most)
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    /// The distance, reckoned from all pairs of letters.
+    fn levenshtein(a: &[char], b: &[char]) -> usize {
+        let (Some((x, a_rest)), Some((y, b_rest))) = (a.split_first(), b.split_first()) else {
+            return a.len().max(b.len());
+        };
+        let others = [levenshtein(a_rest, b), levenshtein(a, b_rest)].map(|distance| distance + 1);
+        let both = levenshtein(a_rest, b_rest) + usize::from(x != y);
+        others.into_iter().fold(both, usize::min)
+    }
+
+    proptest! {
+        #[test]
+        fn the_distance_is_levenshteins(a in "[ab\u{e9}]{0,5}", b in "[ab\u{e9}]{0,5}", most in 0usize..6) {
+            let [a, b] = [a, b].map(|text| text.chars().collect::<Vec<_>>());
+            let expected = Some(levenshtein(&a, &b)).filter(|distance| *distance <= most);
+            prop_assert_eq!(distance_within(&a, &b, most, &mut Vec::new()), expected);
+        }
+    }
 
     #[test]
     fn near_names_are_suggested_and_far_ones_not() {
@@ -56,7 +118,29 @@ mod tests {
         assert_eq!(did_you_mean("intrenet", names), "; did you mean \"internet\"?");
         assert_eq!(did_you_mean("bulk2", names), "; did you mean \"bulk\"?");
         assert_eq!(did_you_mean("voice", names), "");
-        assert_eq!(distance("kitten", "sitting"), 3);
+        let distance = |a: &str, b: &str, most| {
+            let [a, b] = [a, b].map(|text| text.chars().collect::<Vec<_>>());
+            distance_within(&a, &b, most, &mut Vec::new())
+        };
+        assert_eq!(distance("kitten", "sitting", 9), Some(3));
+        assert_eq!((distance("kitten", "sitting", 3), distance("kitten", "sitting", 2)), (Some(3), None));
+        assert_eq!((distance("", "", 0), distance("veth-a1", "veth-b1", 1)), (Some(0), Some(1)));
+        assert_eq!((distance("aab", "ab", 1), distance("ab", "aab", 0)), (Some(1), None));
+        // Of several that are as near, the first by letters, wherever it stands.
+        assert_eq!(did_you_mean("x1", ["x3", "x2", "x4"]), "; did you mean \"x2\"?");
+    }
+
+    /// Each word is looked for among all, as in a file whose names are all wrong.
+    #[test]
+    fn thousands_of_words_are_compared_with_thousands_in_a_moment() {
+        let names: Vec<String> = (0..2000).map(|number| format!("veth-a{number}")).collect();
+        let begun_ns = crate::clock::now_ns();
+        for number in 0..2000 {
+            let told = did_you_mean(&format!("veth-b{number}"), names.iter().map(String::as_str));
+            assert_eq!(told, format!("; did you mean \"veth-a{number}\"?"));
+        }
+        let took_ns = crate::clock::now_ns() - begun_ns;
+        assert!(took_ns < 8_000_000_000, "it took {}", weir_core::units::time_text(took_ns));
     }
 
     #[test]
