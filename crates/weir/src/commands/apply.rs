@@ -29,6 +29,7 @@ use weir_port::limit::record::{Direction, Record};
 use weir_port::limit::{Asked, NetnsInterface};
 use weir_port::signals::{SIGHUP, SIGINT, SIGTERM, Signals};
 use weir_run::limits::burst_bytes_default;
+use weir_run::nearest::and;
 use weir_run::topology::diff::{LimitChange, LimitNow, compare};
 use weir_run::topology::{LimitWanted, Topology};
 
@@ -276,17 +277,20 @@ fn show(tasks: &[Task], skipped: &[&LimitWanted]) -> Result<(), Failure> {
 /// The outcome, in a line.
 fn sum(arguments: &ApplyArguments, ports: &Ports, tasks: &[Task]) -> String {
     let file = arguments.file.display();
-    let (all_ports, changed_ports) = ports.counts();
     let set = tasks.iter().filter(|task| task.change.is_some() && task.before.is_none()).count();
-    let changed = tasks.iter().filter(|task| task.change.is_some()).count() - set + changed_ports;
-    let same = (all_ports + tasks.len()).saturating_sub(set + changed);
+    let changed = tasks.iter().filter(|task| task.change.is_some()).count() - set;
+    let same = ports.same() + tasks.len() - set - changed;
+    let changed = changed + ports.changing();
     match (set + changed, arguments.dry_run) {
         (0, _) => {
-            let things = [(all_ports, "port"), (tasks.len(), "limit")];
-            let there =
-                things.iter().filter(|(number, what)| *number > 0 || (all_ports == 0 && *what == "limit"));
-            let there: Vec<_> = there.map(|(number, what)| human::plural(*number as u64, what)).collect();
-            format!("nothing to change: {} as {file} says", there.join(" and "))
+            let of_ports = ports.things().into_iter().filter(|(number, _)| *number > 0);
+            let mut there: Vec<_> =
+                of_ports.map(|(number, what)| human::plural(number as u64, what)).collect();
+            if !tasks.is_empty() || there.is_empty() {
+                there.push(human::plural(tasks.len() as u64, "limit"));
+            }
+            let there: Vec<_> = there.iter().map(String::as_str).collect();
+            format!("nothing to change: {} as {file} says", and(&there))
         }
         (_, true) => format!("nothing done: {set} to set, {changed} to change, {same} as {file} says"),
         (_, false) => format!("applied: {set} set, {changed} changed, {same} as before"),

@@ -2,8 +2,8 @@
 //!
 //! Rule: live changes are those of the shaping of packets that leave by a port: rate, burst, queue, classes and filters; and those of an
 //! ESP, but for the ports that it is joined to and its dispatch. Everything else is built when the path comes up, and all differences in it
-//! are told at once. Things that only stand in another order are the same: ports are matched by their interfaces, stages by their names,
-//! and the ports of a bridge are one like another.
+//! are told at once. Things that only stand in another order are the same: ports are matched by their interfaces, stages and
+//! associations by their names, routes and neighbours by what they lead to, and the ports of a bridge are one like another.
 //!
 //! Pure.
 

@@ -6,6 +6,7 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
+use weir_path::plan::{StageKind, StagePlan};
 use weir_run::control::{self, AppliedPort, ApplyFile, Control};
 use weir_run::datapath::Kind;
 use weir_run::topology::Topology;
@@ -21,6 +22,8 @@ pub struct Ports {
     text: String,
     /// By port, in the order in which they run; then each ESP that changes.
     each: Vec<AppliedPort>,
+    /// The number of ESPs.
+    esps: usize,
 }
 
 impl Ports {
@@ -41,15 +44,23 @@ impl Ports {
         let text = write(&name, &names, plan);
         let each = control::apply(&name, ApplyFile { text: text.clone(), is_trial: true })
             .map_err(|why| format!("{}: {why}", file.display()))?;
-        Ok(Ports { name, text, each })
+        let is_esp = |stage: &&StagePlan| matches!(stage.kind, StageKind::Esp(_));
+        Ok(Ports { name, text, each, esps: plan.stages.iter().filter(is_esp).count() })
     }
 
-    /// The number of ports, and the number of them that change.
-    pub fn counts(&self) -> (usize, usize) {
-        (
-            self.each.iter().filter(|port| port.what == "port").count(),
-            self.each.iter().filter(|port| port.change.is_some()).count(),
-        )
+    /// The number of ports, and that of ESPs.
+    pub fn things(&self) -> [(usize, &'static str); 2] {
+        [(self.each.iter().filter(|port| port.what == "port").count(), "port"), (self.esps, "esp")]
+    }
+
+    /// The number of ports and ESPs that change.
+    pub fn changing(&self) -> usize {
+        self.each.iter().filter(|port| port.change.is_some()).count()
+    }
+
+    /// The number of those that do not.
+    pub fn same(&self) -> usize {
+        self.things().iter().map(|(number, _)| number).sum::<usize>().saturating_sub(self.changing())
     }
 
     /// Prints the changes, a line for each port.
@@ -65,7 +76,7 @@ impl Ports {
     /// # Errors
     /// Why none was made; or why it is not known whether they were.
     pub fn apply(&self) -> Result<(), Failure> {
-        if self.counts().1 == 0 {
+        if self.changing() == 0 {
             return Ok(());
         }
         change(|is_trial| control::apply(&self.name, ApplyFile { text: self.text.clone(), is_trial }))
@@ -93,25 +104,34 @@ fn change(ask: impl Fn(bool) -> Result<Vec<AppliedPort>, String>) -> Result<(), 
 
 #[cfg(test)]
 mod tests {
-    use serde_json::from_value;
+    use weir_run::topology::diff::{Action, LimitChange};
 
     use super::*;
+
+    fn of(what: &str, change: Option<LimitChange>) -> AppliedPort {
+        AppliedPort { what: what.into(), interface: "x".into(), change }
+    }
+
+    fn changed() -> Option<LimitChange> {
+        Some(LimitChange { action: Action::Change, values: Vec::new() })
+    }
+
+    #[test]
+    fn an_esp_that_changes_is_no_port() {
+        let with = |each, esps| Ports { each, esps, ..Ports::default() };
+        let ports = with(vec![of("port", None), of("port", None), of("esp", changed())], 1);
+        assert_eq!((ports.things(), ports.changing(), ports.same()), ([(2, "port"), (1, "esp")], 1, 2));
+        let ports = with(vec![of("port", changed()), of("port", None)], 1);
+        assert_eq!((ports.changing(), ports.same()), (1, 2), "an esp that does not change is not told of");
+    }
 
     #[test]
     fn a_change_whose_answer_was_lost_is_looked_for() {
         let lost = || Err::<Vec<AppliedPort>, _>("it does not answer".to_string());
-        let left = |change: Value| {
-            let port = json!({ "what": "port", "interface": "p0", "change": change });
-            Ok(vec![from_value::<AppliedPort>(port).unwrap()])
-        };
-        let to_do = json!({ "action": "change", "values": [] });
+        let told = |change| Ok(vec![of("port", change)]);
+        assert_eq!(change(|is_trial| if is_trial { told(None) } else { lost() }), Ok(()), "it was made");
         assert_eq!(
-            change(|is_trial| if is_trial { left(Value::Null) } else { lost() }),
-            Ok(()),
-            "it was made"
-        );
-        assert_eq!(
-            change(|is_trial| if is_trial { left(to_do.clone()) } else { lost() }),
+            change(|is_trial| if is_trial { told(changed()) } else { lost() }),
             Err("it does not answer".into()),
             "it was not made"
         );
