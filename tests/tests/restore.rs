@@ -1,7 +1,11 @@
 //! However a wire ends, the interfaces are as they were before, and nothing is left behind.
 
+use std::fs::OpenOptions;
+use std::io::{BufRead, BufReader, Write};
 use std::net::UdpSocket;
-use std::process::ExitCode;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::process::{ExitCode, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -18,6 +22,7 @@ fn main() -> ExitCode {
     harness::main(&[
         privileged!(sigterm),
         privileged!(a_wire_that_is_taken_down_is_called_a_wire),
+        privileged!(a_wire_whose_words_nobody_reads_ends_all_the_same),
         privileged!(sigint_under_load),
         privileged!(what_was_sent_before_the_end_arrives),
         privileged!(kill_under_load),
@@ -43,6 +48,40 @@ fn a_wire_that_is_taken_down_is_called_a_wire() -> Result<()> {
     let done = done?.success()?;
     ensure!(done.stdout == format!("ended: wire {name}\n"), "{}{}", done.stdout, done.stderr);
     wire.wait()?;
+    before.require_restored(&rig, Duration::from_secs(5))
+}
+
+/// Standard error is a full pipe, as of a pager that shows its first page.
+fn a_wire_whose_words_nobody_reads_ends_all_the_same() -> Result<()> {
+    const LIMIT: Duration = Duration::from_secs(20);
+    let rig = Rig::new(1, 1)?;
+    let before = Before::look(&rig)?;
+    let name = rig.middle.name();
+    let (_nobody_reads, words) = std::io::pipe()?;
+    // Another open file of the pipe, for which alone a full one is an error.
+    let path = format!("/proc/self/fd/{}", words.as_raw_fd());
+    let mut filling = OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    let mut command = rig.weir(&["wire", "wa", "wb", "--name", name]);
+    let mut wire = command.stdout(Stdio::piped()).stderr(words).spawn()?;
+    let mut said = BufReader::new(wire.stdout.take().context("its output")?);
+    said.read_line(&mut String::new())?;
+    while filling.write(b".").is_ok() {}
+    for state in ["down", "up"] {
+        rig.middle.ip(&format!("link set wa {state}"))?;
+        wait_until("it has seen that", LIMIT, || {
+            let done = run(&mut rig.weir(&["stat", name, "--json"]), LIMIT)?.success()?;
+            let stat: serde_json::Value = serde_json::from_str(&done.stdout)?;
+            Ok(stat["ports"][0]["device"]["state"] == state)
+        })?;
+    }
+    let down = run(&mut rig.weir(&["down", name]), LIMIT);
+    let ended = wait_until("it ends", LIMIT, || Ok(wire.try_wait()?.is_some()));
+    // Whatever was found.
+    let _ = wire.kill();
+    let status = wire.wait()?;
+    down?.success()?;
+    ended?;
+    ensure!(status.success(), "it ended with {status}");
     before.require_restored(&rig, Duration::from_secs(5))
 }
 

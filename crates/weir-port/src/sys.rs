@@ -157,7 +157,8 @@ pub fn raise_descriptors() -> io::Result<()> {
     check(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }).map(drop)
 }
 
-/// Waits until `wait` is readable or `timeout_ns` have passed; `None` waits for ever. Returns how many were readable.
+/// Waits until one of `fds` is readable, or has whatever it waits for, or `timeout_ns` have passed; `None` waits for ever. Returns how many
+/// have it.
 pub fn poll_readable(fds: &mut [libc::pollfd], timeout_ns: Option<u64>) -> io::Result<usize> {
     let timeout = timeout_ns.map(|ns| libc::timespec {
         tv_sec: (ns / 1_000_000_000) as libc::time_t,
@@ -223,6 +224,11 @@ pub fn eventfd() -> io::Result<OwnedFd> {
 /// A `pollfd` that waits for input.
 pub fn poll_in(fd: RawFd) -> libc::pollfd {
     libc::pollfd { fd, events: libc::POLLIN, revents: 0 }
+}
+
+/// A `pollfd` that waits for room to write.
+pub fn poll_out(fd: RawFd) -> libc::pollfd {
+    libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }
 }
 
 /// Makes an [`eventfd`] readable. A failure does not matter: a full counter is readable already.

@@ -1,7 +1,8 @@
 //! The guardian of a command's changes, and the events of the command: signals, the guardian's end, news of interfaces.
 //!
-//! Rule: from [`Guarded::start`] on a signal is an event and no longer the end of the process; however it ends, [`Guarded::finish`] puts
-//! everything back. Owner: the main thread; the watcher of a wire's interfaces shares the guardian, to tell it of changes.
+//! Rule: from [`Guarded::start`] on a signal is an event and no longer the end of the process, so nothing that is said may hold it up;
+//! however it ends, [`Guarded::finish`] puts everything back. Owner: the main thread; the watcher of a wire's interfaces shares the
+//! guardian, to tell it of changes.
 
 use std::io;
 use std::path::Path;
@@ -112,7 +113,10 @@ impl Guarded {
     pub fn start(guardian: Guardian, signals: &[i32]) -> Result<Guarded, Failure> {
         let (sender, events) = channel();
         match watch_signals(signals, sender.clone()) {
-            Ok(()) => Ok(Guarded { guardian: Arc::new(Mutex::new(guardian)), events, sender }),
+            Ok(()) => {
+                output::hurry(true);
+                Ok(Guarded { guardian: Arc::new(Mutex::new(guardian)), events, sender })
+            }
             Err(error) => Err(give_up(guardian, error.into())),
         }
     }
@@ -169,6 +173,7 @@ impl Guarded {
         // If somebody else had the guardian still, it would go when they do, and put everything back all the same.
         let Some(guardian) = Arc::into_inner(self.guardian) else { return Ok(()) };
         let faults = guardian.into_inner().unwrap_or_else(PoisonError::into_inner).finish();
+        output::hurry(false);
         for fault in &faults {
             output::say(format_args!("weir: while putting things back: {fault}"));
         }

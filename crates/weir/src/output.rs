@@ -2,16 +2,32 @@
 //!
 //! Rule: nobody reading any more (EPIPE) is no failure; any other failure, such as a full disk, is one sentence and status 1.
 //! The standard library's `println!` panics instead, so no command uses it.
+//!
+//! Rule: while a command has interfaces to put back, standard error holds nobody up: a pipe that nobody reads, or a terminal that was
+//! stopped, would keep it from hearing that it is to end. What has no room then is left out. Limits: another process may take the room
+//! between the look and the writing.
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use weir_port::monitor::State;
+use weir_port::sys;
 
 use crate::Failure;
 use crate::table::Style;
+
+/// The longest wait for room in standard error while others would be held up, in nanoseconds.
+const PATIENCE_NS: u64 = 1_000_000_000;
+/// A pipe that can be written to has room for as much: `PIPE_BUF` of pipe(7).
+const PIECE_BYTES: usize = 4096;
+/// True while [`say`] must hold nobody up.
+static HURRIES: AtomicBool = AtomicBool::new(false);
+/// True if the last look found no room.
+static IS_FULL: AtomicBool = AtomicBool::new(false);
 
 /// Work that takes longer is told of.
 const LONG: Duration = Duration::from_secs(1);
@@ -96,7 +112,31 @@ pub fn written(result: io::Result<()>) -> Result<(), Failure> {
 
 /// Says something on standard error. Nobody is left to tell if that fails.
 pub fn say(text: impl Display) {
-    let _ = writeln!(io::stderr(), "{}", harmless(&text.to_string()));
+    let line = harmless(&text.to_string()) + "\n";
+    let mut out = io::stderr().lock();
+    for piece in line.as_bytes().chunks(PIECE_BYTES) {
+        if HURRIES.load(Relaxed) && !has_room(&out) {
+            return;
+        }
+        if out.write_all(piece).is_err() {
+            return;
+        }
+    }
+}
+
+/// From now on [`say`] leaves out what has no room soon, or waits again for as long as it takes.
+pub fn hurry(hurries: bool) {
+    HURRIES.store(hurries, Relaxed);
+}
+
+/// Returns whether one piece can be written at once. It waits for room, but not again after it waited in vain: many sentences may come.
+fn has_room(out: &impl AsRawFd) -> bool {
+    let patience_ns = if IS_FULL.load(Relaxed) { 0 } else { PATIENCE_NS };
+    let mut fds = [sys::poll_out(out.as_raw_fd())];
+    // Where it cannot be looked at, it is written to.
+    let has_room = sys::poll_readable(&mut fds, Some(patience_ns)).map_or(true, |count| count > 0);
+    IS_FULL.store(!has_room, Relaxed);
+    has_room
 }
 
 /// Does work that may take long; `what` is said once if it does.
