@@ -416,8 +416,8 @@ impl Drop for Port {
     }
 }
 
-/// Returns whether an interface loses this XDP program by itself, within a second: the kernel takes that of a killed process off after the
-/// process has ended.
+/// Returns whether an interface loses this XDP program by itself, within a second. The kernel takes that of a killed process off after the
+/// process has ended, and a child that was being started has it until it runs its own program.
 fn goes(link: &Link, program: u32) -> bool {
     const LOOKS: u32 = 100;
     const LOOK_AGAIN: Duration = Duration::from_millis(10);
@@ -437,21 +437,16 @@ pub(crate) fn check_suitable(link: &Link, sender: &Link) -> Result<()> {
             link.name
         ));
     }
-    if let Some(program) = link.xdp_program {
-        match holder::of_program(program) {
+    if let Some(program) = link.xdp_program.filter(|program| !goes(link, *program)) {
+        return refuse(match holder::of_program(program) {
             Some((pid, line)) => {
-                return refuse(format!(
-                    "is in use by process {pid} (`{line}`), whose XDP program it has: stop that first"
-                ));
+                format!("is in use by process {pid} (`{line}`), whose XDP program it has: stop that first")
             }
-            None if goes(link, program) => {}
-            None => {
-                return refuse(format!(
-                    "has XDP program {program}, which no process holds: `ip link set {} xdp off` takes it off",
-                    link.name
-                ));
-            }
-        }
+            None => format!(
+                "has XDP program {program}, which no process holds: `ip link set {} xdp off` takes it off",
+                link.name
+            ),
+        });
     }
     for end in [link, sender] {
         let other = if std::ptr::eq(end, sender) {
