@@ -256,5 +256,5 @@ fn a_file_as_long_as_one_may_be_is_read_in_a_moment() {
     let limits = parse(&text).unwrap().limits;
     assert_eq!((limits.len(), limits[89_999].at.as_str()), (90_000, "weir.toml:269999:8"));
     let took_ns = crate::clock::now_ns() - begun_ns;
-    assert!(took_ns < 20_000_000_000, "it took {}", weir_core::units::time_text(took_ns));
+    assert!(took_ns < 60_000_000_000, "it took {}", weir_core::units::time_text(took_ns));
 }
