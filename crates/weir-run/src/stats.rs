@@ -258,7 +258,7 @@ impl Snapshot {
         }
         for port in &self.ports {
             for (name, device) in port.devices() {
-                faults.extend(device.faults(&name, std::ptr::eq(device, &port.sender_device)));
+                faults.extend(device.faults(&name));
             }
         }
         let of_all = workstreams::check(&self.workstreams, &self.totals).into_iter();

@@ -233,7 +233,7 @@ fn with_devices(worker: usize, report: PortReport, [seen, sender]: &[Device; 2])
         worker,
         state: device.state.clone(),
         device,
-        sender_device: DeviceStats::of(sender),
+        sender_device: DeviceStats::of_sender(sender),
         ..port
     }
 }

@@ -141,13 +141,19 @@ impl DeviceStats {
         self.unexplained.tx = self.unexplained.tx.saturating_sub(tx);
     }
 
-    /// The packets that it, called `name`, dropped without a reason, a sentence each. A packet that a receiver's device counts as dropped on receiving may
-    /// be one that it has got and its host has no use for, such as one of an unknown protocol; a packet that it has not got is counted by
-    /// the device that sent it.
-    pub(super) fn faults(&self, name: &str, is_receiver: bool) -> Vec<String> {
+    /// The counters of the other end of a pair, which its host receives at. A packet that is dropped there on receiving is one that the host
+    /// has got and has no use for, such as one of an unknown protocol; a packet that it has not got is counted by the device that sent it.
+    pub fn of_sender(device: &Device) -> DeviceStats {
+        let mut stats = DeviceStats::of(device);
+        stats.unexplained.rx = 0;
+        stats
+    }
+
+    /// The packets that it, called `name`, dropped without a reason, a sentence each.
+    pub(super) fn faults(&self, name: &str) -> Vec<String> {
         let Drops { rx, tx, queue } = self.unexplained;
         let counters = [
-            (if is_receiver { 0 } else { rx }, "the device", "that came in (rx_dropped)"),
+            (rx, "the device", "that came in (rx_dropped)"),
             (tx, "the device", "that were to go out (tx_dropped)"),
             (queue, "its queue", "(queue_dropped)"),
         ];
@@ -167,13 +173,22 @@ mod tests {
     fn drops_are_faults_until_something_explains_them() {
         let unexplained = Drops { rx: 2, tx: 3, queue: 0 };
         let mut device = DeviceStats { unexplained, ..DeviceStats::default() };
-        assert_eq!(device.faults("wa", false).len(), 2);
-        let told = device.faults("wa", true);
-        assert!(told[0].contains("wa: the device dropped 3 packets"), "{told:?}");
+        let told = device.faults("wa");
+        assert_eq!(told.len(), 2);
+        assert!(told[1].contains("wa: the device dropped 3 packets"), "{told:?}");
         device.explain(2, 3);
-        assert!(device.faults("wa", false).is_empty());
+        assert!(device.faults("wa").is_empty());
         device.unexplained.queue = 1;
-        assert!(device.faults("wa", true)[0].contains("queue_dropped"));
+        assert!(device.faults("wa")[0].contains("queue_dropped"));
+    }
+
+    #[test]
+    fn what_a_senders_host_has_no_use_for_is_explained() {
+        let drops = Drops { rx: 2, tx: 1, queue: 0 };
+        let mut device = Device::default();
+        (device.counts.dropped, device.counts.unexplained) = (drops, drops);
+        let sender = DeviceStats::of_sender(&device);
+        assert_eq!((sender.rx_dropped, sender.unexplained), (2, Drops { rx: 0, ..drops }));
     }
 
     #[test]
