@@ -73,7 +73,7 @@ struct Arguments {
     systems: Vec<String>,
     /// How long each system runs in each case; 10 for qdisc, 1.2 for epair, 0.5 for netisr, 1.4 for ifq,
     /// 3 for rss if not given; of bed each turn, 3
-    #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_hyphen_values = true)]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true)]
     seconds: Option<f64>,
     /// qdisc: add simulated rows: the RFC's kernel before and after its patches, and Weir, on the RFC's machine
     #[arg(long)]

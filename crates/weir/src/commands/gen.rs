@@ -48,10 +48,10 @@ pub struct GenArguments {
     #[arg(value_name = "INTERFACE")]
     interface: Option<String>,
     /// How many flows [default: all that the addresses and ports make, 2000 at most]
-    #[arg(long, value_name = "N", value_parser = text::at_least(1_u32), allow_hyphen_values = true)]
+    #[arg(long, value_name = "N", value_parser = text::at_least(1_u32), allow_negative_numbers = true)]
     flows: Option<u32>,
     /// Length of a packet in bytes, Ethernet header included, check sequence not
-    #[arg(long, value_name = "BYTES", default_value_t = SIZE_BYTES_MIN, value_parser = text::whole(SIZE_BYTES_MIN, SIZE_BYTES_MAX), allow_hyphen_values = true)]
+    #[arg(long, value_name = "BYTES", default_value_t = SIZE_BYTES_MIN, value_parser = text::whole(SIZE_BYTES_MIN, SIZE_BYTES_MAX), allow_negative_numbers = true)]
     size: u16,
     /// Where packets come from, ADDRESS:PORT-ADDRESS:PORT; ports and the end of the range may be left out
     #[arg(long, value_name = "RANGE", default_value = "198.18.0.1:2000")]
@@ -69,13 +69,13 @@ pub struct GenArguments {
     #[arg(long, value_name = "RATE", value_parser = packet_rate, allow_hyphen_values = true)]
     rate: Option<u64>,
     /// End after so many packets of each generator
-    #[arg(long, value_name = "N", conflicts_with = "time", value_parser = text::at_least(1_u64), allow_hyphen_values = true)]
+    #[arg(long, value_name = "N", conflicts_with = "time", value_parser = text::at_least(1_u64), allow_negative_numbers = true)]
     count: Option<u64>,
     /// End after so long [default: when interrupted]
     #[arg(long, value_name = "TIME", value_parser = text::time, allow_hyphen_values = true)]
     time: Option<u64>,
     /// In memory: how many workers, 1 to as many as there are cores [default: 1]
-    #[arg(long, value_name = "N", value_parser = text::at_least(0_usize), allow_hyphen_values = true)]
+    #[arg(long, value_name = "N", value_parser = text::at_least(0_usize), allow_negative_numbers = true)]
     workers: Option<usize>,
     /// In memory: what packets go through [default: link]
     #[arg(long, value_enum)]

@@ -52,7 +52,7 @@ pub struct LimitArguments {
     #[arg(value_name = "DEV", conflicts_with_all = ["pid", "device"])]
     interface: Option<String>,
     /// The process whose network namespace the interface is in
-    #[arg(long, value_name = "PID", value_parser = text::at_least(1_u32), allow_hyphen_values = true)]
+    #[arg(long, value_name = "PID", value_parser = text::at_least(1_u32), allow_negative_numbers = true)]
     pid: Option<u32>,
     /// The interface there
     #[arg(long, value_name = "DEV", default_value = "eth0")]

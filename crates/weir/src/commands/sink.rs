@@ -64,16 +64,16 @@ pub struct SinkArguments {
     #[arg(value_name = "INTERFACE")]
     interface: String,
     /// How many workers, 1 to as many as there are cores; maxthreads in --set [default: 1]
-    #[arg(long, value_name = "N", value_parser = text::at_least(0_usize), allow_hyphen_values = true)]
+    #[arg(long, value_name = "N", value_parser = text::at_least(0_usize), allow_negative_numbers = true)]
     workers: Option<usize>,
     /// A setting of dispatch or steering; may be given several times
     #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
     set: Vec<(String, String)>,
     /// Flows of generators that are followed, by number from 0; others are counted
-    #[arg(long, value_name = "N", default_value_t = 1 << 16, value_parser = text::whole(1, FLOWS_MAX), allow_hyphen_values = true)]
+    #[arg(long, value_name = "N", default_value_t = 1 << 16, value_parser = text::whole(1, FLOWS_MAX), allow_negative_numbers = true)]
     flows: u32,
     /// End after so many packets of generators, those that a rule dropped included
-    #[arg(long, value_name = "N", value_parser = text::at_least(1_u64), allow_hyphen_values = true)]
+    #[arg(long, value_name = "N", value_parser = text::at_least(1_u64), allow_negative_numbers = true)]
     count: Option<u64>,
     /// End after so long
     #[arg(long, value_name = "TIME", value_parser = text::time, allow_hyphen_values = true)]

@@ -59,10 +59,10 @@ pub struct StatArguments {
     #[arg(long)]
     check: bool,
     /// Print what happened since the last line, a line for each of them, every so many seconds
-    #[arg(short, long, value_name = "SECONDS", value_parser = seconds, conflicts_with = "check", allow_hyphen_values = true)]
+    #[arg(short, long, value_name = "SECONDS", value_parser = seconds, conflicts_with = "check", allow_negative_numbers = true)]
     interval: Option<Duration>,
     /// End after so many intervals
-    #[arg(long, value_name = "N", requires = "interval", value_parser = crate::text::at_least(1_u64), allow_hyphen_values = true)]
+    #[arg(long, value_name = "N", requires = "interval", value_parser = crate::text::at_least(1_u64), allow_negative_numbers = true)]
     count: Option<u64>,
 }
 

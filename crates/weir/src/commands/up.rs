@@ -54,7 +54,7 @@ pub struct UpArguments {
     /// The file
     file: PathBuf,
     /// Wait so long for interfaces that are not there yet, but for optional ones
-    #[arg(long, value_name = "SECONDS", value_parser = text::whole(1u64, 86_400), allow_hyphen_values = true)]
+    #[arg(long, value_name = "SECONDS", value_parser = text::whole(1u64, 86_400), allow_negative_numbers = true)]
     wait: Option<u64>,
     /// Of other commands, and looked for here
     #[arg(long, hide = true)]
