@@ -398,14 +398,20 @@ impl Group {
         // Version 1 has a hierarchy for it, version 2 has it switched on for groups below.
         let own = Path::new("/sys/fs/cgroup/pids");
         let root = if own.exists() { own } else { Path::new("/sys/fs/cgroup") };
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = root.join(format!("weir-test-{}-{number}", std::process::id()));
         let control = root.join("cgroup.subtree_control");
         if control.exists() {
             // Fails where it is on already and may not be switched, which is seen below.
             let _ = std::fs::write(control, "+pids");
         }
-        std::fs::create_dir(&path)?;
+        // Process ids are the same in all files of tests, and one that was killed leaves its group.
+        let path = loop {
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let path = root.join(format!("weir-test-{}-{number}", std::process::id()));
+            match std::fs::create_dir(&path) {
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+                made => break made.map(|()| path)?,
+            }
+        };
         let group = Group(path);
         ensure!(group.0.join("pids.max").exists(), "there is no pids controller");
         Ok(group)

@@ -93,7 +93,7 @@ fn a_name_that_means_two_limits_is_refused_by_every_command() -> Result<()> {
     let row = Row::new(Between::Routes)?;
     let name = format!("{}-one", row.middle.name());
     row.middle.ip("link set wb down")?;
-    // Interfaces and limits of one name: nobody else on the machine has these.
+    // Interfaces and limits of one name: nobody else in these namespaces has these.
     let [other, both] = ["wa", "wb"].map(|device| format!("{device}{}", std::process::id()));
     row.middle.ip(&format!("link set wb name {both}"))?;
     row.weir(&format!("limit wa --rate 10mbit --name {both}"))?.success()?;

@@ -177,7 +177,7 @@ fn a_change_is_told_also_where_the_counters_are_not() -> Result<()> {
     let changes = answering.join().ok().context("it panicked")??;
     ensure!(changes.len() == 2, "{changes:?}");
     let said = done?.success()?.stdout;
-    let told = format!("wire {name} is as asked, and from what to what is not known: it is busy\n");
+    let told = format!("{name} is as asked, and from what to what is not known: it is busy\n");
     ensure!(said == told, "{said}");
     Ok(())
 }

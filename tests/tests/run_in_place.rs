@@ -25,7 +25,7 @@ fn main() -> ExitCode {
         privileged!(a_file_that_only_a_wire_keeps_goes_by_one).together(),
         privileged!(a_kernel_without_the_queue_takes_a_wire).together(),
         privileged!(a_limit_that_its_program_takes_away_is_said).together(),
-        privileged!(a_limit_that_is_removed_meanwhile_is_said).together(),
+        privileged!(a_limit_that_is_removed_meanwhile_is_said).flooding(),
         privileged!(an_interface_that_vanishes_ends_it).together(),
     ])
 }

@@ -4,7 +4,8 @@
 //! Rule: the tests run in a process of the new namespaces. A first process stands above them, which waits for whatever is left to it. When
 //! the tests end, the kernel ends all other processes there, and with them the network namespaces.
 //!
-//! Source: `pid_namespaces(7)`, `mount_namespaces(7)`. Limits: the first network namespace, `/sys` and the control groups are shared.
+//! Source: `pid_namespaces(7)`, `mount_namespaces(7)`. Limits: the first network namespace, `/sys` and the control groups are shared,
+//! so names there must not be made of process ids alone; who is interrupted is killed, and cleans up nothing there.
 
 use std::ffi::CString;
 use std::fs;

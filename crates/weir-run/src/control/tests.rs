@@ -193,8 +193,7 @@ fn counters_without_any_one_field_and_with_others_are_read() {
     assert_eq!(serde_json::from_value::<Snapshot>(later).unwrap().wires[0].name, "office");
 }
 
-/// A process that was stopped accepts nothing, and its clients fill the list of those that wait.
-/// It reads the request, or leaves some of it unread, and ends.
+/// The process reads the request, or leaves some of it unread, and ends.
 #[test]
 fn one_that_ends_before_it_answers_is_said_to() {
     let path = std::env::temp_dir().join(format!("weir-ends-{}.sock", std::process::id()));
@@ -212,6 +211,7 @@ fn one_that_ends_before_it_answers_is_said_to() {
     std::fs::remove_file(&path).unwrap();
 }
 
+/// A process that was stopped accepts nothing, and its clients fill the list of those that wait.
 #[test]
 fn whoever_accepts_nobody_is_asked_for_a_bounded_time() {
     let path = std::env::temp_dir().join(format!("weir-full-{}.sock", std::process::id()));
