@@ -16,6 +16,9 @@ use weir_path::classes::QUEUE_NS_DEFAULT;
 
 use crate::classes::FRAME_BYTES;
 
+/// The refusal of a burst or queue of a direction without a rate; its name comes first.
+pub const NO_LIMIT: &str = "has no limit that a burst or queue would be of: give a rate as well";
+
 /// The burst that goes with a rate where none is asked for: 2 ms of it, and 20 kb at least.
 pub fn burst_bytes_default(rate: Rate) -> u64 {
     rate.bytes_in(2_000_000).clamp(20 * 1024, BURST_BYTES_MAX)
@@ -124,7 +127,7 @@ impl SetLimits {
             (None, Some(present)) => present.rate,
             (None, None) if self.burst_bytes.is_none() && self.queue_ns.is_none() => return Ok(None),
             (None, None) => {
-                return Err("it has no limit that a burst or queue would be of: give a rate as well".into());
+                return Err(format!("it {NO_LIMIT}"));
             }
         };
         // A burst that nobody asked for follows the rate.

@@ -61,7 +61,7 @@ pub fn confine() {
     }
 }
 
-/// A thread for as long as the process lives, which has no more rights than it needs.
+/// A thread for as long as the process lives, or less, which has no more rights than it needs.
 pub fn spawn<T: Send + 'static>(
     name: &str,
     work: impl FnOnce() -> T + Send + 'static,

@@ -61,7 +61,7 @@ pub fn run(arguments: &DownArguments) -> Outcome {
         require_root()?;
         let waited = end_waiting(&name)?;
         if !waited || control::is_up(&Control::path_of(&name)) {
-            end(&name)?;
+            end(&name, Kind::Topology.noun())?;
         }
         return Ok(ExitCode::SUCCESS);
     }
@@ -109,7 +109,7 @@ fn down(topology: &Topology) -> Outcome {
             "{name}, which is up, has no port of this file, and stays: `weir down {name}` ends it"
         ))?;
     } else if (topology.plan.is_some() && !waited || is_up)
-        && let Err(failure) = end(name)
+        && let Err(failure) = end(name, topology.plan.as_ref().map_or(Kind::Topology, Kind::of).noun())
     {
         // The limits go all the same.
         status = ExitCode::FAILURE;
@@ -148,7 +148,9 @@ fn is_of(topology: &Topology) -> bool {
 /// Returns whether a process waits for the ports of this topology.
 fn is_waiting(topology: &Topology) -> bool {
     let path = Control::waiting_path_of(&topology.name);
-    control::is_up(&path) && control::running_at(&path).is_ok_and(|running| has_ports_of(topology, &running))
+    // One that does not answer is asked to end, which says so.
+    control::is_up(&path)
+        && control::running_at(&path).map_or(true, |running| has_ports_of(topology, &running))
 }
 
 fn has_ports_of(topology: &Topology, running: &Running) -> bool {
@@ -177,7 +179,8 @@ fn is_there(name: &str) -> bool {
     [Control::path_of(name), Control::waiting_path_of(name)].iter().any(|path| control::is_up(path))
 }
 
-/// Ends a process that waits until it can run a topology of this name; whether there was one. It may be up by now, and then listens already.
+/// Ends a process that waits until it can run a topology of this name. Returns whether there was one. It may be up by now, and then it
+/// listens already.
 fn end_waiting(name: &str) -> Result<bool, Failure> {
     let path = Control::waiting_path_of(name);
     if !control::is_up(&path) {
@@ -208,11 +211,11 @@ fn end_at(path: &Path, what: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Ends the topology of this name, if it is up.
-fn end(name: &str) -> Result<(), Failure> {
+/// Ends what is called so, if it is up; `noun` is the word for it if it is not.
+fn end(name: &str, noun: &str) -> Result<(), Failure> {
     let path = Control::path_of(name);
     if !control::is_up(&path) {
-        return output::print_line(format_args!("topology {name} is not up"));
+        return output::print_line(format_args!("{noun} {name} is not up"));
     }
     let noun = noun_of(name);
     end_at(&path, &format!("{noun} {name}"))?;

@@ -10,7 +10,7 @@ use weir_port::limit::find::LimitInPlace;
 use weir_port::limit::record::{Direction, Record};
 use weir_run::control::{self, Command, Control, Running, SetClasses, ask};
 use weir_run::datapath::Kind;
-use weir_run::limits::SetLimits;
+use weir_run::limits::{NO_LIMIT, SetLimits};
 use weir_run::nearest::{and, did_you_mean, or};
 use weir_run::stats::{DirectionStats, Snapshot};
 
@@ -82,7 +82,11 @@ pub fn run(arguments: &SetArguments) -> Outcome {
     }
     // A wire of another version may count in another way, and yet be changed.
     let before = control::stat(wire);
-    let is_topology = before.as_ref().is_ok_and(|snapshot| !snapshot.topologies.is_empty());
+    let is_topology = match &before {
+        Ok(snapshot) => !snapshot.topologies.is_empty(),
+        // It may tell its ports all the same; a wire has two.
+        Err(_) => control::running(wire).is_ok_and(|running| running.ports.len() > 2),
+    };
     let is_stack = |snapshot: &Snapshot| snapshot.topologies.iter().any(|path| path.process.is_some());
     if before.as_ref().is_ok_and(is_stack) {
         // A stack has no ports and classes to look for, and refuses in its own words.
@@ -122,7 +126,7 @@ pub fn run(arguments: &SetArguments) -> Outcome {
     output::print_line(match (before, after) {
         (Ok(before), Ok(after)) => line(kind, wire, &ways(&before), &ways(&after), limit.classes.as_deref()),
         (Err(why), _) | (_, Err(why)) => {
-            format!("{kind} {wire} is as asked, and from what to what is not known: {why}")
+            format!("{wire} is as asked, and from what to what is not known: {why}")
         }
     })?;
     Ok(ExitCode::SUCCESS)
@@ -140,7 +144,7 @@ fn require_rate(before: &Snapshot, change: &SetLimits) -> Result<(), Failure> {
         .filter(|direction| direction.rate_bits_per_s.or(change.rate_bits_per_s).is_none());
     unlimited.map_or(Ok(()), |direction| {
         let name = &direction.place.name;
-        Err(format!("{name} has no limit that a burst or queue would be of: give a rate as well").into())
+        Err(format!("{name} {NO_LIMIT}").into())
     })
 }
 

@@ -88,10 +88,11 @@ pub fn run(arguments: &UpArguments) -> Outcome {
         DatapathConfig { name: topology.name.clone(), plan, port_names, memory_bytes, workers: cores.len() };
     config.check().map_err(Failure::usage)?;
     names::refuse_a_limits(&topology.name)?;
+    // In this order: another one that waits listens at its control socket before it waits no more.
+    let waiting = InterfaceWait::begin(&config)?;
     refuse_running(&topology.name, &arguments.file)?;
     let noun = Kind::of(&config.plan).noun();
-    let waiting = arguments.wait.map(|_| InterfaceWait::begin(&config)).transpose()?;
-    if !there::require(&topology, arguments.wait.map(Duration::from_secs), waiting.as_ref())? {
+    if !there::require(&topology, arguments.wait.map(Duration::from_secs), &waiting)? {
         output::print_line(format_args!(
             "ended: {noun} {}, before its interfaces were there",
             topology.name

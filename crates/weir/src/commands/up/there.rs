@@ -25,9 +25,9 @@ const LOOK_NS: u64 = 250_000_000;
 pub fn require(
     topology: &Topology,
     wait: Option<Duration>,
-    waiting: Option<&InterfaceWait>,
+    waiting: &InterfaceWait,
 ) -> Result<bool, Failure> {
-    if let Some((wait, waiting)) = wait.zip(waiting)
+    if let Some(wait) = wait
         && !wait_for(topology, wait, waiting)?
     {
         return Ok(false);
@@ -74,7 +74,7 @@ fn wait_for(topology: &Topology, wait: Duration, waiting: &InterfaceWait) -> Res
             output::say(format_args!("weir: waiting up to {} s for {}", wait.as_secs(), and(&names)));
         }
         let mut fds = [sys::poll_in(monitor.fd())];
-        if sys::poll_readable(&mut fds, Some((until_ns - now).min(LOOK_NS))).is_ok_and(|count| count > 0) {
+        if sys::poll(&mut fds, Some((until_ns - now).min(LOOK_NS))).is_ok_and(|count| count > 0) {
             // All is looked at again, whatever the event.
             let _ = monitor.wait();
         }

@@ -1,8 +1,8 @@
-//! The time in which `weir up --wait` waits for its interfaces: nothing is up yet, and yet `weir down` ends it, and a second one is refused.
+//! The time in which `weir up` waits for its interfaces. Nothing is up yet, but `weir down` ends it and a second one is refused.
 //!
 //! Rule: it listens at a socket of its own, which `weir stat` does not look at, until the control socket of what is up listens. To be asked
-//! to end is to get a SIGTERM, which is heard while it waits, and also on the way from there until it is up. Owner: the main thread; another
-//! one serves the socket. Limits: killed, it leaves the socket, which the next one removes.
+//! to end is to get a SIGTERM, which is heard while it waits, and also on the way from there until it is up. Owner: the main thread;
+//! another one serves the socket. Limits: killed, it leaves the socket, which the next one removes.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,10 +14,10 @@ use weir_port::Doing;
 use weir_port::signals::{SIGHUP, SIGINT, SIGTERM, Signals};
 use weir_port::sys;
 use weir_run::control::{Command, Control, Responder, Running, RunningPort};
-use weir_run::datapath::DatapathConfig;
+use weir_run::datapath::{DatapathConfig, Kind};
 use weir_run::stats::Snapshot;
 
-use crate::Failure;
+use crate::{Failure, guarded};
 
 /// A wait that can be ended, until this is dropped.
 pub struct InterfaceWait {
@@ -39,15 +39,19 @@ impl InterfaceWait {
         let socket = Control::waiting_path_of(&config.name);
         let control = Control::listen_waiting(&config.name)
             .doing(|| format!("making the socket {}", socket.display()))?;
-        let responder = Waits { running: running(config), process: sys::pidfd(std::process::id())? };
+        let process = sys::pidfd(std::process::id())?;
+        let responder = Waits { kind: Kind::of(&config.plan), running: running(config), process };
         let end = sys::eventfd()?;
         let until = end.try_clone()?;
         let serve = move || control.serve(&responder, Some(until.as_fd()));
-        let serving = std::thread::Builder::new().name("weir-waiting".into()).spawn(serve)?;
+        let serving = guarded::spawn("weir-waiting", serve)?;
         Ok(InterfaceWait { signals, socket, end, serving: Some(serving) })
     }
 
     /// Returns whether it was asked to end, by a signal or a command.
+    ///
+    /// # Errors
+    /// If the kernel refuses to look.
     pub fn is_ended(&self) -> io::Result<bool> {
         self.signals.arrived().map(|signal| signal.is_some())
     }
@@ -65,6 +69,7 @@ impl Drop for InterfaceWait {
 
 /// What answers while it waits.
 struct Waits {
+    kind: Kind,
     running: Running,
     /// This process.
     process: OwnedFd,
@@ -72,7 +77,7 @@ struct Waits {
 
 impl Responder for Waits {
     fn noun(&self) -> &'static str {
-        "topology"
+        self.kind.noun()
     }
 
     fn stat(&self) -> Result<Snapshot, String> {
