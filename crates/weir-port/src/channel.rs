@@ -132,7 +132,7 @@ impl Channel {
 
     /// Waits up to `wait_ns` for a message or the end of messages; returns whether one of them came.
     pub fn is_readable(&self, wait_ns: u64) -> io::Result<bool> {
-        Ok(sys::poll_readable(&mut [sys::poll_in(self.socket.as_raw_fd())], Some(wait_ns))? > 0)
+        Ok(sys::poll(&mut [sys::poll_in(self.socket.as_raw_fd())], Some(wait_ns))? > 0)
     }
 
     /// Ends the messages of this side, which the other side sees; messages still come from it.

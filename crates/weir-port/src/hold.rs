@@ -435,7 +435,7 @@ fn wait_for<T>(
             }
             last = Some(holder);
         }
-        sys::poll_readable(&mut [], Some(BETWEEN_NS)).doing(|| doing(thing))?;
+        sys::poll(&mut [], Some(BETWEEN_NS)).doing(|| doing(thing))?;
     }
     let seconds = WAIT_NS_MAX / 1_000_000_000;
     busy(match last {

@@ -4,7 +4,8 @@
 //! user can open that directory: whoever can open one can lock it, and would hold up every weir of the machine. The kernel releases the
 //! lock when its holder dies.
 //!
-//! Limits: weirs of different mount namespaces, with a `/run` each, do not see each other.
+//! Limits: weirs of different mount namespaces, with a `/run` each, do not see each other; nor does one of a version that locks `/run/weir`
+//! itself.
 
 use std::fs::File;
 use std::io;
@@ -50,7 +51,7 @@ impl Lock {
             if try_flock(&directory, libc::LOCK_EX)? {
                 return Ok(Lock { _directory: directory });
             }
-            sys::poll_readable(&mut [], Some(BETWEEN_NS))?;
+            sys::poll(&mut [], Some(BETWEEN_NS))?;
         }
         Err(io::Error::other("another weir has had it for 15 s: `fuser` tells which, end that"))
     }

@@ -243,10 +243,7 @@ impl Watch {
     /// The next state that the interface has come to since the last call; `None` once there are no more changes.
     pub fn next_change(&mut self) -> Result<Option<State>> {
         let doing = || "listening for changes of interfaces".to_string();
-        while sys::poll_readable(&mut [sys::poll_in(self.monitor.socket.as_raw_fd())], Some(0))
-            .doing(doing)?
-            > 0
-        {
+        while sys::poll(&mut [sys::poll_in(self.monitor.socket.as_raw_fd())], Some(0)).doing(doing)? > 0 {
             let heard = self.monitor.wait().doing(doing)?;
             self.hear(heard.as_deref())?;
         }

@@ -219,7 +219,7 @@ impl Poller {
         };
         let is_here = |wait_ns: u64| -> Result<bool> {
             let mut fds = [sys::poll_in(socket.as_raw_fd())];
-            let waiting = sys::poll_readable(&mut fds, Some(wait_ns));
+            let waiting = sys::poll(&mut fds, Some(wait_ns));
             Ok(waiting.doing(|| "waiting for a first packet".into())? > 0)
         };
         // Earlier packets may have come late. Reading one that is here polls nothing.
@@ -308,7 +308,7 @@ impl Priming {
     pub fn id(&self, wait_ns: u64) -> Result<Option<u32>> {
         let doing = || "reading the NAPI id of a socket".to_string();
         let mut fds = [sys::poll_in(self.socket.as_raw_fd())];
-        if sys::poll_readable(&mut fds, Some(wait_ns)).doing(doing)? == 0 {
+        if sys::poll(&mut fds, Some(wait_ns)).doing(doing)? == 0 {
             return Ok(None);
         }
         let mut buffer = [0u8; 8];

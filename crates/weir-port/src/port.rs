@@ -416,12 +416,15 @@ impl Drop for Port {
     }
 }
 
-/// Returns whether an interface loses this XDP program by itself, within a second. The kernel takes that of a killed process off after the
-/// process has ended, and a child that was being started has it until it runs its own program.
-fn goes(link: &Link, program: u32) -> bool {
-    const LOOKS: u32 = 100;
+/// The looks for an XDP program that no process holds: the kernel takes that of a killed process off after the process has ended.
+const LOOKS_LEFT: u32 = 100;
+/// The looks for one that a process holds: a child that was being started has it until it runs its own program.
+const LOOKS_HELD: u32 = 10;
+
+/// Returns whether an interface loses this XDP program by itself while it is looked at so often.
+fn goes(link: &Link, program: u32, looks: u32) -> bool {
     const LOOK_AGAIN: Duration = Duration::from_millis(10);
-    (0..LOOKS).any(|look| {
+    (0..looks).any(|look| {
         if look > 0 {
             std::thread::sleep(LOOK_AGAIN);
         }
@@ -437,16 +440,22 @@ pub(crate) fn check_suitable(link: &Link, sender: &Link) -> Result<()> {
             link.name
         ));
     }
-    if let Some(program) = link.xdp_program.filter(|program| !goes(link, *program)) {
-        return refuse(match holder::of_program(program) {
+    if let Some(program) = link.xdp_program {
+        match holder::of_program(program) {
+            Some(_) if goes(link, program, LOOKS_HELD) => {}
             Some((pid, line)) => {
-                format!("is in use by process {pid} (`{line}`), whose XDP program it has: stop that first")
+                return refuse(format!(
+                    "is in use by process {pid} (`{line}`), whose XDP program it has: stop that first"
+                ));
             }
-            None => format!(
-                "has XDP program {program}, which no process holds: `ip link set {} xdp off` takes it off",
-                link.name
-            ),
-        });
+            None if goes(link, program, LOOKS_LEFT) => {}
+            None => {
+                return refuse(format!(
+                    "has XDP program {program}, which no process holds: `ip link set {} xdp off` takes it off",
+                    link.name
+                ));
+            }
+        }
     }
     for end in [link, sender] {
         let other = if std::ptr::eq(end, sender) {

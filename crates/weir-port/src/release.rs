@@ -135,7 +135,7 @@ fn attach_when_free(program: &Program, ifindex: u32) -> io::Result<Option<progra
         match program.attach(ifindex) {
             Ok(attached) => return Ok(Some(attached)),
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
-                sys::poll_readable(&mut [], Some(BETWEEN_NS))?;
+                sys::poll(&mut [], Some(BETWEEN_NS))?;
             }
             // The kernel's error for an absent interface is EINVAL.
             Err(_) if Link::by_index(ifindex).is_err_and(|error| error.is_no_interface()) => return Ok(None),

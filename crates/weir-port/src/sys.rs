@@ -157,9 +157,9 @@ pub fn raise_descriptors() -> io::Result<()> {
     check(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }).map(drop)
 }
 
-/// Waits until one of `fds` is readable, or has whatever it waits for, or `timeout_ns` have passed; `None` waits for ever. Returns how many
-/// have it.
-pub fn poll_readable(fds: &mut [libc::pollfd], timeout_ns: Option<u64>) -> io::Result<usize> {
+/// Waits until one of `fds` has an event that it waits for, or hung up, or `timeout_ns` have passed; `None` waits for ever. Returns how many
+/// have one.
+pub fn poll(fds: &mut [libc::pollfd], timeout_ns: Option<u64>) -> io::Result<usize> {
     let timeout = timeout_ns.map(|ns| libc::timespec {
         tv_sec: (ns / 1_000_000_000) as libc::time_t,
         tv_nsec: (ns % 1_000_000_000) as c_long,

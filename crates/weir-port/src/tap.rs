@@ -54,7 +54,7 @@ impl PacketTap {
     pub fn look(&mut self) {
         let mut fds = [sys::poll_in(self.fd())];
         // A failed look finds none, until the next one.
-        self.is_readable |= sys::poll_readable(&mut fds, Some(0)).is_ok_and(|ready| ready > 0);
+        self.is_readable |= sys::poll(&mut fds, Some(0)).is_ok_and(|ready| ready > 0);
     }
 
     pub(crate) fn is_readable(&self) -> bool {

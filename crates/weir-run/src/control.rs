@@ -201,6 +201,9 @@ pub fn running(name: &str) -> Result<Running, String> {
 }
 
 /// The file and the ports of whoever listens at `path`.
+///
+/// # Errors
+/// If nobody answers there, or not in time, or with something else.
 pub fn running_at(path: &Path) -> Result<Running, String> {
     serde_json::from_value(ask(path, &Command::Show)?).map_err(|error| not_told(path, &error))
 }

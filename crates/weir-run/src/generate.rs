@@ -270,7 +270,7 @@ impl Driven for Sending<'_> {
         let Generation { path, bell, .. } = &mut *self.generation;
         bell.park();
         let timeout_ns = until_ns.map(|until_ns| until_ns.saturating_sub(now_ns()));
-        let slept = path.park(|_| sys::poll_readable(&mut [sys::poll_in(bell.fd())], timeout_ns).map(drop));
+        let slept = path.park(|_| sys::poll(&mut [sys::poll_in(bell.fd())], timeout_ns).map(drop));
         bell.unpark();
         slept.map(drop)
     }

@@ -428,7 +428,7 @@ impl Driven for Running {
         // poll(2) passes over a descriptor below 0.
         let slept = self.path.park(|kicked| {
             let kicked = kicked.map_or(-1, |kicked| std::os::fd::AsRawFd::as_raw_fd(&kicked));
-            sys::poll_readable(&mut [sys::poll_in(kicked)], timeout_ns).map(drop)
+            sys::poll(&mut [sys::poll_in(kicked)], timeout_ns).map(drop)
         })?;
         self.counts.parks += u64::from(slept);
         Ok(())

@@ -103,7 +103,7 @@ fn of_gone(gone: &Gone, last: &PortStats) -> PortReport {
         port: PortStats {
             queues: 0,
             forwarded_bytes: 0,
-            is_gone: true,
+            is_closed: true,
             transmit: exit.counts().into(),
             ..last.clone()
         },
@@ -192,7 +192,7 @@ pub fn port_stats(port: &mut Port) -> weir_port::Result<PortStats> {
         queues: port.queues(),
         poller: port.poller_name().into(),
         worker: 0,
-        is_gone: false,
+        is_closed: false,
         state: String::new(),
         sender_queue_packets: 0,
         sender_queue_dropped: 0,

@@ -221,7 +221,7 @@ fn note_holders(direction: &mut DirectionStats, holders: Vec<Option<Holder>>) {
 fn with_devices(worker: usize, report: PortReport, [seen, sender]: &[Device; 2]) -> PortStats {
     let PortReport { departed, port, .. } = report;
     let mut device = DeviceStats::of(seen);
-    if port.is_gone {
+    if port.is_closed {
         device.state = seen.absence.unwrap_or(Absence::Gone).word().into();
     }
     // Packets in the books have their reason there.

@@ -197,7 +197,7 @@ impl Watcher {
             }
             let mut fds = [self.monitor.fd(), self.stir.fd(), self.lens.fd()].map(sys::poll_in);
             // An event that ends the wait early is seen in the next round.
-            let _ = sys::poll_readable(&mut fds, Some(next_ns.saturating_sub(now_ns())));
+            let _ = sys::poll(&mut fds, Some(next_ns.saturating_sub(now_ns())));
             if fds[2].revents != 0 {
                 self.lens.clear();
             }
@@ -207,8 +207,7 @@ impl Watcher {
     /// Reads the kernel's messages. Returns whether any of them is of these interfaces.
     fn listen(&mut self, records: &Records) -> bool {
         let mut heard = false;
-        while sys::poll_readable(&mut [sys::poll_in(self.monitor.fd())], Some(0)).is_ok_and(|count| count > 0)
-        {
+        while sys::poll(&mut [sys::poll_in(self.monitor.fd())], Some(0)).is_ok_and(|count| count > 0) {
             let Ok(events) = self.monitor.wait() else { break };
             heard |= self.hear(events, records);
             self.seek(records);

@@ -283,7 +283,7 @@ fn sleep(
     let kicked = kicked.map_or(-1, |kicked| kicked.as_raw_fd());
     let mut fds = [bell.fd(), inbox.event.as_raw_fd(), kicked].map(sys::poll_in);
     let timeout_ns = until_ns.map(|until_ns| until_ns.saturating_sub(now_ns()));
-    sys::poll_readable(&mut fds, timeout_ns)?;
+    sys::poll(&mut fds, timeout_ns)?;
     if fds[1].revents != 0 {
         sys::clear_eventfd(&inbox.event);
     }

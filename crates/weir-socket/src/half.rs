@@ -456,7 +456,7 @@ pub(crate) fn wait(
         if left_ns == Some(0) {
             return Ok(woken);
         }
-        sys::poll_readable(&mut [sys::poll_in(parked.as_fd().as_raw_fd())], left_ns)?;
+        sys::poll(&mut [sys::poll_in(parked.as_fd().as_raw_fd())], left_ns)?;
         drop(parked);
         woken.there_is = there_is();
         // The late ring of an earlier kick counts as no wake.

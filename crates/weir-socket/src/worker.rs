@@ -405,7 +405,7 @@ impl StackWorker {
                 path.park(|kicked| {
                     let kicked = kicked.map_or(-1, |kicked| kicked.as_raw_fd());
                     let mut fds = [parked, kicked, bell, watch, tap].map(sys::poll_in);
-                    sys::poll_readable(&mut fds, timeout_ns).map(drop)
+                    sys::poll(&mut fds, timeout_ns).map(drop)
                 })
                 .map(drop)
             }

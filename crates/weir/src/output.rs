@@ -5,7 +5,7 @@
 //!
 //! Rule: while a command has interfaces to put back, standard error holds nobody up: a pipe that nobody reads, or a terminal that was
 //! stopped, would keep it from hearing that it is to end. What has no room then is left out. Limits: another process may take the room
-//! between the look and the writing.
+//! between the look and the writing; of a sentence longer than a piece the rest may be left out, and the next one follows in its line.
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
@@ -134,7 +134,7 @@ fn has_room(out: &impl AsRawFd) -> bool {
     let patience_ns = if IS_FULL.load(Relaxed) { 0 } else { PATIENCE_NS };
     let mut fds = [sys::poll_out(out.as_raw_fd())];
     // Where it cannot be looked at, it is written to.
-    let has_room = sys::poll_readable(&mut fds, Some(patience_ns)).map_or(true, |count| count > 0);
+    let has_room = sys::poll(&mut fds, Some(patience_ns)).map_or(true, |count| count > 0);
     IS_FULL.store(!has_room, Relaxed);
     has_room
 }

@@ -168,7 +168,7 @@ impl Driven for Core<'_> {
         let timeout_ns = until_ns.map(|until_ns| until_ns.saturating_sub(now_ns()));
         let wait = |kicked: Option<BorrowedFd<'_>>| {
             let kicked = kicked.expect("a worker that links lead to");
-            sys::poll_readable(&mut [sys::poll_in(kicked.as_raw_fd())], timeout_ns).map(drop)
+            sys::poll(&mut [sys::poll_in(kicked.as_raw_fd())], timeout_ns).map(drop)
         };
         self.path.park(wait).map(drop)
     }

@@ -206,7 +206,7 @@ impl Settings {
     /// Checks the limits of queues, whatever the machine.
     ///
     /// # Errors
-    /// If one is above the most that any may be.
+    /// If one is above `maxqlimit`, or that is below the default.
     pub fn check_qlimits(&self) -> Result<(), SettingError> {
         let maxqlimit = self.maxqlimit.value;
         let is_default = !self.seen.iter().any(|seen| seen.key == self.defaultqlimit.key);

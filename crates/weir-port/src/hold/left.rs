@@ -184,7 +184,7 @@ fn lock() -> Option<Lock> {
         let lock = Lock::try_take();
         if lock.is_none() {
             // Interrupted, it is tried again sooner.
-            let _ = sys::poll_readable(&mut [], Some(BETWEEN_NS));
+            let _ = sys::poll(&mut [], Some(BETWEEN_NS));
         }
         lock
     })

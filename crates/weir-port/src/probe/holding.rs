@@ -195,7 +195,7 @@ fn drain(port: &mut Port, frames: &mut Frames, arrived: &mut u64, due: u64, comp
         looks = if count > 0 || !complete { 0 } else { looks + 1 };
         if looks > LOOKS_AT_ONCE {
             // Fails only if interrupted, which makes the pause shorter.
-            let _ = sys::poll_readable(&mut [], Some(LOOK_NS));
+            let _ = sys::poll(&mut [], Some(LOOK_NS));
         }
     }
 }

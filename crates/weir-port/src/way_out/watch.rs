@@ -84,10 +84,10 @@ impl TableWatch {
             };
             let mut fds = [self.changes.as_raw_fd(), self.stop.as_raw_fd()].map(sys::poll_in);
             // An early return, whatever its reason, is seen in the next round.
-            let _ = sys::poll_readable(&mut fds, timeout_ns);
+            let _ = sys::poll(&mut fds, timeout_ns);
             // Several changes in a row are one, and a ruleset that never rests is looked at now and then.
-            let _ = sys::poll_readable(&mut [sys::poll_in(self.stop.as_raw_fd())], Some(BETWEEN_NS));
-            let stopped = sys::poll_readable(&mut [sys::poll_in(self.stop.as_raw_fd())], Some(0));
+            let _ = sys::poll(&mut [sys::poll_in(self.stop.as_raw_fd())], Some(BETWEEN_NS));
+            let stopped = sys::poll(&mut [sys::poll_in(self.stop.as_raw_fd())], Some(0));
             if stopped.is_ok_and(|count| count > 0) {
                 return TableEvent::Stopped;
             }

@@ -169,7 +169,7 @@ fn bind_when_free(socket: BorrowedFd<'_>, address: &libc::sockaddr_xdp) -> io::R
     for _ in 1..TRIES {
         match sys::bind(socket, address) {
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
-                sys::poll_readable(&mut [], Some(BETWEEN_NS))?;
+                sys::poll(&mut [], Some(BETWEEN_NS))?;
             }
             result => return result,
         }

@@ -190,7 +190,7 @@ impl Control {
         fds.extend(clients.iter().map(Client::waits_for));
         let first_ns = clients.iter().map(|client| client.until_ns).min();
         let timeout_ns = first_ns.map(|until_ns| until_ns.saturating_sub(now_ns()) + 1);
-        if sys::poll_readable(&mut fds, timeout_ns).is_err() {
+        if sys::poll(&mut fds, timeout_ns).is_err() {
             // No memory: it may come back.
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -294,10 +294,10 @@ impl Client {
     }
 }
 
-/// Returns whether the client waits for no answer any more. It has told its user that nothing changed.
+/// Returns whether the client waits for no answer any more: it has ended, or has told its user that there is none.
 fn has_hung_up(stream: &UnixStream) -> io::Result<bool> {
     let mut fds = [libc::pollfd { fd: stream.as_raw_fd(), events: 0, revents: 0 }];
-    sys::poll_readable(&mut fds, Some(0))?;
+    sys::poll(&mut fds, Some(0))?;
     Ok(fds[0].revents & libc::POLLHUP != 0)
 }
 

@@ -202,7 +202,7 @@ pub(super) fn put_back(
             return false;
         }
         // A pause that a signal cuts short does no harm.
-        let _ = sys::poll_readable(&mut [], Some(pause_ns));
+        let _ = sys::poll(&mut [], Some(pause_ns));
         pause_ns = (pause_ns * 2).min(PAUSE_NS_MAX);
     }
 }

@@ -177,7 +177,7 @@ impl Driven for SinkWorker<'_> {
         let slept = path.park(|kicked| {
             // poll(2) passes over a descriptor below 0.
             let kicked = kicked.map_or(-1, |kicked| kicked.as_raw_fd());
-            sys::poll_readable(&mut [bell.fd(), kicked].map(sys::poll_in), timeout_ns).map(drop)
+            sys::poll(&mut [bell.fd(), kicked].map(sys::poll_in), timeout_ns).map(drop)
         });
         bell.unpark();
         slept.map(drop)

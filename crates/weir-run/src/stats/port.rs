@@ -28,7 +28,7 @@ pub struct PortStats {
     pub state: String,
     /// True if it is closed.
     #[serde(skip)]
-    pub is_gone: bool,
+    pub is_closed: bool,
     /// Packets that wait in the senders' qdisc.
     pub sender_queue_packets: u64,
     /// Packets that qdisc dropped since the wire came up.

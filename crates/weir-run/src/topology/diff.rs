@@ -174,3 +174,14 @@ fn values(asked: &Asked) -> BTreeMap<Key, Value> {
     values.extend(plan::class_values(classes, &[]));
     values
 }
+
+/// The most differences of a kind that are told.
+const TOLD_MAX: usize = 3;
+
+/// Some of these, and the number of the rest.
+fn listed(mut told: Vec<String>, between: &str) -> String {
+    let more = told.len().saturating_sub(TOLD_MAX);
+    told.truncate(TOLD_MAX);
+    told.extend((more > 0).then(|| format!("and {more} more")));
+    told.join(between)
+}

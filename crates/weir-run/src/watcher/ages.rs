@@ -2,8 +2,8 @@
 //!
 //! Rule: each step of an association is said once. One of the same name with another security parameter index is another.
 //!
-//! Owner: the watcher. Source: RFC 4301, section 4.4.2.1, "Lifetime of this SA". Limits: who negotiates keys for the kernel hears of the
-//! kernel's own limits alone.
+//! Owner: the watcher. Source: RFC 4301, section 4.4.2.1, "Lifetime of this SA". Limits: a key daemon is told nothing; it hears only of
+//! limits that it gave to the kernel.
 
 use std::collections::BTreeMap;
 

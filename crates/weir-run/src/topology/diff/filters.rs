@@ -1,16 +1,14 @@
 //! The filters of classes, compared: those that go and those that come, in words.
 //!
-//! Rule: the first filter that matches decides, so one that stays at another place is other too. A file may have thousands of rules, so some
-//! of them are told, and the number of the rest.
+//! Rule: the first filter that matches decides, so one that stays at another place is other too. A file may have thousands of rules, so
+//! some of them are told, and the number of the rest.
 //!
 //! Pure.
 
 use weir_core::classify::Conditions;
 
 use super::super::write::ports;
-
-/// The most rules of a side that are told.
-const TOLD_MAX: usize = 3;
+use super::listed;
 
 /// A rule of a classifier.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,15 +47,9 @@ fn lacking(rules: &[FilterRule], others: &[FilterRule]) -> Vec<usize> {
 /// The length of a list, and in words its rules at these places.
 fn text(rules: &[FilterRule], places: Vec<usize>) -> String {
     let count = count_text(rules);
-    let mut told: Vec<_> = places
-        .iter()
-        .take(TOLD_MAX)
-        .map(|&place| format!("{}: {}", place + 1, rule_text(&rules[place])))
-        .collect();
-    if places.len() > TOLD_MAX {
-        told.push(format!("and {} more", places.len() - TOLD_MAX));
-    }
-    if told.is_empty() { count } else { format!("{count} ({})", told.join("; ")) }
+    let rule = |place: usize| format!("{}: {}", place + 1, rule_text(&rules[place]));
+    let told: Vec<_> = places.into_iter().map(rule).collect();
+    if told.is_empty() { count } else { format!("{count} ({})", listed(told, "; ")) }
 }
 
 /// A rule in words, as the keys of a filter: `from 10.1.0.0/16 to_ports 80 class voice`.

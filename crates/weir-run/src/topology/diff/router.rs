@@ -10,9 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use weir_core::net::router::RouterSettings;
 
 use super::super::mac;
-
-/// The most differences of a kind that are told.
-const TOLD_MAX: usize = 3;
+use super::listed;
 
 /// Things of a router in words, by what tells them apart.
 type Things = BTreeMap<String, String>;
@@ -26,7 +24,7 @@ pub(super) fn otherwise(before: &RouterSettings, after: &RouterSettings) -> Vec<
     ];
     let told = kinds.into_iter().filter_map(|(what, [before, after])| {
         let differences = differences(&before, &after);
-        (!differences.is_empty()).then(|| format!("{what} ({})", listed(differences)))
+        (!differences.is_empty()).then(|| format!("{what} ({})", listed(differences, ", ")))
     });
     told.collect()
 }
@@ -71,12 +69,4 @@ fn differences(before: &Things, after: &Things) -> Vec<String> {
         }
     });
     told.collect()
-}
-
-/// Some of these, and the number of the rest.
-fn listed(mut told: Vec<String>) -> String {
-    let more = told.len().saturating_sub(TOLD_MAX);
-    told.truncate(TOLD_MAX);
-    told.extend((more > 0).then(|| format!("and {more} more")));
-    told.join(", ")
 }

@@ -162,7 +162,7 @@ impl Following<'_> {
             if signals.arrived()?.is_some() {
                 return Ok(true);
             }
-            if sys::poll_readable(&mut [sys::poll_in(self.events.fd())], Some(SIGNAL_NS))? > 0 {
+            if sys::poll(&mut [sys::poll_in(self.events.fd())], Some(SIGNAL_NS))? > 0 {
                 break;
             }
             waited_ns += SIGNAL_NS;

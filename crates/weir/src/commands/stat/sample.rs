@@ -129,7 +129,7 @@ fn port(name: &str, sender: &str) -> PortStats {
         poller: "socket".into(),
         worker: 0,
         state: "up".into(),
-        is_gone: false,
+        is_closed: false,
         sender_queue_packets: 0,
         sender_queue_dropped: 0,
         forwarded_bytes: 0,
