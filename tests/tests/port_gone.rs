@@ -31,6 +31,7 @@ fn main() -> ExitCode {
         privileged!(a_router_that_is_started_anew_is_found_at_once).together(),
         privileged!(a_wire_ends_as_ever).together(),
         privileged!(an_optional_port_is_taken_in_when_it_comes).flooding(),
+        privileged!(an_optional_port_that_is_unfit_at_the_start_is_taken_in_when_it_is_fit).together(),
         privileged!(a_port_whose_other_end_is_made_unfit_leaves_the_others).flooding(),
         privileged!(a_port_that_cannot_be_put_right_leaves_the_others).flooding(),
         privileged!(an_end_that_changes_without_end_fills_no_log).together(),
@@ -316,7 +317,7 @@ fn an_optional_port_is_taken_in_when_it_comes() -> Result<()> {
         let (before, held_before) = (look(&hosts)?, holds(&hosts)?);
         let up = hosts.up_with(&file, &["--workers", workers])?;
         wait_until("it is said", PATIENCE, || {
-            Ok(up.daemon.stderr().contains("interface p2 is optional, and not there or down"))
+            Ok(up.daemon.stderr().contains("interface p2 is optional, and not there, down or unfit"))
         })?;
         wait_for_state(&up, "absent")?;
         answers(&hosts, "10.99.1.2")?;
@@ -349,6 +350,22 @@ fn an_optional_port_is_taken_in_when_it_comes() -> Result<()> {
         ensure!(holds(&hosts)? == held_before, "{:?} are left", holds(&hosts)?);
     }
     Ok(())
+}
+
+/// Who has the other end keeps nobody from starting.
+fn an_optional_port_that_is_unfit_at_the_start_is_taken_in_when_it_is_fit() -> Result<()> {
+    let file = BRIDGE.replacen("rate = \"1mbit\"", "rate = \"1mbit\"\noptional = true", 1);
+    let hosts = hosts()?;
+    let host = &hosts.hosts[LAST];
+    host.sh("ethtool -L veth0 tx 1")?;
+    let up = hosts.up(&file)?;
+    wait_for_state(&up, "unfit")?;
+    answers(&hosts, "10.99.1.2")?;
+    host.sh(&format!("ethtool -L veth0 tx {QUEUES}"))?;
+    wait_for_state(&up, "up")?;
+    answers(&hosts, "10.99.1.3")?;
+    up.check()?;
+    up.down().map(drop)
 }
 
 /// Root of a container takes queues away from its end, and takes it down. Another start does not wait for it.
@@ -456,6 +473,13 @@ fn an_interface_that_is_not_there_is_told_or_waited_for() -> Result<()> {
     daemon.wait_for_output("ready", PATIENCE)?;
     answers(&hosts, "10.99.1.3")?;
     ensure!(daemon.stderr().lines().count() == 1, "{}", daemon.stderr());
+    drop(daemon);
+    // An interface is made before it is up, and its other end is up last.
+    hosts.hosts[LAST].ip("link set veth0 down")?;
+    let mut daemon = Process::spawn(&mut up(&["--wait", "600"])?)?;
+    wait_until("it says that it waits", PATIENCE, || Ok(daemon.stderr().contains("for p2")))?;
+    hosts.hosts[LAST].ip("link set veth0 up")?;
+    daemon.wait_for_output("ready", PATIENCE)?;
     drop(daemon);
     std::fs::remove_file(&path)?;
     Ok(())

@@ -225,6 +225,10 @@ fn a_limit_that_is_removed_meanwhile_is_said() -> Result<()> {
         (flood, 1, &["its queue stayed, and let everything pass since", ": sent "]),
     ] {
         let process = started(&host, &["--name", NAME], script)?;
+        // A file could not apply it any more when the run has ended.
+        let shown = run(&mut host.weir(&["show"]), LIMIT)?.success()?.stdout;
+        let left_out = format!("# left out: limit {NAME}, which is of a `weir run` and goes with it\n");
+        ensure!(shown.contains(&left_out) && !shown.contains("[[limit]]"), "{shown}");
         let off = run(&mut host.weir(&["limit", NAME, "--off"]), LIMIT)?;
         ensure!(off.status.code() == Some(code), "{}: {}", off.status, off.stderr);
         ensure!(off.stderr.contains("it was the limit of a `weir run`"), "{}", off.stderr);

@@ -19,7 +19,6 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
-use std::time::Duration;
 
 use weir_core::drops::Count;
 use weir_path::carrier::Carrier;
@@ -32,7 +31,6 @@ use crate::bpf::bound::BoundPorts;
 use crate::bpf::doorbell::{Announcements, Bell};
 use crate::bpf::program;
 use crate::error::{Doing, PortError, Result};
-use crate::holder;
 use crate::link::Link;
 use crate::napi::{self, Poller};
 use crate::ownership::{Lost, Ownership};
@@ -414,73 +412,6 @@ impl Drop for Port {
             }
         });
     }
-}
-
-/// The looks for an XDP program that no process holds: the kernel takes that of a killed process off after the process has ended.
-const LOOKS_LEFT: u32 = 100;
-/// The looks for one that a process holds: a child that was being started has it until it runs its own program.
-const LOOKS_HELD: u32 = 10;
-
-/// Returns whether an interface loses this XDP program by itself while it is looked at so often.
-fn goes(link: &Link, program: u32, looks: u32) -> bool {
-    const LOOK_AGAIN: Duration = Duration::from_millis(10);
-    (0..looks).any(|look| {
-        if look > 0 {
-            std::thread::sleep(LOOK_AGAIN);
-        }
-        Link::by_index(link.ifindex).is_ok_and(|now| now.xdp_program != Some(program))
-    })
-}
-
-pub(crate) fn check_suitable(link: &Link, sender: &Link) -> Result<()> {
-    let refuse = |why: String| Err(PortError::Unsuitable { name: link.name.clone(), why });
-    if link.master.is_some() {
-        return refuse(format!(
-            "belongs to a bridge or bond, which would not see its packets: `ip link set {} nomaster` first",
-            link.name
-        ));
-    }
-    if let Some(program) = link.xdp_program {
-        match holder::of_program(program) {
-            Some(_) if goes(link, program, LOOKS_HELD) => {}
-            Some((pid, line)) => {
-                return refuse(format!(
-                    "is in use by process {pid} (`{line}`), whose XDP program it has: stop that first"
-                ));
-            }
-            None if goes(link, program, LOOKS_LEFT) => {}
-            None => {
-                return refuse(format!(
-                    "has XDP program {program}, which no process holds: `ip link set {} xdp off` takes it off",
-                    link.name
-                ));
-            }
-        }
-    }
-    for end in [link, sender] {
-        let other = if std::ptr::eq(end, sender) {
-            format!("has another end, {}, which ", end.name)
-        } else {
-            String::new()
-        };
-        if !end.up {
-            return refuse(format!("{other}is down: `ip link set {} up` in its namespace", end.name));
-        }
-        if end.mtu_bytes > MTU_BYTES_MAX {
-            return refuse(format!(
-                "{other}has an MTU of {1}, and Weir carries packets of {MTU_BYTES_MAX} bytes at most: `ip link set {0} mtu \
-                 {MTU_BYTES_MAX}` or less, in its namespace",
-                end.name, end.mtu_bytes
-            ));
-        }
-    }
-    if sender.tx_queues != link.rx_queues {
-        return refuse(format!(
-            "receives on {} queues while {} sends on {}: make them the same with `ethtool -L`",
-            link.rx_queues, sender.name, sender.tx_queues
-        ));
-    }
-    Ok(())
 }
 
 /// Fills up the offer of a queue before packets are directed to it.

@@ -25,6 +25,7 @@ use weir_path::owners::Owners;
 use weir_path::plan::{Attachment, Plan, PortPlan};
 use weir_path::port::POLL_PACKETS_MAX;
 use weir_port::bpf::doorbell::Bell;
+use weir_port::fit::is_unfit;
 use weir_port::link::Link;
 use weir_port::port::Port;
 use weir_port::prepared::PreparedPort;
@@ -344,12 +345,12 @@ fn under_way_max(plan: &Plan, owners: &Owners, workers: usize) -> u64 {
     if plan.links.iter().any(may_exceed) { (workers * (workers - 1)) as u64 * UNDER_WAY_MAX } else { 0 }
 }
 
-/// The interface of a port; none if it is optional and not there.
+/// The interface of a port; none if it is optional and not there, or not fit. Whoever has the other end can take it down, or give it other
+/// queues.
 fn link_of(port: &PortPlan) -> weir_port::Result<Option<Link>> {
     match Link::by_name(&port.interface) {
         Err(error) if port.is_optional && error.is_no_interface() => Ok(None),
-        // Whoever has the other end can take it down.
-        Ok(link) if port.is_optional && !(link.up && link.has_carrier) => Ok(None),
+        Ok(link) if port.is_optional && (!(link.up && link.has_carrier) || is_unfit(&link)) => Ok(None),
         link => link.map(Some),
     }
 }

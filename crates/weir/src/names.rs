@@ -116,7 +116,7 @@ pub fn not_for_limit(name: &str) -> Option<String> {
     ))
 }
 
-/// Returns whether the ends of a limited pair are those of a run.
+/// Returns whether the ends of a limited pair are those of a run, which sets and removes its limit itself.
 pub fn is_run<'a>(mut ends: impl Iterator<Item = &'a NetnsInterface>) -> bool {
     ends.any(|end| is_of_run(&end.link.name))
 }

@@ -74,7 +74,7 @@ impl Watcher {
     pub(super) fn tell_missing(&self) {
         for &port in self.missing.keys() {
             self.say(format!(
-                "interface {} is optional, and not there or down: what is bound for it is dropped, and it is a port when it is up",
+                "interface {} is optional, and not there, down or unfit: what is bound for it is dropped, and it is a port when it is fit",
                 self.opener.interface(port)
             ));
         }
@@ -204,7 +204,7 @@ impl Watcher {
                 let is_there = Link::by_index(link.ifindex).is_ok();
                 missing.is_unfit |= is_there;
                 if is_there && std::mem::replace(&mut missing.told, why.clone()) != why {
-                    self.say(format!("it is not a port yet: {why}"));
+                    self.say(format!("{} is not a port yet: {why}", link.name));
                 }
             }
         }

@@ -28,7 +28,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   weir down weir.toml
-  weir down office                   by its name, where the file is gone
+  weir down office                   what is up under this name, where the file
+                                     is gone; limits that the file set stay
 
 What is inside the ports of a file that is up is delivered, then they are put
 back as they were. Each limit is raised until nothing waits, then taken off
@@ -67,9 +68,7 @@ pub fn run(arguments: &DownArguments) -> Outcome {
     }
     Err(match file.exists() {
         true => failure,
-        false if control::is_socket(&Control::path_of(&name)) => {
-            format!("{name} was killed together with its guardian, as `weir stat {name}` says: `weir mend` puts right what it left").into()
-        }
+        false if control::is_socket(&Control::path_of(&name)) => killed(&name).into(),
         false => {
             if let Some(message) = names::not_for_down(&name) {
                 return Err(Failure { message, ..failure });
@@ -174,6 +173,13 @@ fn noun_of(name: &str) -> &'static str {
     told.and_then(|told| told.each().next().map(|(kind, ..)| kind.noun())).unwrap_or("topology")
 }
 
+/// The sentence on a name whose socket nobody listens at any more.
+fn killed(name: &str) -> String {
+    format!(
+        "{name} was killed together with its guardian, as `weir stat {name}` says: `weir mend` puts right what it left"
+    )
+}
+
 /// Returns whether something is up under this name, or waits to be.
 fn is_there(name: &str) -> bool {
     [Control::path_of(name), Control::waiting_path_of(name)].iter().any(|path| control::is_up(path))
@@ -215,7 +221,10 @@ fn end_at(path: &Path, what: &str) -> Result<(), Failure> {
 fn end(name: &str, noun: &str) -> Result<(), Failure> {
     let path = Control::path_of(name);
     if !control::is_up(&path) {
-        return output::print_line(format_args!("{noun} {name} is not up"));
+        return match control::is_socket(&path) {
+            true => Err(killed(name).into()),
+            false => output::print_line(format_args!("{noun} {name} is not up")),
+        };
     }
     let noun = noun_of(name);
     end_at(&path, &format!("{noun} {name}"))?;

@@ -14,7 +14,7 @@ use weir_run::limits::is_path_name;
 use weir_run::nearest::did_you_mean;
 use weir_run::topology::write::{LimitPlace, write};
 
-use crate::{Failure, Outcome, output};
+use crate::{Failure, Outcome, names, output};
 
 /// Show the limits in place that there are, or a topology that is up, as a file, which `weir apply` takes and by which it changes nothing.
 ///
@@ -26,7 +26,7 @@ use crate::{Failure, Outcome, output};
   weir show veth-a office      those of these interfaces or names
   weir show gateway > now.toml what `weir up` runs under this name
 
-What a file cannot say (a limit that is open to be removed, half made, or out of sight from here) is a comment in it.")]
+What a file cannot say (a limit that is open to be removed, half made, of a `weir run`, or out of sight from here) is a comment in it.")]
 pub struct ShowArguments {
     /// Interfaces as `weir limit` takes them, or names of limits; or the name of one topology that is up
     #[arg(value_name = "DEV")]
@@ -100,6 +100,9 @@ fn place(seen: &LimitInPlace) -> Result<LimitPlace<'_>, String> {
     }
     let here = NetNs::current().map_err(|error| error.to_string())?;
     let far_end = seen.place.far_end().ok().flatten();
+    if names::is_run(std::iter::once(&seen.place).chain(&far_end)) {
+        return Err(format!("limit {name}, which is of a `weir run` and goes with it"));
+    }
     let near = match record.direction {
         Direction::There => far_end.as_ref().unwrap_or(&seen.place),
         Direction::Back => &seen.place,

@@ -53,7 +53,7 @@ with dispatch is with a worker that has no ports. `weir stat` shows which worker
 pub struct UpArguments {
     /// The file
     file: PathBuf,
-    /// Wait so long for interfaces that are not there yet, but for optional ones
+    /// Wait so long for interfaces that are not there yet, or not up at both ends; not for optional ones
     #[arg(long, value_name = "SECONDS", value_parser = text::whole(1u64, 86_400), allow_negative_numbers = true)]
     wait: Option<u64>,
     /// Of other commands, and looked for here

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use weir_port::error::PortError;
 use weir_port::link::{Link, joints};
 use weir_port::monitor::Monitor;
 use weir_port::sys;
@@ -81,17 +82,26 @@ fn wait_for(topology: &Topology, wait: Duration, waiting: &InterfaceWait) -> Res
     }
 }
 
-/// The ports and limits that must be there and are not.
+/// The ports that must be there and up, at both ends, and the limits that must be there; those of them that are not.
 fn missing(topology: &Topology) -> Vec<String> {
-    let ports = missing_ports(topology).into_iter().map(|(_, interface)| interface.to_string());
+    let is_ready = |link: Result<Link, PortError>| match link {
+        Ok(link) => link.up && link.has_carrier,
+        Err(error) => !error.is_no_interface(),
+    };
+    let ports = needed_ports(topology).filter(|(_, name)| !is_ready(Link::by_name(name)));
     let limits = topology.limits.iter().filter(|limit| !limit.is_optional && target(limit).is_missing());
-    ports.chain(limits.map(|limit| target(limit).label())).collect()
+    ports.map(|(_, name)| name.to_string()).chain(limits.map(|limit| target(limit).label())).collect()
 }
 
 /// The ports that must be there and are not.
 fn missing_ports(topology: &Topology) -> Vec<(&PortPlace, &str)> {
-    let Some(plan) = &topology.plan else { return Vec::new() };
-    let needed = topology.ports.iter().zip(&plan.ports).filter(|(_, port)| !port.is_optional);
-    let named = needed.map(|(place, port)| (place, port.interface.as_str()));
-    named.filter(|(_, name)| Link::by_name(name).is_err_and(|error| error.is_no_interface())).collect()
+    let is_missing = |name: &str| Link::by_name(name).is_err_and(|error| error.is_no_interface());
+    needed_ports(topology).filter(|(_, name)| is_missing(name)).collect()
+}
+
+/// The ports that are not optional, with the names of their interfaces.
+fn needed_ports(topology: &Topology) -> impl Iterator<Item = (&PortPlace, &str)> {
+    let plans = topology.plan.iter().flat_map(|plan| &plan.ports);
+    let needed = topology.ports.iter().zip(plans).filter(|(_, port)| !port.is_optional);
+    needed.map(|(place, port)| (place, port.interface.as_str()))
 }

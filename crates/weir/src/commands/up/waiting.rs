@@ -37,8 +37,10 @@ impl InterfaceWait {
         // Before the first thread, which must not get them.
         let signals = Signals::block(&[SIGINT, SIGTERM, SIGHUP])?;
         let socket = Control::waiting_path_of(&config.name);
-        let control = Control::listen_waiting(&config.name)
-            .doing(|| format!("making the socket {}", socket.display()))?;
+        let control = match Control::listen_waiting(&config.name) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => return Err(error.to_string().into()),
+            listening => listening.doing(|| format!("making the socket {}", socket.display()))?,
+        };
         let process = sys::pidfd(std::process::id())?;
         let responder = Waits { kind: Kind::of(&config.plan), running: running(config), process };
         let end = sys::eventfd()?;
