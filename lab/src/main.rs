@@ -14,7 +14,7 @@ use weir_port::report_file;
 
 /// Run a published experiment: the historical designs, today's peers and Weir side by side, in one run.
 ///
-/// What needs a network happens in namespaces of the lab's own, which are gone afterwards.
+/// Labs that need a network run in namespaces of the lab's own, which are gone afterwards.
 #[derive(Parser)]
 #[command(
     name = "weir lab",

@@ -111,7 +111,7 @@ fn silent_clients_hold_nobody_up() -> Result<()> {
     Ok(())
 }
 
-/// Whoever may open a directory may lock it, and has it for as long as they like.
+/// A user who may open a directory may lock it for as long as they like.
 fn a_user_locks_nothing_that_a_weir_waits_for() -> Result<()> {
     let rig = Rig::new(1, 1)?;
     // A weir that was there before made the directories.

@@ -27,7 +27,7 @@ struct Arguments {
     /// The port; 0 for one that is free, which is printed
     #[arg(short = 'p', long, default_value_t = 11211)]
     port: u16,
-    /// What all items together may take, in MiB; the least recently used are evicted. Long replies on their way take up to 256 MiB beside them
+    /// The memory that all items together may take, in MiB; the least recently used are evicted. Long replies on their way take up to 256 MiB beside them
     /// (four times --value-bytes-max if that is more); a get that finds no room there is answered by an error
     #[arg(short = 'm', long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     memory_mib: u32,

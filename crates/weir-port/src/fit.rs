@@ -11,7 +11,8 @@ use crate::holder;
 use crate::link::Link;
 use crate::port::MTU_BYTES_MAX;
 
-/// Returns whether an interface cannot be a port as it and its other end are: by its kind, its MTU, its queues, or a bridge that it is in.
+/// Returns whether an interface cannot be a port as it and its other end are: by its kind, its MTU, its queues, a
+/// bridge that it is in, or as one of them is down.
 pub fn is_unfit(link: &Link) -> bool {
     let checked = link.peer().and_then(|(_, sender)| check_fit(link, &sender));
     matches!(checked, Err(PortError::Unsuitable { .. }))

@@ -40,7 +40,7 @@ use serde_json::Value;
 use self::identity::Identity;
 use crate::error::{Doing, PortError, Result};
 use crate::link::Link;
-use crate::lock::{self, DIRECTORY, Lock, try_flock};
+use crate::lock::{DIRECTORY, Lock, holds, try_flock};
 use crate::netns::NetNs;
 use crate::{directory, sys};
 
@@ -248,7 +248,7 @@ impl Hold {
 
     /// The hold on a thing left behind by a process that could put nothing back; `None` if it is held, or was not, or cannot be read.
     pub fn left(thing: &Thing) -> Result<Option<Hold>> {
-        let is_there = folder().join(&thing.file).exists();
+        let is_there = holds().join(&thing.file).exists();
         let hold = if is_there { Hold::try_lock(thing, libc::LOCK_EX).doing(|| doing(thing))? } else { None };
         match hold {
             // It may say what to put back, to whoever can read it.
@@ -320,7 +320,7 @@ impl Hold {
     /// If the path is not one of a hold, or is another file's.
     pub fn from_parts(file: File, path: PathBuf) -> io::Result<Hold> {
         let own = file.metadata()?;
-        let is_hold = path.parent() == Some(&folder()) && own.is_file();
+        let is_hold = path.parent() == Some(&holds()) && own.is_file();
         let is_same = std::fs::symlink_metadata(&path)
             .is_ok_and(|there| (own.dev(), own.ino()) == (there.dev(), there.ino()));
         if is_hold && is_same {
@@ -332,8 +332,8 @@ impl Hold {
     /// The file, locked; `None` if another process has it locked in a mode that excludes this one.
     fn try_lock(thing: &Thing, mode: libc::c_int) -> io::Result<Option<Hold>> {
         directory::make(Path::new(DIRECTORY))?;
-        directory::make_private(&folder())?;
-        Hold::try_lock_file(folder().join(&thing.file), mode, true)
+        directory::make_private(&holds())?;
+        Hold::try_lock_file(holds().join(&thing.file), mode, true)
     }
 
     fn try_lock_file(path: PathBuf, mode: libc::c_int, create: bool) -> io::Result<Option<Hold>> {
@@ -361,7 +361,7 @@ impl Hold {
 
     /// The content of a thing's file, whoever has it.
     fn read<T: DeserializeOwned>(thing: &Thing) -> Option<Note<T>> {
-        serde_json::from_slice(&std::fs::read(folder().join(&thing.file)).ok()?).ok()
+        serde_json::from_slice(&std::fs::read(holds().join(&thing.file)).ok()?).ok()
     }
 
     fn noted<T: DeserializeOwned>(&self) -> Option<Note<T>> {
@@ -393,10 +393,6 @@ impl Drop for Hold {
             self.remove();
         }
     }
-}
-
-fn folder() -> PathBuf {
-    lock::holds()
 }
 
 fn doing(thing: &Thing) -> String {
@@ -447,7 +443,7 @@ fn wait_for<T>(
         }
         None => format!(
             "another weir for {seconds} s: `fuser {}` tells which",
-            folder().join(&thing.file).display()
+            holds().join(&thing.file).display()
         ),
     })
 }

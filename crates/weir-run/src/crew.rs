@@ -185,7 +185,7 @@ impl Crew {
         (&self.mailboxes[owners.stages[stage]], owners.place_of_stage(stage))
     }
 
-    /// The associations of which one must know: only the workers that have ESP stages are asked.
+    /// The associations that are not alive; only the workers that have ESP stages are asked.
     ///
     /// # Errors
     /// If a worker has ended.

@@ -4,19 +4,13 @@
 pub fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
     let letters: Vec<char> = word.chars().collect();
     let (mut other, mut row) = (Vec::new(), Vec::new());
-    let is_ascii = word.is_ascii();
     // A file with thousands of names may have as many wrong ones, so what is farther than the nearest so far is not measured.
     let mut most = letters.len() / 3 + 1;
     let mut nearest: Option<(usize, &str)> = None;
     for candidate in candidates {
-        let distance = if is_ascii && candidate.is_ascii() {
-            distance_within(word.as_bytes(), candidate.as_bytes(), most, &mut row)
-        } else {
-            other.clear();
-            other.extend(candidate.chars());
-            distance_within(&letters, &other, most, &mut row)
-        };
-        if let Some(distance) = distance {
+        other.clear();
+        other.extend(candidate.chars());
+        if let Some(distance) = distance_within(&letters, &other, most, &mut row) {
             most = distance;
             nearest = Some(nearest.map_or((distance, candidate), |before| before.min((distance, candidate))));
         }
@@ -45,12 +39,7 @@ fn listed(words: &[&str], last_of: &str) -> String {
 }
 
 /// The number of letters that must be changed, added or removed (Levenshtein), if it is not above `most`; `row` is room to reckon in.
-fn distance_within<T: PartialEq>(
-    mut a: &[T],
-    mut b: &[T],
-    most: usize,
-    row: &mut Vec<usize>,
-) -> Option<usize> {
+fn distance_within(mut a: &[char], mut b: &[char], most: usize, row: &mut Vec<usize>) -> Option<usize> {
     if a.len().abs_diff(b.len()) > most {
         return None;
     }
@@ -63,10 +52,6 @@ fn distance_within<T: PartialEq>(
         && x == y
     {
         (a, b) = (a_rest, b_rest);
-    }
-    // One change alone leaves one letter at most that is not the same.
-    if most <= 1 && a.len().max(b.len()) > most {
-        return None;
     }
     row.clear();
     row.extend(0..=b.len());

@@ -67,7 +67,7 @@ impl Part {
         part
     }
 
-    /// The associations of its ESP stages of which one must know.
+    /// The associations of its ESP stages that are not alive: a limit is reached, or the numbers are used up.
     pub fn aged_associations(&self, now_ns: u64) -> Vec<AgedAssociation> {
         let esps = self.path.between().stages().filter_map(|stage| stage.esp());
         let associations = esps.flat_map(|esp| esp.associations());

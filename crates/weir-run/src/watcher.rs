@@ -184,16 +184,20 @@ impl Watcher {
                 }
             }
             let heard = self.listen(records);
-            if heard || !asked.is_empty() || now_ns() >= next_ns {
+            let looks = heard || !asked.is_empty() || now_ns() >= next_ns;
+            if looks {
                 self.round(records);
                 self.seek(records);
-                self.tell_ages();
                 let pause_ns = if self.ledger.is_open() { LOOK_SOON_NS } else { LOOK_NS };
                 next_ns = now_ns() + pause_ns * (self.pairs.len() as u64).div_ceil(PAIRS_AT_ONCE);
             }
             for reply in asked {
                 // The asker may have gone.
                 let _ = reply.send(());
+            }
+            // Nobody who asks waits for workers here.
+            if looks {
+                self.tell_ages();
             }
             let mut fds = [self.monitor.fd(), self.stir.fd(), self.lens.fd()].map(sys::poll_in);
             // An event that ends the wait early is seen in the next round.

@@ -48,7 +48,7 @@ pub enum Request {
     Reshape(Arc<Reshape>, Sender<Result<(), Missed>>),
     /// Change an ESP stage, by its place with this worker.
     ChangeEsp(usize, Box<EspChange>, Sender<()>),
-    /// The associations of its ESP stages of which one must know.
+    /// The associations of its ESP stages that are not alive: a limit is reached, or the numbers are used up.
     Aged(Sender<Vec<AgedAssociation>>),
     /// The interface of this port went down.
     NoteDown(usize),

@@ -1,6 +1,6 @@
 //! Fragments of the ESP that comes to a stage, put together and then opened as any other, and of what leaves it.
 //!
-//! What is too long is cut before it is sealed, or its sender is told ([`super::frame::too_long`]). A packet is cut after it is sealed where
+//! A packet that is too long is cut before it is sealed, or its sender is told ([`super::frame::too_long`]). It is cut after it is sealed where
 //! neither helps: its fragments would not pass the policies, or in transport mode, and its sender allows cutting; or it is of IPv6, whose
 //! senders make no packet shorter than 1,280 bytes.
 //!

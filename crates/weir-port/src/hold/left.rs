@@ -14,10 +14,10 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::{FILE_BYTES_MAX, Hold, Identity, Note, OF_INTERFACES, Thing, folder};
+use super::{FILE_BYTES_MAX, Hold, Identity, Note, OF_INTERFACES, Thing};
 use crate::error::{Doing, PortError, Result};
 use crate::link::Link;
-use crate::lock::{DIRECTORY, Lock};
+use crate::lock::{DIRECTORY, Lock, holds};
 use crate::netns::NetNs;
 use crate::sys;
 
@@ -107,7 +107,7 @@ pub fn unreadable() -> Vec<String> {
     };
     let names = files();
     let unread = names.iter().filter(is_there).filter(|name| unreadable_hold(name).is_some());
-    unread.map(|name| format!("{} {UNREADABLE}", folder().join(name).display())).collect()
+    unread.map(|name| format!("{} {UNREADABLE}", holds().join(name).display())).collect()
 }
 
 /// Refuses an interface of `netns` of which a note was left behind that cannot be read: whoever takes its hold writes over it.
@@ -125,7 +125,7 @@ pub fn check_readable(netns: &NetNs, link: &Link) -> Result<()> {
 
 /// The hold of this file, if no process has it and it cannot be read.
 fn unreadable_hold(name: &str) -> Option<Hold> {
-    let path = folder().join(name);
+    let path = holds().join(name);
     let bytes = fs::read(&path).ok()?;
     if bytes.is_empty()
         || serde_json::from_slice::<Note<Value>>(&bytes[..bytes.len().min(FILE_BYTES_MAX)]).is_ok()
@@ -161,7 +161,7 @@ pub fn sweep() {
 /// The names of the things of a namespace that are noted, held or left behind.
 pub fn names_of(netns: &NetNs) -> Result<Vec<String>> {
     let prefix = format!("{}-", netns.inode());
-    let entries = match fs::read_dir(folder()) {
+    let entries = match fs::read_dir(holds()) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries.doing(|| format!("reading {DIRECTORY}/holds"))?,
     };
@@ -191,7 +191,7 @@ fn lock() -> Option<Lock> {
 }
 
 fn files() -> Vec<String> {
-    let entries = fs::read_dir(folder()).into_iter().flatten().flatten();
+    let entries = fs::read_dir(holds()).into_iter().flatten().flatten();
     let mut names: Vec<_> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
     names.sort();
     names
@@ -199,7 +199,7 @@ fn files() -> Vec<String> {
 
 /// The hold of this file, with its note, if no process has it any more.
 fn unheld(name: &str) -> Option<(Hold, Note<Value>)> {
-    let path = folder().join(name);
+    let path = holds().join(name);
     let note: Note<Value> = serde_json::from_slice(&fs::read(&path).ok()?).ok()?;
     if note.owner.is_running() {
         return None;

@@ -37,17 +37,17 @@ pub struct File {
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClassTable {
-    /// What it is called.
+    /// Its name.
     #[schemars(with = "String")]
     pub name: Spanned<String>,
     /// The class that it borrows from; the port or limit itself where there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub parent: Option<Spanned<String>>,
-    /// What it has in any case, such as `200mbit`.
+    /// The rate that it has in any case, such as `200mbit`.
     #[schemars(with = "String", extend("examples" = ["200mbit"]))]
     pub rate: Spanned<String>,
-    /// What it has at the most, with what it borrows.
+    /// The rate that it has at the most, with what it borrows.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", extend("examples" = ["100mbit"]))]
     pub ceil: Option<Spanned<String>>,
@@ -71,7 +71,7 @@ pub struct ClassTable {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<i64>")]
     pub priority: Option<Spanned<i64>>,
-    /// What a full queue does with the next packet.
+    /// The fate of the next packet where the queue is full.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", extend("enum" = ["block", "ecn", "drop"]))]
     pub full: Option<Spanned<String>>,

@@ -1,5 +1,5 @@
-//! Whoever listens at a control socket at one time. A service manager starts a wire that has ended anew at once, and under the same name
-//! another one listens then.
+//! The process that listens at a control socket at one time. A service manager starts a wire that has ended anew at once, and another
+//! process listens under the same name then.
 //!
 //! Rule: a wire has its socket's file for itself; who listens at another file, or at none, is another.
 
@@ -9,7 +9,7 @@ use weir_port::undo::FileIdentity;
 
 use super::is_up;
 
-/// Whoever listens at a path now, and nobody who listens there later.
+/// The one that listens at a path now, and none that listens there later.
 pub struct Listener {
     path: PathBuf,
     /// The socket's file; `None` where there is none.
@@ -17,7 +17,7 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Whoever listens at this path now.
+    /// The one that listens at this path now.
     pub fn at(path: &Path) -> Listener {
         Listener { path: path.into(), file: FileIdentity::of(path) }
     }

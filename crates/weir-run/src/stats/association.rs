@@ -52,7 +52,7 @@ pub struct AssociationStats {
     pub hard: LimitsStats,
 }
 
-/// An association of which one must know: a limit of its life is reached, or its numbers are used up.
+/// An association that is not alive: a limit of its life is reached, or its numbers are used up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgedAssociation {
     /// Its name.

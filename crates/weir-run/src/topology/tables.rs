@@ -17,7 +17,7 @@ pub type Texts = Spanned<Vec<Spanned<String>>>;
 #[derive(Debug, Default, Serialize, JsonSchema)]
 #[schemars(title = "weir.toml", deny_unknown_fields)]
 pub struct TopologyFile {
-    /// What it is called.
+    /// Its name.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub name: Option<Spanned<String>>,
@@ -68,15 +68,15 @@ pub struct LimitTable {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<i64>")]
     pub pid: Option<Spanned<i64>>,
-    /// What it is called.
+    /// Its name.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub name: Option<Spanned<String>>,
-    /// What programs behind it may send.
+    /// The rate of what programs behind it may send.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", extend("examples" = ["200mbit"]))]
     pub rate: Option<Spanned<String>>,
-    /// What may be sent to them.
+    /// The rate of what may be sent to them.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", extend("examples" = ["50mbit"]))]
     pub rate_back: Option<Spanned<String>>,
@@ -113,7 +113,7 @@ pub struct PortTable {
     /// The interface.
     #[schemars(with = "String")]
     pub interface: Spanned<String>,
-    /// What other tables call it.
+    /// The name by which other tables call it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub name: Option<Spanned<String>>,
@@ -174,7 +174,7 @@ pub struct WireTable {
 #[derive(Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EpairTable {
-    /// What it is called; its ends have an `a` and a `b` behind that.
+    /// Its name; its ends have an `a` and a `b` behind that.
     #[schemars(with = "String")]
     pub name: Spanned<String>,
 }
@@ -186,10 +186,10 @@ pub struct BridgeTable {
     /// The span of the table.
     #[serde(skip)]
     pub at: Range<usize>,
-    /// What it is called.
+    /// Its name.
     #[schemars(with = "String")]
     pub name: Spanned<String>,
-    /// What it joins.
+    /// The ports that it joins.
     #[schemars(with = "Vec<String>")]
     pub ports: Texts,
     /// How many stations it remembers.
@@ -209,7 +209,7 @@ pub struct RouterTable {
     /// The span of the table.
     #[serde(skip)]
     pub at: Range<usize>,
-    /// What it is called.
+    /// Its name.
     #[schemars(with = "String")]
     pub name: Spanned<String>,
     /// `[[router.interface]]`, in order.
@@ -283,7 +283,7 @@ pub struct EspTable {
     /// The span of the table.
     #[serde(skip)]
     pub at: Range<usize>,
-    /// What it is called.
+    /// Its name.
     #[schemars(with = "String")]
     pub name: Spanned<String>,
     /// The port or epair end where packets are in the clear.
@@ -292,7 +292,7 @@ pub struct EspTable {
     /// The port or epair end where they are protected.
     #[schemars(with = "String")]
     pub outside: Spanned<String>,
-    /// What the gateway is called outside.
+    /// The addresses of the gateway outside.
     #[schemars(with = "Vec<String>")]
     pub address: Texts,
     /// The longest IP packet that leaves outside, in bytes.
@@ -317,7 +317,7 @@ pub struct EspTable {
 #[derive(Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AssociationTable {
-    /// What it is called.
+    /// Its name.
     #[schemars(with = "String")]
     pub name: Spanned<String>,
     /// The `[[esp]]` that it is of, where there are several.

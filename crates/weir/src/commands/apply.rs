@@ -61,7 +61,7 @@ pub struct ApplyArguments {
     /// Say what would be done, and do nothing
     #[arg(long)]
     dry_run: bool,
-    /// What is done as one JSON object
+    /// Tell what is done as one JSON object
     #[arg(long)]
     json: bool,
 }

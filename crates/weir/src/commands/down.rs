@@ -58,7 +58,7 @@ pub fn run(arguments: &DownArguments) -> Outcome {
             );
             return Err(Failure { message, ..failure });
         }
-        // A file that happens to be called as what is up is not what was meant.
+        // A file that happens to be called so is not what was meant.
         require_root()?;
         let waited = end_waiting(&name)?;
         if !waited || control::is_up(&Control::path_of(&name)) {

@@ -69,7 +69,7 @@ pub struct LimitArguments {
     /// Classes that share the limit, each way, and filters that lead to them; another file takes the place of the one there is
     #[arg(long, value_name = "FILE")]
     classes: Option<PathBuf>,
-    /// What the limit is called in `weir stat` [default: as it is, or the host's end of the pair, or the device and PID]
+    /// The name of the limit in `weir stat` [default: as it is, or the host's end of the pair, or the device and PID]
     #[arg(long)]
     name: Option<String>,
     /// Remove the limit, both ways: raise it until nothing waits, then take the queue off while nothing is sent

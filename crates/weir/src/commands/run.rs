@@ -98,7 +98,7 @@ pub struct RunArguments {
     /// Classes that share each direction (see `weir wire --help`); --rate then limits them all together
     #[arg(long, value_name = "FILE")]
     classes: Option<PathBuf>,
-    /// What it is called in `weir stat` and `weir set` [default: run- and weir's process id]
+    /// Its name in `weir stat` and `weir set` [default: run- and weir's process id]
     #[arg(long)]
     name: Option<String>,
     /// Run CMD as root also where sudo says who called it

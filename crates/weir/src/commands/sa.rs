@@ -52,13 +52,13 @@ Left out are associations that IKE still negotiates, policies of sockets and
 of direction fwd, marks and interface numbers (if_id). Refused with their line
 are AH, compression, other algorithms and several templates in a policy.")]
 struct ImportArguments {
-    /// What they printed; - is the standard input
+    /// The file that they printed to; - is the standard input
     #[arg(default_value = "-")]
     file: PathBuf,
     /// Where the key files go, which only their owner may enter
     #[arg(long, value_name = "DIRECTORY")]
     keys: PathBuf,
-    /// What the esp is called
+    /// The name of the esp
     #[arg(long, default_value = "tunnel")]
     name: String,
     /// Its port where packets are in the clear; without it no esp is printed

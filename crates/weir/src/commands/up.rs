@@ -113,7 +113,7 @@ fn refuse_running(name: &str, file: &Path) -> Result<(), Failure> {
     let file = file.display();
     Err(format!(
         "{name} is up already, as `weir stat {name}` shows: `weir apply {file}` changes it, and `weir down {name}` ends it; another \
-         file is given another name by name = \"...\" in its file"
+         file gets another name by name = \"...\" in it"
     )
     .into())
 }

@@ -36,7 +36,7 @@ pub struct WireArguments {
     /// Limit from B to A, if it is another than from A to B
     #[arg(long, value_name = "RATE", value_parser = text::rate, allow_hyphen_values = true)]
     rate_back: Option<Rate>,
-    /// What the wire is called in `weir stat` and `weir set` [default: the name of A]
+    /// The name of the wire in `weir stat` and `weir set` [default: the name of A]
     #[arg(long)]
     name: Option<String>,
     #[command(flatten)]

@@ -41,7 +41,7 @@ pub fn checks() -> Vec<Check> {
     checks
 }
 
-/// What killed weirs left of interfaces.
+/// The changes that killed weirs left of interfaces.
 fn left_behind(left: &Left) -> Check {
     Check::warn("left behind", left.state(), format!("put back by `{}`", left.command))
 }

@@ -69,7 +69,7 @@ impl Drop for InterfaceWait {
     }
 }
 
-/// What answers while it waits.
+/// The answers while it waits.
 struct Waits {
     kind: Kind,
     running: Running,
