@@ -298,7 +298,8 @@ fn dropped_by_queues(text: &str) -> u64 {
     counts.filter_map(|rest| rest.split(',').next()?.parse::<u64>().ok()).sum()
 }
 
-fn net_file(namespace: &Namespace, name: &str) -> Result<String> {
+/// The text of a file of `/proc/net` as a namespace has it.
+pub fn net_file(namespace: &Namespace, name: &str) -> Result<String> {
     let path = format!("/proc/thread-self/net/{name}");
     namespace.enter(|| fs::read_to_string(&path))?.with_context(|| format!("reading {path}"))
 }

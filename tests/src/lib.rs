@@ -7,6 +7,7 @@ pub mod bpf;
 pub mod chaos;
 pub mod classes;
 pub mod crowd;
+pub mod drops;
 pub mod exchange;
 pub mod gateways;
 pub mod harness;

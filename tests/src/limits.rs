@@ -15,7 +15,7 @@ use serde_json::Value;
 use weir_lab::bed::{End, Name4and6, Namespace, address, is_of_others, names};
 use weir_lab::process::{Finished, run};
 
-use crate::weir_binary;
+use crate::{drops, weir_binary};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -110,22 +110,10 @@ impl Row {
 
     /// The packets that the row's interfaces have dropped, and those that the machine's processors have for full lists, so far.
     pub fn losses(&self) -> Result<BTreeMap<String, u64>> {
-        let mut losses = BTreeMap::new();
+        let mut losses = BTreeMap::from([("softnet".to_string(), drops::of_processors()?)]);
         for host in [&self.left, &self.middle, &self.right] {
-            let links: Value = serde_json::from_str(&host.ip("-s -j link show")?)?;
-            for link in links.as_array().context("`ip -j link` printed no list")? {
-                let name = link["ifname"].as_str().unwrap_or_default();
-                for way in ["rx", "tx"] {
-                    let dropped = link["stats64"][way]["dropped"].as_u64();
-                    let dropped = dropped.with_context(|| format!("no drops of {name}"))?;
-                    losses.insert(format!("{} {name} {way}", host.name()), dropped);
-                }
-            }
+            losses.extend(drops::of_links(host)?);
         }
-        let softnet = std::fs::read_to_string("/proc/net/softnet_stat").context("softnet_stat")?;
-        let dropped = softnet.lines().filter_map(|line| line.split_whitespace().nth(1));
-        let dropped = dropped.filter_map(|word| u64::from_str_radix(word, 16).ok()).sum();
-        losses.insert("softnet".into(), dropped);
         Ok(losses)
     }
 
