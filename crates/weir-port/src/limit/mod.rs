@@ -9,7 +9,7 @@
 //!
 //! Rule: all state is with the queue. The qdisc holds its filter, the filter its program, the program its memory. The memory says what the
 //! limit is and what to put back, and outlives a queue that somebody removes. So there is no process, file or pin, and all of it goes with
-//! the interface.
+//! the interface. One setting is the machine's, and [`backlog`] has a file for its value before.
 //! A limit is made open: until every leaf is there nothing waits, so no flow has packets where the program does not
 //! know of them.
 //!
@@ -17,6 +17,7 @@
 //! `PACKET_QDISC_BYPASS` pass no queue; at a pair they are counted.
 
 pub mod arrivals;
+pub mod backlog;
 pub mod behind;
 pub mod classify;
 mod clsact;

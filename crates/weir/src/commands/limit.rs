@@ -18,6 +18,7 @@ use weir_port::sys;
 use weir_run::clock::now_ns;
 use weir_run::limits::{burst_bytes_default, burst_warnings};
 
+use super::backlog;
 use super::ways::{LimitTarget, Ways};
 use crate::output::Lines;
 use crate::{Failure, Outcome, human, names, output, text};
@@ -238,7 +239,11 @@ fn set_all(tasks: &[(&NetnsInterface, Asked)]) -> Result<Vec<(Done, Record)>, Fa
 /// Puts a limit back as it was before, which may be none. Returns a sentence if it is not so all the same.
 pub fn put_back(place: &NetnsInterface, before: Option<&Record>) -> Option<String> {
     let done = match before {
-        None => off::off(place, false, now_ns).map(|off| off != Off::Open),
+        None => {
+            let off = off::off(place, false, now_ns);
+            backlog::put_back();
+            off.map(|off| off != Off::Open)
+        }
         Some(record) => set_patiently(place, &Asked::of(record)).map(|_| true),
     };
     match done {
@@ -265,7 +270,9 @@ pub fn set_patiently(place: &NetnsInterface, asked: &Asked) -> weir_port::Result
         "weir: {}: the kernel makes the leaves {of} one after the other, which takes it up to a minute where there are many",
         place.describe()
     );
-    output::patiently(what, || weir_port::limit::set(place, asked, burst_bytes_default))
+    let set = output::patiently(what, || weir_port::limit::set(place, asked, burst_bytes_default))?;
+    backlog::raise();
+    Ok(set)
 }
 
 /// Changes limits that were seen, all or none, while nobody else changes them. Returns their records then, in order.
@@ -436,7 +443,11 @@ fn remove(ways: &Ways, now: bool) -> Outcome {
 /// Removes the limit of one interface, which nobody else changes meanwhile, and says the outcome. Returns whether it is gone as it should
 /// be; `None`, and nothing said, if there was none.
 pub fn remove_one(place: &NetnsInterface, now: bool, lines: &mut Lines) -> Result<Option<bool>, Failure> {
-    match off::off(place, now, now_ns)? {
+    let off = off::off(place, now, now_ns)?;
+    if off != Off::None {
+        backlog::put_back();
+    }
+    match off {
         Off::None => return Ok(None),
         Off::Removed { lost: 0 } => {
             lines.print(format_args!("removed: {} sends as before", place.describe()));

@@ -8,6 +8,7 @@ use weir_port::link::Link;
 use weir_port::{PortError, hold, mend};
 use weir_run::control;
 
+use super::backlog;
 use crate::{Failure, Outcome, output};
 
 /// Put back what a killed weir left behind: the queue, checksum offload, senders that stand, forwarding, control sockets; and what a limit in
@@ -81,5 +82,6 @@ fn limits(interface: &str, say: &mut dyn FnMut(&str)) -> weir_port::Result<Vec<S
             done.push(format!("what the limit of {} changed is as before it", place.describe()));
         }
     }
+    backlog::put_back();
     Ok(done)
 }

@@ -1,6 +1,7 @@
 //! One file a command, and the modules that several of them share: `drops`, `traffic`, `ways`.
 
 pub mod apply;
+pub mod backlog;
 pub mod carry;
 pub mod check;
 pub mod doctor;

@@ -6,6 +6,7 @@
 use weir_core::drops::Count;
 use weir_core::rate::Rate;
 use weir_port::enclosure::{self, EnclosureError, Limited};
+use weir_port::limit::backlog;
 use weir_port::limit::find::{self, LimitInPlace};
 use weir_port::limit::htb::QueueTraffic;
 use weir_port::limit::memory::Memory;
@@ -68,6 +69,8 @@ pub fn open(
         Err(EnclosureError::Limit(error)) => return Ok(Opened::Refused(guardian, error.to_string())),
         Err(EnclosureError::Network(error)) => return Err(guarded::give_up(guardian, error.into())),
     };
+    // A machine whose setting stays as it is limits all the same.
+    let _ = backlog::raise();
     let guarded = Guarded::start(guardian, &HEARD)?;
     match InPlace::parts(&guarded, &mut ends) {
         Ok((gate, memory, dropped_before)) => Ok(Opened::Limited(Box::new(InPlace {
@@ -211,6 +214,7 @@ impl RunNetwork for InPlace {
         // Lest the table that the guardian removes is put back.
         drop(self.gate);
         self.guarded.finish()?;
+        let _ = backlog::put_back_if_unused();
         let traffic = there.as_ref().map(|seen| seen.traffic);
         if let Some(taken) = taken {
             output::say(format_args!("weir: the limit was taken away while CMD ran; {taken}"));

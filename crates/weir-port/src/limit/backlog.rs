@@ -1,0 +1,101 @@
+//! The room for packets that have left limits in place and wait for a processor, `net.core.netdev_max_backlog`, while there are limits.
+//!
+//! A packet that a pair delivers waits in a list of arrivals of one processor, which drops what finds it full, and nobody can be held for
+//! it any more. The limits of a machine share these lists: a burst of 100 kB of short packets has the 1,000 places that Linux gives them,
+//! and three limits of 200 Mbit/s fill these in 20 ms with long ones, as long as a busy machine may keep a processor away.
+//!
+//! Rule: the setting is raised and never lowered while a limit can be found; a value that somebody has set since stays.
+//!
+//! Owner: the setting is the machine's. The value before is kept in a file until no limit is left, under the lock of things that weirs
+//! share. Limits: only the first network namespace of the machine has the setting; where that cannot be entered, as from a container, it
+//! stays as it is. A limit that goes with its interface lowers nothing: the next that is removed does.
+//!
+//! Source: kernel `net/core/dev.c:enqueue_to_backlog`, `net/core/sysctl_net_core.c`.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use super::htb::{self, RootKind};
+use crate::error::{Doing, Result};
+use crate::lock::{self, Lock};
+use crate::netns::NetNs;
+use crate::sysctl;
+
+/// The least number of packets that a list may hold while there are limits.
+pub const PACKETS_MIN: u64 = 10_000;
+const SETTING: &str = "core/netdev_max_backlog";
+const FILE: &str = "netdev_max_backlog";
+
+/// Raises the setting if it is lower than limits need.
+///
+/// # Errors
+/// If it cannot be kept or raised; then it is as it was.
+pub fn raise() -> Result<()> {
+    let Some(netns) = first_netns() else { return Ok(()) };
+    if read(&netns)? >= PACKETS_MIN {
+        return Ok(());
+    }
+    let _lock = Lock::take()?;
+    let before = read(&netns)?;
+    if before >= PACKETS_MIN {
+        return Ok(());
+    }
+    fs::write(file(), format!("{before}\n")).doing(|| format!("writing {}", file().display()))?;
+    netns.run(|| sysctl::write(SETTING, &PACKETS_MIN.to_string()))
+}
+
+/// Puts the setting back as it was before [`raise`] if no limit can be found any more.
+///
+/// # Errors
+/// If it cannot be looked at or put back.
+pub fn put_back_if_unused() -> Result<()> {
+    if !file().exists() {
+        return Ok(());
+    }
+    let _lock = Lock::take()?;
+    let Some(netns) = first_netns() else { return Ok(()) };
+    if is_any_limit()? {
+        return Ok(());
+    }
+    if let Some(before) = kept()?
+        && read(&netns)? == PACKETS_MIN
+    {
+        netns.run(|| sysctl::write(SETTING, &before.to_string()))?;
+    }
+    fs::remove_file(file()).doing(|| format!("removing {}", file().display()))
+}
+
+/// The namespace that has the setting; `None` if no process that this one may look at is in it.
+fn first_netns() -> Option<NetNs> {
+    let has_setting =
+        |netns: &NetNs| netns.run(|| Ok(sysctl::read(SETTING))).is_ok_and(|value| value.is_some());
+    let all = NetNs::all().ok()?.into_iter();
+    all.map(|(_, netns)| netns).find(has_setting)
+}
+
+fn read(netns: &NetNs) -> Result<u64> {
+    let text = netns.run(|| Ok(sysctl::read(SETTING)))?.unwrap_or_default();
+    text.parse().map_err(std::io::Error::other).doing(|| format!("reading {SETTING}"))
+}
+
+fn is_any_limit() -> Result<bool> {
+    let has_limit = |netns: &NetNs| {
+        let roots = netns.run(htb::roots).unwrap_or_default();
+        roots.iter().any(|(_, root, _)| *root == RootKind::Limit)
+    };
+    Ok(NetNs::all()?.iter().any(|(_, netns)| has_limit(netns)))
+}
+
+fn file() -> PathBuf {
+    Path::new(lock::DIRECTORY).join(FILE)
+}
+
+/// The value in the file; `None` if there is no file, or its writer died before it had written the whole line.
+fn kept() -> Result<Option<u64>> {
+    match fs::read_to_string(file()) {
+        Ok(text) => Ok(text.strip_suffix('\n').and_then(|value| value.parse().ok())),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).doing(|| format!("reading {}", file().display())),
+    }
+}

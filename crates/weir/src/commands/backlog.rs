@@ -1,0 +1,22 @@
+//! The room for packets that have left limits in place, as commands make it and give it back; they say only what they could not do.
+
+use weir_port::limit::backlog::{self, PACKETS_MIN};
+
+use crate::output;
+
+/// Makes room for packets that have left limits.
+pub fn raise() {
+    if let Err(error) = backlog::raise() {
+        output::warn(format_args!(
+            "packets that have left the limit may be lost while a processor is busy: `sysctl -w \
+             net.core.netdev_max_backlog={PACKETS_MIN}` makes room for them, which weir could not: {error}"
+        ));
+    }
+}
+
+/// Puts the room back as it was if no limit is left.
+pub fn put_back() {
+    if let Err(error) = backlog::put_back_if_unused() {
+        output::warn(format_args!("net.core.netdev_max_backlog stays {PACKETS_MIN}: {error}"));
+    }
+}

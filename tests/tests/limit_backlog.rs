@@ -1,0 +1,149 @@
+//! Limits in place and the lists in which packets that have left them wait for a processor, which all limits of a machine share.
+
+use std::fs;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use weir_lab::clock::wait_until;
+use weir_lab::iperf::{Flood, Load};
+use weir_lab::process::Process;
+use weir_tests::classes::File;
+use weir_tests::limits::{Between, Row};
+use weir_tests::{drops, harness, privileged, weir_binary};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The second fragments of datagrams for class `a` are short, and go to class `b`, whose burst has a thousand of them.
+const FILE: &str = r#"
+default = "b"
+[[class]]
+name = "a"
+rate = "100mbit"
+ceil = "150mbit"
+burst = "100kb"
+cburst = "100kb"
+[[class]]
+name = "b"
+rate = "40mbit"
+ceil = "60mbit"
+burst = "100kb"
+cburst = "100kb"
+[[filter]]
+protocol = "udp"
+to_ports = "5001-5004"
+class = "a"
+"#;
+
+fn main() -> ExitCode {
+    harness::main(&[
+        privileged!(packets_that_have_left_limits_have_room),
+        privileged!(several_limits_fill_no_list_of_a_processor),
+    ])
+}
+
+/// The machine's setting while a test changes it.
+struct BacklogSetting(String);
+
+impl BacklogSetting {
+    const PATH: &str = "/proc/sys/net/core/netdev_max_backlog";
+
+    fn set(value: u64) -> Result<BacklogSetting> {
+        let before = BacklogSetting(fs::read_to_string(Self::PATH).context(Self::PATH)?);
+        fs::write(Self::PATH, value.to_string())?;
+        Ok(before)
+    }
+
+    fn now() -> Result<u64> {
+        fs::read_to_string(Self::PATH)?.trim().parse().context(Self::PATH)
+    }
+}
+
+impl Drop for BacklogSetting {
+    fn drop(&mut self) {
+        let _ = fs::write(Self::PATH, &self.0);
+    }
+}
+
+/// The kernel's own list of packets that have left a limit is longer while there are limits, and then as it was.
+fn packets_that_have_left_limits_have_room() -> Result<()> {
+    const ENOUGH: u64 = 10_000;
+    let (one, other) = (Row::new(Between::Bridge)?, Row::new(Between::Bridge)?);
+    let setting = BacklogSetting::set(1000)?;
+    let require = |value: u64, when: &str| -> Result<()> {
+        let now = BacklogSetting::now()?;
+        ensure!(now == value, "{now} {when} in place of {value}");
+        Ok(())
+    };
+    for row in [&one, &other] {
+        row.weir("limit wa --rate 100mbit")?.success()?;
+        require(ENOUGH, "with a limit")?;
+    }
+    one.weir("limit wa --off")?.success()?;
+    require(ENOUGH, "with one of two limits")?;
+    fs::write(BacklogSetting::PATH, "500")?;
+    other.weir("limit wa --rate 100mbit")?.success()?;
+    require(ENOUGH, "with a limit that was set again")?;
+    other.weir("limit wa --off")?.success()?;
+    require(500, "as somebody had set it before the last limit")?;
+
+    one.weir("limit wa --rate 100mbit")?.success()?;
+    fs::write(BacklogSetting::PATH, "20000")?;
+    one.weir("limit wa --off")?.success()?;
+    require(20_000, "as somebody has set it meanwhile")?;
+    one.weir("limit wa --rate 100mbit")?.success()?;
+    require(20_000, "which is enough")?;
+
+    // A limit that goes with its container puts nothing back; the next does.
+    fs::write(BacklogSetting::PATH, "1000")?;
+    one.weir("limit wa --rate 100mbit")?.success()?;
+    drop(one);
+    wait_until("the other limit is the last", PATIENCE, || {
+        other.weir("limit wa --rate 100mbit")?.success()?;
+        other.weir("limit wa --off")?.success()?;
+        Ok(BacklogSetting::now()? == 1000)
+    })?;
+
+    let mut command = other.middle.command(weir_binary()?);
+    let mut run = Process::spawn(command.args([
+        "run",
+        "--rate",
+        "10mbit",
+        "--",
+        "sh",
+        "-c",
+        "echo started; exec sleep 60",
+    ]))?;
+    run.wait_for_output("started", PATIENCE)?;
+    require(ENOUGH, "with a run in place")?;
+    run.stop(PATIENCE)?;
+    require(1000, "after the run")?;
+    drop(setting);
+    Ok(())
+}
+
+/// Limits that share the machine's processors may all at once send what they were late with, here many short second fragments.
+fn several_limits_fill_no_list_of_a_processor() -> Result<()> {
+    let file = File::new(FILE)?;
+    let rows = (0..3).map(|_| Row::new(Between::Bridge)).collect::<Result<Vec<_>>>()?;
+    let to = Row::right_addresses(Between::Bridge).v6;
+    let mut loads = Vec::new();
+    for (row, number) in rows.iter().zip(1..) {
+        row.weir(&format!("limit wa --rate 200mbit --name limit{number} --classes {}", file.path()))?
+            .success()?;
+        loads.extend(
+            [5001, 5101]
+                .map(|first_port| Load { first_port, ..Load::new(&row.left, &row.right, &to, 4, 6.0) }),
+        );
+    }
+    let before = drops::of_processors()?;
+    let floods = loads.iter().map(Flood::start).collect::<Result<Vec<_>>>()?;
+    floods.into_iter().try_for_each(|flood| flood.finish(PATIENCE).map(drop))?;
+    let dropped = drops::of_processors()? - before;
+    ensure!(dropped == 0, "{dropped} packets found a list full");
+    for (row, number) in rows.iter().zip(1..) {
+        row.lossless_limit(&format!("limit{number}"))?;
+        row.weir("limit wa --off")?.success()?;
+    }
+    Ok(())
+}
