@@ -1,6 +1,6 @@
 //! Where the kernel has dropped packets: the counters of a test's hosts that are not zero, for whoever looks for a packet that is missing.
 //!
-//! The list of arrivals of a processor (`net.core.netdev_max_backlog`, 1,000 packets) and the packets that wait for the address of a
+//! The list of arrivals of a processor (`net.core.netdev_max_backlog`, 1,000 packets where nobody has set it) and the packets that wait for the address of a
 //! neighbour are counted for the whole machine, with those of tests that run beside.
 
 use std::collections::BTreeMap;

@@ -14,7 +14,7 @@ use weir_tests::{drops, harness, privileged, weir_binary};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The second fragments of datagrams for class `a` are short, and go to class `b`, whose burst has a thousand of them.
+/// The burst of class `b` has a thousand short packets.
 const FILE: &str = r#"
 default = "b"
 [[class]]
@@ -122,19 +122,19 @@ fn packets_that_have_left_limits_have_room() -> Result<()> {
     Ok(())
 }
 
-/// Limits that share the machine's processors may all at once send what they were late with, here many short second fragments.
+/// Limits that share the machine's processors may all at once send what they were late with, here many short packets.
 fn several_limits_fill_no_list_of_a_processor() -> Result<()> {
+    let _setting = BacklogSetting::set(1000)?;
     let file = File::new(FILE)?;
     let rows = (0..3).map(|_| Row::new(Between::Bridge)).collect::<Result<Vec<_>>>()?;
-    let to = Row::right_addresses(Between::Bridge).v6;
+    let to = rows[0].right_address(Between::Bridge);
     let mut loads = Vec::new();
     for (row, number) in rows.iter().zip(1..) {
         row.weir(&format!("limit wa --rate 200mbit --name limit{number} --classes {}", file.path()))?
             .success()?;
-        loads.extend(
-            [5001, 5101]
-                .map(|first_port| Load { first_port, ..Load::new(&row.left, &row.right, &to, 4, 6.0) }),
-        );
+        let load = Load::new(&row.left, &row.right, &to, 4, 6.0);
+        loads.push(Load { payload_bytes: 60, first_port: 5101, ..load.clone() });
+        loads.push(load);
     }
     let before = drops::of_processors()?;
     let floods = loads.iter().map(Flood::start).collect::<Result<Vec<_>>>()?;

@@ -25,6 +25,7 @@ mod rows;
 use std::sync::Arc;
 
 use weir_core::account::Account;
+use weir_core::classify::fragments::FragmentTargets;
 use weir_core::classify::{Target, headers::Headers};
 use weir_core::drops::Count;
 use weir_core::shaper::Shaper;
@@ -108,6 +109,7 @@ struct Sharing {
     free: Class<PathPacket>,
     /// True if it is the free packets' turn.
     free_is_next: bool,
+    fragments: FragmentTargets,
 }
 
 impl Shaping {
@@ -169,8 +171,8 @@ impl Shaping {
 
     /// The class of a packet that came in by a port, which filters know by its number.
     #[inline]
-    pub fn class_of(&self, port: u16, frame: &[u8]) -> usize {
-        match &self.tree {
+    pub fn class_of(&mut self, port: u16, frame: &[u8]) -> usize {
+        match &mut self.tree {
             None => 0,
             Some(tree) => tree.class_of(port, frame),
         }
@@ -400,9 +402,11 @@ impl Shaping {
 
 impl Sharing {
     #[inline]
-    fn class_of(&self, port: u16, frame: &[u8]) -> usize {
+    fn class_of(&mut self, port: u16, frame: &[u8]) -> usize {
+        let headers = Headers::parse(frame);
         // No filter asks for a share of the flows, so no hash is needed.
-        match self.classes.classifier.classify(port, 0, &Headers::parse(frame)) {
+        let own = self.classes.classifier.classify(port, 0, &headers);
+        match self.fragments.target(&headers, own) {
             Target::Class(class) => self.numbers[usize::from(class)],
             Target::Free => FREE,
         }

@@ -6,7 +6,8 @@
 //! Source: IEEE 802.1Q; RFC 791; RFC 8200 section 4; RFC 4302 section 2.2 (the odd one, counted in 4-byte
 //! words).
 //!
-//! Limits: no ports for fragments but the first (they carry none), nor for packets that are inside a tunnel or encrypted.
+//! Limits: no ports for fragments but the first (they carry none; [`super::fragments`] has them go where the first went), nor for packets that are
+//! inside a tunnel or encrypted.
 
 use std::net::IpAddr;
 
@@ -28,6 +29,18 @@ pub struct Headers {
     pub ip: Option<Ip>,
     /// Source and destination port.
     pub ports: Option<(u16, u16)>,
+    /// The fragment of a datagram that the packet is; `None` if it is a whole one.
+    pub fragment: Option<DatagramFragment>,
+}
+
+/// A part of a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DatagramFragment {
+    /// The number that names the datagram among those of its ends: the one that its sender gave it, with the protocol above it in IPv4, as
+    /// the numbers of each protocol are its own there.
+    pub id: u32,
+    /// True if it begins with the transport's header.
+    pub is_first: bool,
 }
 
 /// The fields of the network header.
@@ -80,12 +93,16 @@ fn ipv4(ip: &[u8]) -> Option<Headers> {
             dscp: packet.dscp(),
         }),
         ports: if packet.frag_offset() == 0 { ports(protocol, payload) } else { None },
+        fragment: (packet.more_frags() || packet.frag_offset() > 0).then(|| DatagramFragment {
+            id: u32::from(protocol) << 16 | u32::from(packet.ident()),
+            is_first: packet.frag_offset() == 0,
+        }),
     })
 }
 
 fn ipv6(ip: &[u8]) -> Option<Headers> {
     let packet = Ipv6Packet::new_checked(ip).ok().filter(|packet| packet.version() == 6)?;
-    let (protocol, payload) = skip_extensions(packet.next_header().into(), packet.payload());
+    let (protocol, payload, fragment) = skip_extensions(packet.next_header().into(), packet.payload());
     Some(Headers {
         ip: Some(Ip {
             source: packet.src_addr().into(),
@@ -94,37 +111,45 @@ fn ipv6(ip: &[u8]) -> Option<Headers> {
             dscp: packet.traffic_class() >> 2,
         }),
         ports: payload.and_then(|payload| ports(protocol, payload)),
+        fragment,
     })
 }
 
-/// The transport's number, and its header unless that is missing or in another fragment.
-fn skip_extensions(mut next: u8, mut rest: &[u8]) -> (u8, Option<&[u8]>) {
+/// The transport's number, its header unless that is missing or in another fragment, and the fragment that the packet is.
+fn skip_extensions(mut next: u8, mut rest: &[u8]) -> (u8, Option<&[u8]>, Option<DatagramFragment>) {
     const HOP_BY_HOP: u8 = 0;
     const ROUTING: u8 = 43;
     const FRAGMENT: u8 = 44;
     const AUTHENTICATION: u8 = 51;
     const DESTINATION: u8 = 60;
+    let mut fragment = None;
     for left in (0..=EXTENSIONS_MAX).rev() {
         let len = match (next, rest) {
             (HOP_BY_HOP | ROUTING | FRAGMENT | AUTHENTICATION | DESTINATION, _) if left == 0 => break,
             (HOP_BY_HOP | ROUTING | DESTINATION, &[_, units, ..]) => 8 + 8 * usize::from(units),
             // The header has a sequence number at least, so its length is never 0.
             (AUTHENTICATION, &[_, words, ..]) if words > 0 => 8 + 4 * usize::from(words),
-            (FRAGMENT, &[transport, _, high, low, _, _, _, _, ..]) => {
-                if u16::from_be_bytes([high, low]) >> 3 > 0 {
-                    return (transport, None);
+            (FRAGMENT, &[transport, _, high, low, a, b, c, d, ..]) => {
+                let (place, id) = (u16::from_be_bytes([high, low]), u32::from_be_bytes([a, b, c, d]));
+                if place >> 3 > 0 {
+                    return (transport, None, Some(DatagramFragment { id, is_first: false }));
+                }
+                if place & 1 == 1 {
+                    fragment = Some(DatagramFragment { id, is_first: true });
                 }
                 8
             }
-            (HOP_BY_HOP | ROUTING | FRAGMENT | AUTHENTICATION | DESTINATION, _) => return (next, None),
-            _ => return (next, Some(rest)),
+            (HOP_BY_HOP | ROUTING | FRAGMENT | AUTHENTICATION | DESTINATION, _) => {
+                return (next, None, fragment);
+            }
+            _ => return (next, Some(rest), fragment),
         };
         let (Some(&transport), Some(behind)) = (rest.first(), rest.get(len..)) else {
-            return (next, None);
+            return (next, None, fragment);
         };
         (next, rest) = (transport, behind);
     }
-    (next, None)
+    (next, None, fragment)
 }
 
 /// The source and the destination port, with which TCP, UDP, DCCP, SCTP and UDP-Lite all begin.
@@ -208,7 +233,11 @@ mod tests {
             assert_eq!(headers.ports, Some((SOURCE_PORT, DESTINATION_PORT)));
         }
         assert_eq!(Headers::parse(&frame(3, IPV4, &ipv4(0))), Headers::default());
-        assert_eq!(Headers::parse(&frame(0, IPV4, &ipv4(8))).ports, None, "not the first fragment");
+        let later = Headers::parse(&frame(0, IPV4, &ipv4(8)));
+        assert_eq!(
+            (later.ports, later.fragment),
+            (None, Some(DatagramFragment { id: 17 << 16, is_first: false }))
+        );
         assert_eq!(Headers::parse(&frame(0, 0x0806, &ipv4(0))), Headers::default(), "ARP is no IP");
     }
 
@@ -223,10 +252,18 @@ mod tests {
         let authentication = [&[44, 4][..], &[0; 22]].concat();
         let first_fragment = [17, 0, 0, 1, 0, 0, 0, 9];
         let chain = [&hop_by_hop[..], &routing, &authentication, &first_fragment, &udp()].concat();
-        assert_eq!(Headers::parse(&frame(0, IPV6, &ipv6(0, &chain))), plain);
+        let first = Headers::parse(&frame(0, IPV6, &ipv6(0, &chain)));
+        assert_eq!(first, Headers { fragment: Some(DatagramFragment { id: 9, is_first: true }), ..plain });
         let later_fragment = [&[17, 0, 0, 8, 0, 0, 0, 9][..], &udp()].concat();
         let headers = Headers::parse(&frame(0, IPV6, &ipv6(44, &later_fragment)));
         assert_eq!((headers.ip.unwrap().protocol, headers.ports), (17, None));
+        assert_eq!(headers.fragment, Some(DatagramFragment { id: 9, is_first: false }));
+        // A header behind that of the fragment is in the first alone, so the two show different protocols.
+        let first = [&[60, 0, 0, 1, 0, 0, 0, 9][..], &[17, 0, 0, 0, 0, 0, 0, 0], &udp()].concat();
+        let later = [60, 0, 0, 8, 0, 0, 0, 9];
+        let both = [&first[..], &later].map(|payload| Headers::parse(&frame(0, IPV6, &ipv6(44, payload))));
+        assert_eq!(both.map(|headers| headers.ip.unwrap().protocol), [17, 60]);
+        assert_eq!(both.map(|headers| headers.fragment.unwrap().id), [9, 9]);
         let eight = [&[60, 0, 0, 0, 0, 0, 0, 0].repeat(7)[..], &[17, 0, 0, 0, 0, 0, 0, 0], &udp()].concat();
         assert_eq!(Headers::parse(&frame(0, IPV6, &ipv6(60, &eight))), plain, "as many as are stepped over");
         for (kind, cut_short) in [(51, &[17, 0, 0, 0, 0, 0, 0, 0][..]), (44, &[17, 0, 0, 8, 0, 0, 0])] {

@@ -13,12 +13,13 @@
 //! once, read by any number of workers; a change is a new classifier.
 //!
 //! Limits: a port condition matches only packets that show their ports ([`headers`]); a subnet condition only
-//! IP.
+//! IP. Later fragments show none, and go where the first of their datagram went ([`fragments`]).
 
 use std::{fmt, net::IpAddr, ops::RangeInclusive};
 
 use headers::{Headers, has_ports};
 
+pub mod fragments;
 pub mod headers;
 
 /// The most rules a classifier takes.

@@ -14,7 +14,7 @@ fn subnet(text: &str) -> Subnet {
 fn headers(source: &str, destination: &str, protocol: u8, ports: Option<(u16, u16)>) -> Headers {
     let ip =
         Ip { source: source.parse().unwrap(), destination: destination.parse().unwrap(), protocol, dscp: 46 };
-    Headers { ip: Some(ip), ports }
+    Headers { ip: Some(ip), ports, fragment: None }
 }
 
 fn rule(conditions: Conditions, target: Target) -> Rule {
@@ -159,6 +159,7 @@ proptest! {
             let headers = Headers {
                 ip: Some(Ip { source: address(from), destination: address(to), protocol, dscp: 0 }),
                 ports: has_ports(protocol).then_some((from_port, to_port)),
+                fragment: None,
             };
             let target = classifier.classify(interface, 0, &headers);
             let expected = rules.iter().position(|rule| rule.conditions.hold(interface, 0, &headers));

@@ -18,6 +18,7 @@
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
+use super::fragments;
 use crate::asm::{Asm, Cond, Helper, Label, Op, Reg, Width};
 use crate::classify::{Classifier, Conditions, Subnet, Target};
 
@@ -46,20 +47,22 @@ const DSCP: i16 = -88;
 const FROM_PORT: i16 = -96;
 const TO_PORT: i16 = -104;
 /// The stack offsets of addresses as numbers; an IPv4 address is in the first word alone.
-const FROM: i16 = -112;
-const TO: i16 = -128;
+pub(super) const FROM: i16 = -112;
+pub(super) const TO: i16 = -128;
+/// The stack offset of the word of [`fragments`].
+pub(super) const FRAGMENT: i16 = -144;
 /// The last word of the stack that is used here.
-pub const STACK_END: i16 = -136;
+pub const STACK_END: i16 = FRAGMENT;
 
 const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
 const VLAN_TAGS: [u16; 2] = [0x8100, 0x88a8];
 const VLAN_TAGS_MAX: i32 = 2;
 const EXTENSIONS_MAX: usize = 8;
-const FRAGMENT: i32 = 44;
+const FRAGMENT_HEADER: i32 = 44;
 const AUTHENTICATION: i32 = 51;
 /// The extension headers: hop by hop, routing and for the destination; then those with a form of their own.
-const EXTENSIONS: [i32; 5] = [0, 43, 60, FRAGMENT, AUTHENTICATION];
+const EXTENSIONS: [i32; 5] = [0, 43, 60, FRAGMENT_HEADER, AUTHENTICATION];
 const WITH_PORTS: [i32; 5] = [6, 17, 33, 132, 136];
 /// The longest packet whose length an IP header can say.
 const LENGTH_MAX: i32 = 65_535;
@@ -70,7 +73,7 @@ pub fn parse(asm: &mut Asm, link_header_bytes: i32) {
     for (word, absent) in [(FAMILY, 0), (PROTOCOL, -1), (DSCP, -1), (FROM_PORT, -1), (TO_PORT, -1)] {
         asm.store_imm(Width::Double, Reg::R10, word, absent);
     }
-    for word in [FROM, FROM - 8, TO, TO - 8, BASE] {
+    for word in [FROM, FROM - 8, TO, TO - 8, FRAGMENT, BASE] {
         asm.store_imm(Width::Double, Reg::R10, word, 0);
     }
     asm.store_imm(Width::Double, Reg::R10, START, FROM_NETWORK);
@@ -106,7 +109,7 @@ pub fn parse(asm: &mut Asm, link_header_bytes: i32) {
     asm.place(only_protocol);
     asm.store(Width::Double, Reg::R10, PROTOCOL, Reg::R7);
     asm.place(done);
-    for word in [FAMILY, PROTOCOL, DSCP, FROM_PORT, TO_PORT, FROM, FROM - 8, TO, TO - 8] {
+    for word in [FAMILY, PROTOCOL, DSCP, FROM_PORT, TO_PORT, FROM, FROM - 8, TO, TO - 8, FRAGMENT] {
         forget_to_the_verifier(asm, word);
     }
 }
@@ -290,10 +293,7 @@ fn parse_ipv4(asm: &mut Asm, ports: Label, done: Label) {
     asm.load(Width::Byte, Reg::R7, Reg::R10, HEADER + 9);
     asm.store(Width::Double, Reg::R10, PROTOCOL, Reg::R7);
     // A fragment that is not the first has no ports.
-    load_number(asm, Width::Half, Reg::R1, 6);
-    asm.op_imm(Op::And, Reg::R1, 0x1fff);
-    asm.jump_if(Cond::Ne, Reg::R1, 0, done);
-    asm.jump(ports);
+    fragments::of_ipv4(asm, ports, done);
 }
 
 /// Falls through with the transport `R7` at `R9` in a packet of length `R8`; leaves to `only_protocol` where its header is not seen.
@@ -347,11 +347,9 @@ fn skip_extension(asm: &mut Asm, transport: Label, only_protocol: Label) {
     load_header(asm, 8, Some(only_protocol), only_protocol);
     asm.load(Width::Byte, Reg::R1, Reg::R10, HEADER + 1);
     asm.jump_if(Cond::Eq, Reg::R7, AUTHENTICATION, fours);
-    asm.jump_if(Cond::Ne, Reg::R7, FRAGMENT, eights);
-    load_number(asm, Width::Half, Reg::R1, 2);
-    asm.op_imm(Op::Rsh, Reg::R1, 3);
+    asm.jump_if(Cond::Ne, Reg::R7, FRAGMENT_HEADER, eights);
     asm.load(Width::Byte, Reg::R7, Reg::R10, HEADER);
-    asm.jump_if(Cond::Ne, Reg::R1, 0, only_protocol);
+    fragments::of_ipv6(asm, only_protocol);
     asm.jump(counted);
     asm.place(fours);
     asm.jump_if(Cond::Eq, Reg::R1, 0, only_protocol);
@@ -386,7 +384,7 @@ fn load_header(asm: &mut Asm, length: i32, beyond: Option<Label>, failed: Label)
 }
 
 /// `register` = the number at offset `at` of the header.
-fn load_number(asm: &mut Asm, size: Width, register: Reg, at: i16) {
+pub(super) fn load_number(asm: &mut Asm, size: Width, register: Reg, at: i16) {
     asm.load(size, register, Reg::R10, HEADER + at);
     let bits = match size {
         Width::Byte => return,
@@ -399,4 +397,4 @@ fn load_number(asm: &mut Asm, size: Width, register: Reg, at: i16) {
 
 #[cfg(test)]
 #[path = "filter_tests.rs"]
-mod tests;
+pub(super) mod tests;

@@ -1,7 +1,7 @@
 //! The filters as a program, run here by an interpreter, beside the classifier of wires.
 
 #[path = "filter_packets.rs"]
-mod packets;
+pub mod packets;
 
 use packets::{Random, filters, frame};
 

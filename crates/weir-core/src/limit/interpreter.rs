@@ -89,9 +89,12 @@ pub fn run(program: &[Slot], packet: &QueuedPacket) -> u64 {
                 registers[dst] = match opcode & 0xf0 {
                     0x00 => registers[dst].wrapping_add(operand),
                     0x10 => registers[dst].wrapping_sub(operand),
+                    0x20 => registers[dst].wrapping_mul(operand),
+                    0x40 => registers[dst] | operand,
                     0x50 => registers[dst] & operand,
                     0x60 => registers[dst] << operand,
                     0x70 => registers[dst] >> operand,
+                    0xa0 => registers[dst] ^ operand,
                     0xb0 => operand,
                     other => panic!("operation {other:#x}"),
                 }

@@ -11,6 +11,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use weir_core::account::Account;
+use weir_core::classify::fragments::FragmentTargets;
 use weir_core::packet::Meta;
 use weir_core::rate::Rate;
 use weir_core::shaper::Shaper;
@@ -161,7 +162,13 @@ impl Shaping {
         };
         let leaves = leaves.iter().flatten().count() + 1;
         self.packets_share = (self.size.packets_max / leaves).max(1) as u64;
-        self.tree = Some(Sharing { classes, numbers, free, free_is_next: false });
+        self.tree = Some(Sharing {
+            classes,
+            numbers,
+            free,
+            free_is_next: false,
+            fragments: FragmentTargets::default(),
+        });
     }
 
     /// The settings of the leaf of a class; none for an inner class.

@@ -21,6 +21,7 @@ use crate::error::{Doing, Result};
 use crate::lock::{self, Lock};
 use crate::netns::NetNs;
 use crate::sysctl;
+use crate::view::is_gone;
 
 /// The least number of packets that a list may hold while there are limits.
 pub const PACKETS_MIN: u64 = 10_000;
@@ -33,7 +34,8 @@ const FILE: &str = "netdev_max_backlog";
 /// If it cannot be kept or raised; then it is as it was.
 pub fn raise() -> Result<()> {
     let Some(netns) = first_netns() else { return Ok(()) };
-    if read(&netns)? >= PACKETS_MIN {
+    // Whoever puts it back writes the setting before the file goes.
+    if !file().exists() && read(&netns)? >= PACKETS_MIN {
         return Ok(());
     }
     let _lock = Lock::take()?;
@@ -42,28 +44,33 @@ pub fn raise() -> Result<()> {
         return Ok(());
     }
     fs::write(file(), format!("{before}\n")).doing(|| format!("writing {}", file().display()))?;
-    netns.run(|| sysctl::write(SETTING, &PACKETS_MIN.to_string()))
+    let raised = netns.run(|| sysctl::write(SETTING, &PACKETS_MIN.to_string()));
+    if raised.is_err() {
+        // The first error is reported; that of the removal is not.
+        let _ = fs::remove_file(file());
+    }
+    raised
 }
 
-/// Puts the setting back as it was before [`raise`] if no limit can be found any more.
+/// Puts the setting back as it was before [`raise`] if no limit can be found any more. Returns whether this call put it back.
 ///
 /// # Errors
 /// If it cannot be looked at or put back.
-pub fn put_back_if_unused() -> Result<()> {
+pub fn put_back_if_unused() -> Result<bool> {
     if !file().exists() {
-        return Ok(());
+        return Ok(false);
     }
     let _lock = Lock::take()?;
-    let Some(netns) = first_netns() else { return Ok(()) };
+    let Some(netns) = first_netns() else { return Ok(false) };
     if is_any_limit()? {
-        return Ok(());
+        return Ok(false);
     }
-    if let Some(before) = kept()?
-        && read(&netns)? == PACKETS_MIN
-    {
+    let before = kept()?.filter(|_| read(&netns).is_ok_and(|now| now == PACKETS_MIN));
+    if let Some(before) = before {
         netns.run(|| sysctl::write(SETTING, &before.to_string()))?;
     }
-    fs::remove_file(file()).doing(|| format!("removing {}", file().display()))
+    fs::remove_file(file()).doing(|| format!("removing {}", file().display()))?;
+    Ok(before.is_some())
 }
 
 /// The namespace that has the setting; `None` if no process that this one may look at is in it.
@@ -79,12 +86,16 @@ fn read(netns: &NetNs) -> Result<u64> {
     text.parse().map_err(std::io::Error::other).doing(|| format!("reading {SETTING}"))
 }
 
+/// Returns whether a limit can be found. A namespace that cannot be asked, and has not gone, may have one.
 fn is_any_limit() -> Result<bool> {
-    let has_limit = |netns: &NetNs| {
-        let roots = netns.run(htb::roots).unwrap_or_default();
-        roots.iter().any(|(_, root, _)| *root == RootKind::Limit)
-    };
-    Ok(NetNs::all()?.iter().any(|(_, netns)| has_limit(netns)))
+    for (_, netns) in NetNs::all()? {
+        match netns.run(htb::roots) {
+            Ok(roots) if !roots.iter().any(|(_, root, _)| *root == RootKind::Limit) => {}
+            Err(error) if is_gone(&error) => {}
+            _ => return Ok(true),
+        }
+    }
+    Ok(false)
 }
 
 fn file() -> PathBuf {

@@ -3,20 +3,24 @@
 //! ```text
 //! class = filters of now(packet)
 //! for filters before, newest first: the class they say, if it is another and packets of the flow still wait there
+//! for a later fragment: all of these as they were for the first of its datagram, which shows ports
 //! ```
 //!
 //! Rule: a flow that another file sends to another class changes its class only when none of its packets wait in the old one, so it is
 //! never reordered. Waiting is known as in [`super::program`], by time, or by a leaf that was found empty since. A class's leaves, flows
 //! and clocks are in memory of its own, so a flow is one of a socket within a class.
 //!
-//! Owner: as for [`super::program`]. Limits: flows that meet in one slot of memory may keep each other in the old class.
+//! Owner: as for [`super::program`]. Limits: flows that meet in one slot of memory may keep each other in the old class. So may datagrams whose
+//! fragments come mixed, of which 128 are remembered.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::fd::AsFd;
 
 use serde::{Deserialize, Serialize};
 use weir_core::classify::{Classifier, Conditions, Rule, Subnet, Target};
 use weir_core::limit::Leaves;
 use weir_core::limit::filter::{self, STACK_END};
+use weir_core::limit::fragments;
 use weir_core::limit::shared::FREE_BASE;
 
 use super::memory::{self, LeafMemory, Memory};
@@ -35,7 +39,7 @@ const TIME: i16 = STACK_END - 16;
 const CLASSES: i16 = STACK_END - 24;
 
 /// Filters in order, and the class of packets that none matches. Classes are named by their bases.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Filters {
     /// The rules, each `from to protocol from_ports to_ports dscp class`, with `-` for a field that is not asked.
     pub rules: Vec<String>,
@@ -141,11 +145,11 @@ fn read(rule: &str) -> Option<Rule> {
     })
 }
 
-/// Asks the filters, those of now first. Keeps `R6`, the packet.
+/// Asks the filters, those of now first; `memory` is the limit's own. Keeps `R6`, the packet.
 ///
 /// # Errors
 /// One sentence, if there are too many filters.
-pub fn ask(asm: &mut Asm, all: &[Filters], link_header_bytes: i32) -> Result<(), String> {
+pub fn ask(asm: &mut Asm, all: &[Filters], memory: &Memory, link_header_bytes: i32) -> Result<(), String> {
     filter::parse(asm, link_header_bytes);
     for (index, filters) in all.iter().enumerate() {
         let number = |target| match target {
@@ -156,8 +160,52 @@ pub fn ask(asm: &mut Asm, all: &[Filters], link_header_bytes: i32) -> Result<(),
         forget_to_the_verifier(asm);
         asm.store(Width::Double, Reg::R10, CLASSES - 8 * index as i16, Reg::R7);
     }
+    keep_fragments_together(asm, memory, all);
     Ok(())
 }
+
+/// Has later fragments be of the classes of the first of their datagram. A slot of memory has the key of a datagram, then its classes, of
+/// 16 bits each. Classes that other filters said are not these, so the filters are in the key.
+fn keep_fragments_together(asm: &mut Asm, memory: &Memory, all: &[Filters]) {
+    let mut hasher = DefaultHasher::new();
+    all.hash(&mut hasher);
+    let count = all.len();
+    let [later, done] = [asm.label(), asm.label()];
+    let class_at = |index: usize| CLASSES - 8 * index as i16;
+    fragments::key(asm, done);
+    asm.load_immediate(Reg::R1, hasher.finish() & !1);
+    asm.op(Op::Xor, Reg::R9, Reg::R1);
+    asm.load_map_value(Reg::R8, memory.map().as_fd());
+    asm.op(Op::Mov, Reg::R1, Reg::R9);
+    asm.op_imm(Op::Rsh, Reg::R1, 1);
+    asm.op_imm(Op::And, Reg::R1, memory::FRAGMENT_SLOTS - 1);
+    asm.op_imm(Op::Lsh, Reg::R1, 4);
+    asm.op(Op::Add, Reg::R8, Reg::R1);
+    asm.jump_if(Cond::Ne, Reg::R7, 0, later);
+
+    asm.op_imm(Op::Mov, Reg::R1, 0);
+    for index in (0..count).rev() {
+        asm.load(Width::Double, Reg::R2, Reg::R10, class_at(index));
+        asm.op_imm(Op::Lsh, Reg::R1, 16);
+        asm.op(Op::Or, Reg::R1, Reg::R2);
+    }
+    asm.store(Width::Double, Reg::R8, memory::FRAGMENTS_AT + 8, Reg::R1);
+    asm.store(Width::Double, Reg::R8, memory::FRAGMENTS_AT, Reg::R9);
+    asm.jump(done);
+
+    asm.place(later);
+    asm.load(Width::Double, Reg::R1, Reg::R8, memory::FRAGMENTS_AT);
+    asm.jump_if_reg(Cond::Ne, Reg::R1, Reg::R9, done);
+    asm.load(Width::Double, Reg::R1, Reg::R8, memory::FRAGMENTS_AT + 8);
+    for index in 0..count {
+        asm.op(Op::Mov, Reg::R2, Reg::R1);
+        asm.op_imm(Op::And, Reg::R2, 0xffff);
+        asm.store(Width::Double, Reg::R10, class_at(index), Reg::R2);
+        asm.op_imm(Op::Rsh, Reg::R1, 16);
+    }
+    asm.place(done);
+}
+const _: () = assert!(EARLIER_MAX < 4, "the classes of a fragment are in one word");
 
 /// Keeps the value of `R7`, but has the kernel's verifier forget it: the verifier would check the rest once for each class.
 fn forget_to_the_verifier(asm: &mut Asm) {

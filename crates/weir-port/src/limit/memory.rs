@@ -3,6 +3,7 @@
 //!
 //! ```text
 //!       0  the words of two groups of leaves, then those of packets without a socket, then which record holds, then what arrived
+//!    2048  the classes of datagrams that come in fragments
 //!    4096  the leaves: a word each; 8192  the same when each was found empty; 12288  the flows: a word each
 //! behind  two records, text: the limit and what to put back; the one that does not hold is written, then they change places
 //! ```
@@ -75,6 +76,11 @@ const MAGIC_WORD: usize = 320;
 const HOLDING_WORD: usize = 328;
 /// The base of the numbers of the leaves whose memory this is.
 pub const BASE: i16 = 336;
+/// The offset of the datagrams in fragments: two words each, the key and the classes.
+pub const FRAGMENTS_AT: i16 = 2048;
+/// The number of those, a power of two.
+pub const FRAGMENT_SLOTS: i32 = 128;
+const _: () = assert!(FRAGMENTS_AT as u32 + FRAGMENT_SLOTS as u32 * 16 <= LEAVES_AT);
 /// The layout's name and version, "weirlmt2".
 const MAGIC: u64 = u64::from_le_bytes(*b"weirlmt2");
 

@@ -65,7 +65,7 @@ pub fn load(
     asm.op(Op::Mov, Reg::R6, Reg::R1);
     asm.load_map_value(Reg::R8, memories[0].map().as_fd());
     if !filters.is_empty() {
-        classify::ask(&mut asm, filters, link_header_bytes).map_err(io::Error::other)?;
+        classify::ask(&mut asm, filters, &memories[0], link_header_bytes).map_err(io::Error::other)?;
     }
     let class = |asm: &mut Asm, group, leaves| {
         if !filters.is_empty() {

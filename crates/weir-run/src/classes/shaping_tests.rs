@@ -165,6 +165,28 @@ fn a_class_that_stays_keeps_its_bucket_its_books_and_its_number() {
     );
 }
 
+/// Only the first fragment of a datagram has the ports that its class is chosen by.
+#[test]
+fn all_of_a_datagram_is_of_the_class_of_its_ports() {
+    let mut pool = pool();
+    let mut shaping = Shaping::new(SIZE, None, 0).unwrap();
+    shaping.set_classes(Some(Arc::clone(&files()[0])), &mut pool, 0, |_, _| ());
+    let mut fragment = |shaping: &mut Shaping, id: u8, place: [u8; 2], port: u8| {
+        let packet = packet(&mut pool, port, 0, 0, 0);
+        let mut bytes = packet.bytes(pool.memory()).to_vec();
+        pool.give(packet.frame);
+        bytes[19] = id;
+        bytes[20..22].copy_from_slice(&place);
+        shaping.class_of(0, &bytes)
+    };
+    let [a, b] = [1, 3].map(|port| fragment(&mut shaping, 0, [0, 0], port));
+    assert_ne!(a, b);
+    assert_eq!(fragment(&mut shaping, 7, [0x20, 0], 1), a, "the first fragment");
+    assert_eq!(fragment(&mut shaping, 7, [0x20, 185], 99), a, "one in the middle");
+    assert_eq!(fragment(&mut shaping, 7, [1, 114], 99), a, "the last");
+    assert_eq!(fragment(&mut shaping, 8, [1, 114], 99), b, "the last of another, whose first never came");
+}
+
 #[test]
 fn what_is_free_passes_a_full_class_and_takes_turns_with_the_rest() {
     let mut pool = pool();

@@ -78,7 +78,7 @@ class = "free"
             protocol: 17,
             dscp,
         };
-        classes.classifier.classify(0, 0, &Headers { ip: Some(ip), ports: None })
+        classes.classifier.classify(0, 0, &Headers { ip: Some(ip), ports: None, fragment: None })
     };
     assert_eq!(packet("10.1.2.3", 0), Target::Free);
     assert_eq!(packet("fd00::7", 0), Target::Free);

@@ -14,9 +14,10 @@ pub fn raise() {
     }
 }
 
-/// Puts the room back as it was if no limit is left.
-pub fn put_back() {
-    if let Err(error) = backlog::put_back_if_unused() {
-        output::warn(format_args!("net.core.netdev_max_backlog stays {PACKETS_MIN}: {error}"));
-    }
+/// Puts the room back as it was if no limit is left. Returns whether it did.
+pub fn put_back() -> bool {
+    backlog::put_back_if_unused().unwrap_or_else(|error| {
+        output::warn(format_args!("net.core.netdev_max_backlog may stay raised: {error}"));
+        false
+    })
 }

@@ -270,9 +270,16 @@ pub fn set_patiently(place: &NetnsInterface, asked: &Asked) -> weir_port::Result
         "weir: {}: the kernel makes the leaves {of} one after the other, which takes it up to a minute where there are many",
         place.describe()
     );
-    let set = output::patiently(what, || weir_port::limit::set(place, asked, burst_bytes_default))?;
     backlog::raise();
-    Ok(set)
+    let set = output::patiently(what, || weir_port::limit::set(place, asked, burst_bytes_default));
+    match &set {
+        // The last limit of others may have gone before this one could be found.
+        Ok(_) => backlog::raise(),
+        Err(_) => {
+            backlog::put_back();
+        }
+    }
+    set
 }
 
 /// Changes limits that were seen, all or none, while nobody else changes them. Returns their records then, in order.
@@ -443,11 +450,11 @@ fn remove(ways: &Ways, now: bool) -> Outcome {
 /// Removes the limit of one interface, which nobody else changes meanwhile, and says the outcome. Returns whether it is gone as it should
 /// be; `None`, and nothing said, if there was none.
 pub fn remove_one(place: &NetnsInterface, now: bool, lines: &mut Lines) -> Result<Option<bool>, Failure> {
-    let off = off::off(place, now, now_ns)?;
-    if off != Off::None {
+    let off = off::off(place, now, now_ns);
+    if !matches!(off, Ok(Off::None)) {
         backlog::put_back();
     }
-    match off {
+    match off? {
         Off::None => return Ok(None),
         Off::Removed { lost: 0 } => {
             lines.print(format_args!("removed: {} sends as before", place.describe()));

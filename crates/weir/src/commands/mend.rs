@@ -12,7 +12,7 @@ use super::backlog;
 use crate::{Failure, Outcome, output};
 
 /// Put back what a killed weir left behind: the queue, checksum offload, senders that stand, forwarding, control sockets; and what a limit in
-/// place changed whose queue was removed by hand.
+/// place changed whose queue was removed by hand, or that went with its container.
 ///
 /// Normally nothing is left behind, because a second process, the guardian, puts everything back also after a crash. If both were
 /// killed, the next weir on the same interfaces puts things right, or this command where there is none. It may be given
@@ -22,8 +22,9 @@ use crate::{Failure, Outcome, output};
   weir mend veth-a veth-b
   ip netns exec NAME weir mend eth0     from the other end
   weir mend                             forwarding of this host, after `weir
-                                        run`, and control sockets; it names the
-                                        interfaces that are left")]
+                                        run`, control sockets, and room for
+                                        packets of limits that are gone; it
+                                        names the interfaces that are left")]
 pub struct MendArguments {
     /// Interfaces of this network namespace, whose pairs are mended
     #[arg(value_name = "INTERFACE")]
@@ -44,6 +45,9 @@ pub fn run(arguments: &MendArguments) -> Outcome {
             Ok(mended) => done.extend(mended),
             Err(error) => faults.push(error.into()),
         }
+    }
+    if backlog::put_back() {
+        done.push("net.core.netdev_max_backlog is as before the limits that are gone".into());
     }
     left::sweep();
     done.extend(left::all().iter().map(Left::sentence));
@@ -82,6 +86,5 @@ fn limits(interface: &str, say: &mut dyn FnMut(&str)) -> weir_port::Result<Vec<S
             done.push(format!("what the limit of {} changed is as before it", place.describe()));
         }
     }
-    backlog::put_back();
     Ok(done)
 }

@@ -3,6 +3,7 @@
 use std::fs;
 
 use weir_port::hold::left::{self, Left};
+use weir_port::limit::backlog::PACKETS_MIN;
 use weir_port::{qdisc, sys};
 use weir_run::clock::now_ns;
 use weir_run::idle::wake_cost_ns;
@@ -102,8 +103,10 @@ fn backlog(limit: Option<u64>, dropped: u64) -> Check {
     Check::warn(
         NAME,
         what,
-        "a receiver's core that falls behind drops what a wire delivers (device-refused in `weir stat`, or unseen): `sysctl -w \
-         net.core.netdev_max_backlog=10000`",
+        format!(
+            "a receiver's core that falls behind drops what a wire delivers (device-refused in `weir stat`, or unseen): `sysctl -w \
+             net.core.netdev_max_backlog={PACKETS_MIN}`"
+        ),
     )
 }
 

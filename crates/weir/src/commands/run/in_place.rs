@@ -69,9 +69,9 @@ pub fn open(
         Err(EnclosureError::Limit(error)) => return Ok(Opened::Refused(guardian, error.to_string())),
         Err(EnclosureError::Network(error)) => return Err(guarded::give_up(guardian, error.into())),
     };
+    let guarded = Guarded::start(guardian, &HEARD)?;
     // A machine whose setting stays as it is limits all the same.
     let _ = backlog::raise();
-    let guarded = Guarded::start(guardian, &HEARD)?;
     match InPlace::parts(&guarded, &mut ends) {
         Ok((gate, memory, dropped_before)) => Ok(Opened::Limited(Box::new(InPlace {
             guarded,
@@ -81,7 +81,11 @@ pub fn open(
             limit: arguments.rate,
             dropped_before,
         }))),
-        Err(failure) => Err(guarded.give_up(failure)),
+        Err(failure) => {
+            let failure = guarded.give_up(failure);
+            let _ = backlog::put_back_if_unused();
+            Err(failure)
+        }
     }
 }
 
@@ -213,8 +217,9 @@ impl RunNetwork for InPlace {
         let arrivals = record.filter(|record| record.sees_arrivals).map(|_| self.memory.arrivals());
         // Lest the table that the guardian removes is put back.
         drop(self.gate);
-        self.guarded.finish()?;
+        let finished = self.guarded.finish();
         let _ = backlog::put_back_if_unused();
+        finished?;
         let traffic = there.as_ref().map(|seen| seen.traffic);
         if let Some(taken) = taken {
             output::say(format_args!("weir: the limit was taken away while CMD ran; {taken}"));

@@ -1,0 +1,105 @@
+//! `weir limit --classes` and datagrams in fragments: all of a datagram is of one class, which its ports may choose.
+
+use std::net::UdpSocket;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use weir_lab::bed::Namespace;
+use weir_lab::clock::wait_until;
+use weir_lab::iperf::{Flood, Load};
+use weir_tests::classes::File;
+use weir_tests::crowd::Crowd;
+use weir_tests::limits::{Between, Row};
+use weir_tests::{drops, harness, privileged};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A narrow class for what no filter names, so that a fragment that goes there comes late.
+const FILE: &str = r#"
+default = "rest"
+[[class]]
+name = "named"
+rate = "60mbit"
+[[class]]
+name = "rest"
+rate = "5mbit"
+ceil = "5mbit"
+[[filter]]
+protocol = "udp"
+to_ports = "7001"
+class = "named"
+"#;
+
+fn main() -> ExitCode {
+    harness::main(&[
+        privileged!(all_of_a_datagram_is_of_the_class_of_its_ports).together(),
+        privileged!(datagrams_in_fragments_and_whole_ones_arrive_in_order).flooding(),
+    ])
+}
+
+/// The packets that have left a class of the limit of this name.
+fn delivered(row: &Row, limit: &str, class: &str) -> Result<u64> {
+    let limits = row.limits(limit)?;
+    let classes = limits.first().and_then(|limit| limit["classes"].as_array()).context("no classes")?;
+    let class = classes.iter().find(|there| there["name"] == class).context("no class")?;
+    class["delivered"].as_u64().context("no packets")
+}
+
+fn send(from: &Namespace, to: &str, port: u16, count: usize) -> Result<()> {
+    from.enter(|| -> std::io::Result<()> {
+        let socket = UdpSocket::bind((if to.contains(':') { "::" } else { "0.0.0.0" }, 0))?;
+        // Not connected: a refusal that comes back from the other end is no error of a `send` then.
+        (0..count).try_for_each(|_| socket.send_to(&[0; 4000], (to, port)).map(drop))
+    })??;
+    Ok(())
+}
+
+/// Of a program, and of packets that are forwarded, over either version of IP.
+fn all_of_a_datagram_is_of_the_class_of_its_ports() -> Result<()> {
+    const DATAGRAMS: usize = 20;
+    const FRAGMENTS_EACH: u64 = 3;
+    let file = File::new(FILE)?;
+    let row = Row::new(Between::Routes)?;
+    let to = Row::right_addresses(Between::Routes);
+    row.weir(&format!("limit wa --rate 100mbit --name sent --classes {}", file.path()))?.success()?;
+    row.weir(&format!("limit wb --rate-back 100mbit --name forwarded --classes {}", file.path()))?
+        .success()?;
+    for address in [&to.v4, &to.v6] {
+        send(&row.left, address, 7001, DATAGRAMS)?;
+        send(&row.left, address, 7002, DATAGRAMS)?;
+    }
+    let expected = 2 * DATAGRAMS as u64 * FRAGMENTS_EACH;
+    for limit in ["sent", "forwarded"] {
+        let mut seen = [0; 2];
+        let waited = wait_until("all have left both classes", PATIENCE, || {
+            seen = [delivered(&row, limit, "named")?, delivered(&row, limit, "rest")?];
+            // Messages to neighbours are of the rest as well.
+            Ok(seen[0] >= expected && seen[1] >= expected)
+        });
+        waited.with_context(|| format!("{seen:?} at {limit} in place of {expected} in each"))?;
+        ensure!(seen[0] == expected, "{seen:?} at {limit} in place of {expected} in the first");
+    }
+    Ok(())
+}
+
+/// Beside floods that fill the class of what no filter names.
+fn datagrams_in_fragments_and_whole_ones_arrive_in_order() -> Result<()> {
+    let file = File::new(FILE)?;
+    let row = Row::new(Between::Bridge)?;
+    row.weir(&format!("limit wa --rate 100mbit --classes {}", file.path()))?.success()?;
+    let to = row.right_address(Between::Bridge);
+    // Linux takes fragments of IPv4 for lost between which 64 others of the same sender came, as flows take turns of more than that.
+    row.right.sh("sysctl -qw net.ipv4.ipfrag_max_dist=0")?;
+    // Fragments that wait until the address of the neighbour is known may find no place there.
+    row.left.sh(&format!("ping -q -c 1 {to}"))?;
+    let flood = Flood::start(&Load::new(&row.left, &row.right, &to, 2, 3.0))?;
+    let crowd = Crowd::start_mixed(&row.left, &row.right, &to, 8, vec![100, 4000, 100, 1400])?;
+    flood.finish(PATIENCE)?;
+    let (sent, arrived) = crowd.finish_counted()?;
+    ensure!(sent > 1000, "only {sent} were sent");
+    let told = drops::told(&[&row.left, &row.middle, &row.right])?;
+    ensure!(arrived.count == sent, "{} of {sent} arrived{told}", arrived.count);
+    ensure!(arrived.reordered == 0, "{} of {sent} out of order", arrived.reordered);
+    row.lossless_limit("wa").map(drop)
+}
