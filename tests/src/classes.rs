@@ -9,6 +9,39 @@ use weir_lab::wire::Wire;
 
 use crate::rig::stat_of;
 
+/// Classes `a`, UDP to ports 5001 to 5004, `b`, all else, and `voice`, by its DSCP.
+pub const OFFICE: &str = r#"
+default = "b"
+
+[[class]]
+name = "a"
+rate = "100mbit"
+ceil = "150mbit"
+burst = "100kb"
+cburst = "100kb"
+
+[[class]]
+name = "b"
+rate = "40mbit"
+ceil = "60mbit"
+burst = "100kb"
+cburst = "100kb"
+
+[[class]]
+name = "voice"
+rate = "10mbit"
+ceil = "200mbit"
+
+[[filter]]
+dscp = "ef"
+class = "voice"
+
+[[filter]]
+protocol = "udp"
+to_ports = "5001-5004"
+class = "a"
+"#;
+
 /// A classes file, or one of limits, removed with this value.
 pub struct File(PathBuf);
 

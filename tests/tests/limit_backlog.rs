@@ -8,32 +8,11 @@ use anyhow::{Context, Result, ensure};
 use weir_lab::clock::wait_until;
 use weir_lab::iperf::{Flood, Load};
 use weir_lab::process::Process;
-use weir_tests::classes::File;
+use weir_tests::classes::{File, OFFICE};
 use weir_tests::limits::{Between, Row};
 use weir_tests::{drops, harness, privileged, weir_binary};
 
 const PATIENCE: Duration = Duration::from_secs(30);
-
-/// The burst of class `b` has a thousand short packets.
-const FILE: &str = r#"
-default = "b"
-[[class]]
-name = "a"
-rate = "100mbit"
-ceil = "150mbit"
-burst = "100kb"
-cburst = "100kb"
-[[class]]
-name = "b"
-rate = "40mbit"
-ceil = "60mbit"
-burst = "100kb"
-cburst = "100kb"
-[[filter]]
-protocol = "udp"
-to_ports = "5001-5004"
-class = "a"
-"#;
 
 fn main() -> ExitCode {
     harness::main(&[
@@ -122,10 +101,11 @@ fn packets_that_have_left_limits_have_room() -> Result<()> {
     Ok(())
 }
 
-/// Limits that share the machine's processors may all at once send what they were late with, here many short packets.
+/// Limits that share the machine's processors may all at once send what they were late with, here many short packets: the burst of class `b` has
+/// a thousand.
 fn several_limits_fill_no_list_of_a_processor() -> Result<()> {
     let _setting = BacklogSetting::set(1000)?;
-    let file = File::new(FILE)?;
+    let file = File::new(OFFICE)?;
     let rows = (0..3).map(|_| Row::new(Between::Bridge)).collect::<Result<Vec<_>>>()?;
     let to = rows[0].right_address(Between::Bridge);
     let mut loads = Vec::new();

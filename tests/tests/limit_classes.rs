@@ -11,7 +11,7 @@ use weir_lab::bed::names;
 use weir_lab::clock::{let_pass, wait_until};
 use weir_lab::iperf::{Flood, Load};
 use weir_lab::process::Process;
-use weir_tests::classes::File;
+use weir_tests::classes::{File, OFFICE};
 use weir_tests::limits::{Between, Row};
 use weir_tests::rig::require_lossless;
 use weir_tests::{at_length, harness, privileged, require_timing, rounds};
@@ -31,39 +31,6 @@ fn main() -> ExitCode {
         privileged!(wrong_files_change_nothing).together(),
     ])
 }
-
-/// Classes `a`, UDP to ports 5001 to 5004, `b`, all else, and `voice`, by its DSCP.
-const OFFICE: &str = r#"
-default = "b"
-
-[[class]]
-name = "a"
-rate = "100mbit"
-ceil = "150mbit"
-burst = "100kb"
-cburst = "100kb"
-
-[[class]]
-name = "b"
-rate = "40mbit"
-ceil = "60mbit"
-burst = "100kb"
-cburst = "100kb"
-
-[[class]]
-name = "voice"
-rate = "10mbit"
-ceil = "200mbit"
-
-[[filter]]
-dscp = "ef"
-class = "voice"
-
-[[filter]]
-protocol = "udp"
-to_ports = "5001-5004"
-class = "a"
-"#;
 
 /// The row of a class of the limit at `wa`.
 fn class(row: &Row, name: &str) -> Result<Value> {
