@@ -8,7 +8,8 @@
 //!
 //! Owner: the setting is the machine's. The value before is kept in a file until no limit is left, under the lock of things that weirs
 //! share. Limits: only the first network namespace of the machine has the setting; where that cannot be entered, as from a container, it
-//! stays as it is. A limit that goes with its interface lowers nothing: the next that is removed does.
+//! stays as it is. A limit that goes with its interface lowers nothing: the next that is removed does. A weir in another PID namespace may
+//! not find a limit, and lower the setting too early.
 //!
 //! Source: kernel `net/core/dev.c:enqueue_to_backlog`, `net/core/sysctl_net_core.c`.
 
