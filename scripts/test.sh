@@ -10,7 +10,13 @@ scripts/setup.sh || echo "test: going on without; tests that need these packages
 
 folder=$(mktemp -d)
 log=$folder/log
-restore_backlog() { :; }
+# Puts a setting of the machine back, if it was changed below.
+backlog=/proc/sys/net/core/netdev_max_backlog
+backlog_before=
+restore_backlog() {
+    [[ -z $backlog_before ]] || echo "$backlog_before" >"$backlog" || true
+    backlog_before=
+}
 trap 'restore_backlog; rm -rf "$folder"; jobs -p | xargs -r kill 2>/dev/null' EXIT
 
 # Not the examples, which are benchmarks: `make lint` builds them.
@@ -33,13 +39,10 @@ seed=${PROPTEST_RNG_SEED:-$(sed -n 's/^PROPTEST_RNG_SEED = "\(.*\)"/\1/p' .cargo
 # Whole-program tests that bear others beside them, as their cases say (`.together()`, `.flooding()`), so many files at once. What a file
 # says is told when all have ended.
 [[ -s $folder/files ]] || { echo "test: there are no whole-program tests" >&2 && status=1; }
-#
 # Packets that have left limits wait in lists that all files share, and the limits of one file cannot see those of another, for which a
 # command would make room: so there is room from the start. Tests that run alone have the machine's own setting.
-backlog=/proc/sys/net/core/netdev_max_backlog
-backlog_before=$(cat "$backlog" 2>/dev/null || true)
-if [[ -n $backlog_before && $backlog_before -lt 10000 && -w $backlog ]]; then
-    restore_backlog() { echo "$backlog_before" >"$backlog" || true; }
+if [[ -w $backlog && $(<"$backlog") -lt 10000 ]]; then
+    backlog_before=$(<"$backlog")
     echo 10000 >"$backlog"
 fi
 for part in together:6 flooding:2; do
@@ -52,7 +55,6 @@ for part in together:6 flooding:2; do
     done | tee -a "$log"
 done
 restore_backlog
-restore_backlog() { :; }
 # The others, one file after another; then the examples of the documentation.
 mapfile -t files <"$folder/files"
 # shellcheck disable=SC2016

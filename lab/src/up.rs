@@ -71,7 +71,7 @@ impl Up {
         self.weir(&["stat", &self.name, "--check"])?.success().map(drop)
     }
 
-    /// What it has said so far, beside its output.
+    /// The text that it has said so far, beside its output.
     pub fn stderr(&self) -> String {
         self.daemon.stderr()
     }

@@ -1,7 +1,7 @@
 //! Where the kernel has dropped packets: the counters of a test's hosts that are not zero, for whoever looks for a packet that is missing.
 //!
-//! The list of arrivals of a processor (`net.core.netdev_max_backlog`, 1,000 packets where nobody has set it) and the packets that wait for the address of a
-//! neighbour are counted for the whole machine, with those of tests that run beside.
+//! Packets that find a list of arrivals full (`net.core.netdev_max_backlog`), or too many others that wait for the address of a neighbour,
+//! are counted for the whole machine, with those of tests that run beside.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -8,7 +8,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, ensure};
 use weir_lab::bed::{self, End, Namespace, address, plain_veth, veth};
 use weir_lab::iperf::{Flood, Flow, HEADERS_V4_BYTES, Load, jain, overflowed_datagrams, refused_datagrams};
 use weir_lab::wire::Wire;
@@ -143,13 +143,12 @@ pub fn require_lossless(flows: &[Flow], load: &Load) -> Result<()> {
     let missing: u64 = flows.iter().map(|flow| flow.missing() / load.payload_bytes).sum();
     let total: u64 = flows.iter().map(|flow| flow.total).sum();
     let (refused, overflowed) = (refused_datagrams(load.from)?, overflowed_datagrams(load.to)?);
-    if lost.max(missing) > refused {
-        bail!(
-            "{lost} of {total} datagrams lost and {missing} never seen; the senders' kernel did not take {refused} of them, and \
-             {overflowed} overflowed the servers' own socket buffers{}",
-            drops::told(&[load.from, load.to])?
-        );
-    }
+    ensure!(
+        lost.max(missing) <= refused,
+        "{lost} of {total} datagrams lost and {missing} never seen; the senders' kernel did not take {refused} of them, and {overflowed} \
+         overflowed the servers' own socket buffers{}",
+        drops::told(&[load.from, load.to])?
+    );
     let reordered: u64 = flows.iter().map(|flow| flow.out_of_order).sum();
     ensure!(reordered == 0, "{reordered} of {total} datagrams arrived out of order");
     Ok(())

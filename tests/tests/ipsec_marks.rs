@@ -64,7 +64,7 @@ fn a_start_uses_no_number_twice() -> Result<()> {
     Ok(())
 }
 
-/// What was recorded between two gateways is sent once more to one that was ended, and to one that was killed, and started again.
+/// Packets that were recorded between two gateways are sent once more to one that was ended, and to one that was killed, and started again.
 fn a_start_takes_nothing_twice() -> Result<()> {
     const PINGS: usize = 20;
     let internet = Namespace::new("net")?;

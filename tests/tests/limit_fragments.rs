@@ -65,20 +65,26 @@ fn all_of_a_datagram_is_of_the_class_of_its_ports() -> Result<()> {
     row.weir(&format!("limit wa --rate 100mbit --name sent --classes {}", file.path()))?.success()?;
     row.weir(&format!("limit wb --rate-back 100mbit --name forwarded --classes {}", file.path()))?
         .success()?;
+    let mut expected = 0;
     for address in [&to.v4, &to.v6] {
-        send(&row.left, address, 7001, DATAGRAMS)?;
-        send(&row.left, address, 7002, DATAGRAMS)?;
+        expected += DATAGRAMS as u64 * FRAGMENTS_EACH;
+        // One after the other: datagrams that come mixed may take each other's slot of the limit's memory.
+        for (port, class) in [(7001, "named"), (7002, "rest")] {
+            send(&row.left, address, port, DATAGRAMS)?;
+            for limit in ["sent", "forwarded"] {
+                let mut seen = 0;
+                let waited = wait_until("all have left their class", PATIENCE, || {
+                    seen = delivered(&row, limit, class)?;
+                    // Messages to neighbours are of the rest as well.
+                    Ok(seen >= expected)
+                });
+                waited.with_context(|| format!("{seen} of {expected} of {class} at {limit}"))?;
+            }
+        }
     }
-    let expected = 2 * DATAGRAMS as u64 * FRAGMENTS_EACH;
     for limit in ["sent", "forwarded"] {
-        let mut seen = [0; 2];
-        let waited = wait_until("all have left both classes", PATIENCE, || {
-            seen = [delivered(&row, limit, "named")?, delivered(&row, limit, "rest")?];
-            // Messages to neighbours are of the rest as well.
-            Ok(seen[0] >= expected && seen[1] >= expected)
-        });
-        waited.with_context(|| format!("{seen:?} at {limit} in place of {expected} in each"))?;
-        ensure!(seen[0] == expected, "{seen:?} at {limit} in place of {expected} in the first");
+        let seen = delivered(&row, limit, "named")?;
+        ensure!(seen == expected, "{seen} at {limit} in place of {expected}");
     }
     Ok(())
 }
@@ -94,7 +100,7 @@ fn datagrams_in_fragments_and_whole_ones_arrive_in_order() -> Result<()> {
     // Fragments that wait until the address of the neighbour is known may find no place there.
     row.left.sh(&format!("ping -q -c 1 {to}"))?;
     let flood = Flood::start(&Load::new(&row.left, &row.right, &to, 2, 3.0))?;
-    let crowd = Crowd::start_mixed(&row.left, &row.right, &to, 8, vec![100, 4000, 100, 1400])?;
+    let crowd = Crowd::start_mixed(&row.left, &row.right, &to, 1, vec![100, 4000, 100, 1400])?;
     flood.finish(PATIENCE)?;
     let (sent, arrived) = crowd.finish_counted()?;
     ensure!(sent > 1000, "only {sent} were sent");

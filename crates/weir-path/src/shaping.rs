@@ -405,7 +405,7 @@ impl Sharing {
     fn class_of(&mut self, port: u16, frame: &[u8]) -> usize {
         let headers = Headers::parse(frame);
         // No filter asks for a share of the flows, so no hash is needed.
-        let own = self.classes.classifier.classify(port, 0, &headers);
+        let own = || self.classes.classifier.classify(port, 0, &headers);
         match self.fragments.target(&headers, own) {
             Target::Class(class) => self.numbers[usize::from(class)],
             Target::Free => FREE,

@@ -17,9 +17,9 @@ use weir_socket::{SocketOptions, Stack, StackBuilder, UdpSocket};
 const SERVER: &str = "192.0.2.2:7";
 const WORKERS: usize = 2;
 const PAYLOAD_BYTES: usize = 1200;
-/// What a datagram of that payload has on the link, with the headers of UDP, IPv4 and Ethernet.
+/// The bytes of a datagram of that payload on the link, with the headers of UDP, IPv4 and Ethernet.
 const PACKET_BYTES: u64 = PAYLOAD_BYTES as u64 + 8 + 20 + 14;
-/// What may leave at once: that of 8 ms, as 200 Mbit/s is fast.
+/// The bytes that may leave at once: those of 8 ms, as 200 Mbit/s is fast.
 const BURST_BYTES: u64 = 200_000;
 
 fn rate(bits_per_s: u64) -> Rate {
@@ -146,7 +146,7 @@ fn connections_of_both_workers_send_behind_both_limits() {
     require_clean(&left);
 }
 
-/// What a socket cannot send it says at once if it does not wait; whoever waits when the stack ends is told so.
+/// A socket that does not wait says at once what it cannot send; one that waits when the stack ends is told so.
 #[test]
 fn held_senders_of_both_workers_hear_of_the_end() {
     let (left, right) = pair(10_000);

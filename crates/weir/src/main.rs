@@ -41,7 +41,7 @@ enum Command {
     Mend(commands::mend::MendArguments),
     Gen(commands::r#gen::GenArguments),
     Sink(commands::sink::SinkArguments),
-    /// What the main process starts to clean up after it.
+    /// The process that the main one starts to clean up after it.
     #[command(hide = true)]
     Guardian {
         /// Also watch whether others still keep the namespaces that it holds.

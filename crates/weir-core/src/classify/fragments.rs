@@ -11,7 +11,7 @@
 use std::net::IpAddr;
 
 use super::Target;
-use super::headers::{Headers, Ip};
+use super::headers::Headers;
 
 /// The number of datagrams that are remembered, a power of two.
 pub const SLOTS: usize = 128;
@@ -32,25 +32,22 @@ impl Default for FragmentTargets {
 }
 
 impl FragmentTargets {
-    /// The target of a packet that by its own headers has the target `own`.
+    /// The target of a packet; `own` is that by its own headers, which a later fragment of a known datagram does not need.
     #[inline]
-    pub fn target(&mut self, headers: &Headers, own: Target) -> Target {
-        match headers.fragment {
-            None => own,
-            Some(fragment) => {
-                headers.ip.map_or(own, |ip| self.of_fragment(ip, fragment.id, fragment.is_first, own))
+    pub fn target(&mut self, headers: &Headers, own: impl FnOnce() -> Target) -> Target {
+        let (Some(fragment), Some(ip)) = (headers.fragment, headers.ip) else { return own() };
+        let datagram = (ip.source, ip.destination, fragment.id);
+        let slot = &mut self.slots[slot(&datagram)];
+        match slot {
+            Some((known, target)) if *known == datagram && !fragment.is_first => *target,
+            _ => {
+                let own = own();
+                if fragment.is_first {
+                    *slot = Some((datagram, own));
+                }
+                own
             }
         }
-    }
-
-    fn of_fragment(&mut self, ip: Ip, id: u32, is_first: bool, own: Target) -> Target {
-        let datagram = (ip.source, ip.destination, id);
-        let slot = &mut self.slots[slot(&datagram)];
-        if is_first {
-            *slot = Some((datagram, own));
-            return own;
-        }
-        slot.filter(|(known, _)| *known == datagram).map_or(own, |(_, target)| target)
     }
 }
 
@@ -68,7 +65,7 @@ fn slot((source, destination, id): &Datagram) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::super::headers::DatagramFragment;
+    use super::super::headers::{DatagramFragment, Ip};
     use super::*;
 
     fn headers(source: u8, id: u32, is_first: bool) -> Headers {
@@ -85,20 +82,20 @@ mod tests {
     fn later_fragments_go_where_the_first_went() {
         let mut targets = FragmentTargets::default();
         let [first, other] = [Target::Class(1), Target::Class(2)];
-        assert_eq!(targets.target(&headers(1, 7, false), other), other, "its first never came");
-        assert_eq!(targets.target(&headers(1, 7, true), first), first);
-        assert_eq!(targets.target(&headers(1, 7, false), other), first);
-        assert_eq!(targets.target(&headers(1, 7, false), other), first, "the third as well");
-        assert_eq!(targets.target(&headers(1, 8, false), other), other, "of another datagram");
-        assert_eq!(targets.target(&headers(2, 7, false), other), other, "of another sender");
+        assert_eq!(targets.target(&headers(1, 7, false), || other), other, "its first never came");
+        assert_eq!(targets.target(&headers(1, 7, true), || first), first);
+        assert_eq!(targets.target(&headers(1, 7, false), || other), first);
+        assert_eq!(targets.target(&headers(1, 7, false), || other), first, "the third as well");
+        assert_eq!(targets.target(&headers(1, 8, false), || other), other, "of another datagram");
+        assert_eq!(targets.target(&headers(2, 7, false), || other), other, "of another sender");
         assert_eq!(
-            targets.target(&headers(1, 7, true), Target::Free),
+            targets.target(&headers(1, 7, true), || Target::Free),
             Target::Free,
             "the number comes again"
         );
-        assert_eq!(targets.target(&headers(1, 7, false), other), Target::Free);
+        assert_eq!(targets.target(&headers(1, 7, false), || other), Target::Free);
         let whole = Headers { fragment: None, ..headers(1, 7, false) };
-        assert_eq!(targets.target(&whole, other), other);
+        assert_eq!(targets.target(&whole, || other), other);
     }
 
     /// Numbers that count up, as of one sender, and many senders with one number.

@@ -9,13 +9,12 @@
 //! Source: RFC 791 section 3.1, RFC 8200 section 4.5.
 
 use super::filter::{FRAGMENT, FROM, TO, load_number};
+use super::hash;
 use crate::asm::{Asm, Cond, Label, Op, Reg, Width};
 
 /// The bit of the word that a first fragment has, and that of a later one.
 const FIRST: i32 = 1;
 const LATER: i32 = 2;
-/// An odd factor without a pattern, for hashing.
-const MIX: i32 = 0x61c8_8647;
 
 /// `R9` = a key of the datagram that the parsed packet is a fragment of, an odd number, and `R7` = 0 if it is the first, else another
 /// number; leaves to `whole` for a packet that is no fragment. Spoils `R1`.
@@ -26,16 +25,9 @@ pub fn key(asm: &mut Asm, whole: Label) {
     asm.op_imm(Op::Rsh, Reg::R9, 2);
     for word in [FROM, FROM - 8, TO, TO - 8] {
         asm.load(Width::Double, Reg::R1, Reg::R10, word);
-        asm.op_imm(Op::Mul, Reg::R9, MIX);
-        asm.op(Op::Add, Reg::R9, Reg::R1);
+        hash::mix_in(asm, Reg::R9, Reg::R1);
     }
-    // A slot is chosen by low bits of the key, so the other bits are mixed into them.
-    for shift in [32, 15] {
-        asm.op(Op::Mov, Reg::R1, Reg::R9);
-        asm.op_imm(Op::Rsh, Reg::R1, shift);
-        asm.op(Op::Xor, Reg::R9, Reg::R1);
-        asm.op_imm(Op::Mul, Reg::R9, MIX);
-    }
+    hash::spread(asm, Reg::R9);
     asm.op_imm(Op::Or, Reg::R9, 1);
     asm.op_imm(Op::And, Reg::R7, LATER);
 }

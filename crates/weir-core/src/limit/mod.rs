@@ -20,6 +20,7 @@
 pub mod filter;
 pub mod fragments;
 pub mod gate;
+pub mod hash;
 #[cfg(test)]
 mod interpreter;
 pub mod shared;

@@ -26,6 +26,7 @@
 use std::io;
 use std::os::fd::AsFd;
 
+use weir_core::limit::hash;
 use weir_core::limit::stamp::stamp_of;
 use weir_core::limit::{HELD, HELD_BYTES_EACH, Leaves, PASSING};
 
@@ -49,8 +50,6 @@ const TIME_BITS: i32 = 35;
 const STALE_BITS: i32 = 51;
 /// The shift of the clock to its lateness of 2^24 ns, 17 ms: how late HTB may begin to serve a leaf.
 const LATENESS_SHIFT: i32 = 24 - memory::CLOCK_SHIFT;
-/// An odd factor without a pattern, for hashing.
-const MIX: i32 = 0x61c8_8647;
 
 /// Loads the program over its memory, the limit's own first, with the filters that lead to classes. If `stamps`, it stamps packets for
 /// [`super::arrivals`] at the other end.
@@ -287,13 +286,7 @@ fn hash_headers(asm: &mut Asm) {
     mix_ports(asm, done);
 
     asm.place(done);
-    // The slot is the low bits of the key, so the other bits are mixed into them.
-    for shift in [32, 15] {
-        asm.op(Op::Mov, Reg::R1, Reg::R7);
-        asm.op_imm(Op::Rsh, Reg::R1, shift);
-        asm.op(Op::Xor, Reg::R7, Reg::R1);
-        asm.op_imm(Op::Mul, Reg::R7, MIX);
-    }
+    hash::spread(asm, Reg::R7);
 }
 
 /// The stack offset to which headers are copied.
@@ -318,8 +311,7 @@ fn load_from(asm: &mut Asm, length: i32, short: Label) {
 
 fn mix_in(asm: &mut Asm, size: Width, offset: i16) {
     asm.load(size, Reg::R1, Reg::R10, offset);
-    asm.op_imm(Op::Mul, Reg::R7, MIX);
-    asm.op(Op::Add, Reg::R7, Reg::R1);
+    hash::mix_in(asm, Reg::R7, Reg::R1);
 }
 
 /// Mixes in the ports at offset `R2` where protocol `R3` has ports; then goes to `done`.
