@@ -24,6 +24,7 @@ fn main() -> ExitCode {
         privileged!(after_floods_new_flows_have_leaves_of_their_own).flooding(),
         privileged!(a_filter_for_all_is_the_last_that_is_asked).together(),
         privileged!(what_passed_freely_is_limited_by_another_file),
+        privileged!(filters_are_changed_while_a_flood_fills_a_class_that_stays),
     ])
 }
 
@@ -282,6 +283,31 @@ fn what_passed_freely_is_limited_by_another_file() -> Result<()> {
     let before = packets("named")?;
     wait_until("they pass by the limit", PATIENCE, || Ok(packets("named")? > before + 1000))?;
     let arrived = crowd.finish()?;
+    ensure!(arrived.reordered == 0, "{} of {} out of order", arrived.reordered, arrived.count);
+    row.lossless_limit("wa")?;
+    row.weir("limit wa --off")?.success().map(drop)
+}
+
+/// The flood's packets always wait in its class, by each of the files.
+fn filters_are_changed_while_a_flood_fills_a_class_that_stays() -> Result<()> {
+    const FILES: u16 = 6;
+    let class = |name: &str| format!("[[class]]\nname = \"{name}\"\nrate = \"40mbit\"\nceil = \"100mbit\"\n");
+    let rule =
+        |port: u16| format!("[[filter]]\nprotocol = \"udp\"\nto_ports = \"{port}\"\nclass = \"other\"\n");
+    let row = Row::new(Between::Bridge)?;
+    let mut crowd = None;
+    for port in 7010..7010 + FILES {
+        let text = format!("default = \"busy\"\n{}{}{}", class("busy"), class("other"), rule(port));
+        let file = File::new(&text)?;
+        let done = row.weir(&format!("limit wa --rate 100mbit --classes {}", file.path()))?.success()?;
+        ensure!(!done.stderr.contains("never pause"), "port {port}: {}", done.stderr);
+        let before = delivered(&row, "busy")?;
+        if crowd.is_none() {
+            crowd = Some(Crowd::start(&row.left, &row.right, &row.right_address(Between::Bridge), 4, 1000)?);
+        }
+        wait_until("the class is busy", PATIENCE, || Ok(delivered(&row, "busy")? > before + 1000))?;
+    }
+    let arrived = crowd.context("senders")?.finish()?;
     ensure!(arrived.reordered == 0, "{} of {} out of order", arrived.reordered, arrived.count);
     row.lossless_limit("wa")?;
     row.weir("limit wa --off")?.success().map(drop)

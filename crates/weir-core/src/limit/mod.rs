@@ -17,6 +17,7 @@
 //!
 //! Source: tc-htb(8); kernel `net/sched/sch_htb.c` (`htb_dequeue_tree`, `htb_charge_class`).
 
+pub mod drain;
 pub mod filter;
 pub mod fragments;
 pub mod gate;

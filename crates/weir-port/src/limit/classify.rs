@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Rule: a flow that another file sends to another class changes its class only when none of its packets wait in the old one, so it is
-//! never reordered. Waiting is known as in [`super::program`], by time, or by a leaf that was found empty since. A class's leaves, flows
+//! never reordered. Waiting is known as in [`super::program`], by time, or by what [`super::drain`] found to have gone. A class's leaves, flows
 //! and clocks are in memory of its own, so a flow is one of a socket within a class.
 //!
 //! Owner: as for [`super::program`]. Limits: flows that meet in one slot of memory may keep each other in the old class. Datagrams whose
@@ -24,7 +24,7 @@ use weir_core::limit::fragments;
 use weir_core::limit::shared::FREE_BASE;
 
 use super::memory::{self, LeafMemory, Memory};
-use super::program::{advance_clock, jump_if_over, leaf_of, slot_of};
+use super::program::{self, advance_clock, jump_if_over, leaf_of, slot_of};
 use crate::bpf::asm::{Asm, Cond, Label, Op, Reg, Width};
 
 /// The most files before the present one whose filters a program asks.
@@ -233,8 +233,9 @@ pub fn memory_of_class(asm: &mut Asm, memories: &[Memory], count: usize, group: 
         leaf_of(asm, Reg::R2, group, leaves);
         asm.op(Op::Mov, Reg::R3, Reg::R2);
         jump_if_over(asm, next);
-        asm.load(Width::Double, Reg::R3, Reg::R5, memory::EMPTY_BEHIND);
+        asm.load(Width::Double, Reg::R3, Reg::R5, memory::GONE_BEHIND);
         asm.jump_if_reg(Cond::Ge, Reg::R3, Reg::R2, next);
+        program::count(asm, memory::STAYED);
         asm.jump(found);
         asm.place(next);
     }

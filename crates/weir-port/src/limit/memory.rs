@@ -4,13 +4,13 @@
 //! ```text
 //!       0  the words of two groups of leaves, then those of packets without a socket, then which record holds, then what arrived
 //!    2048  the classes of datagrams that come in fragments
-//!    4096  the leaves: a word each; 8192  the same when each was found empty; 12288  the flows: a word each
+//!    4096  the leaves: a word each; 8192  up to where the packets of each were found to have gone; 12288  the flows: a word each
 //! behind  two records, text: the limit and what to put back; the one that does not hold is written, then they change places
 //! ```
 //!
 //! A word of a leaf is the point of the leaf's service, in bytes and 2^20 parts of one, at which all its packets will have gone. A word of
-//! a flow is the same of the flow, with the leaf's number in its low 12 bits. A leaf that is found empty has gone through all up to there,
-//! however long it should have taken.
+//! a flow is the same of the flow, with the leaf's number in its low 12 bits. Up to where packets were found to have gone none waits, however
+//! long it should have taken.
 //!
 //! Rule: a reader takes nothing for granted: the memory may be of another version, or half made.
 
@@ -76,6 +76,8 @@ const MAGIC_WORD: usize = 320;
 const HOLDING_WORD: usize = 328;
 /// The base of the numbers of the leaves whose memory this is.
 pub const BASE: i16 = 336;
+/// The packets that stayed in this class by the filters of a file before.
+pub const STAYED: i16 = 344;
 /// The offset of the datagrams in fragments: two words each, the key and the classes.
 pub const FRAGMENTS_AT: i16 = 2048;
 /// The number of those, a power of two.
@@ -87,9 +89,9 @@ const MAGIC: u64 = u64::from_le_bytes(*b"weirlmt2");
 const LEAVES_AT: u32 = 4096;
 /// The words of the leaves without a socket: when each will be empty, in terms of [`PASSING_SERVED_NS`].
 pub const PASSING_ENDS_AT: u32 = LEAVES_AT + (HELD_LEAVES.count as u32 + PASSING_LEAVES.count as u32) * 8;
-/// The distance from a leaf's word to the word that says up to where it was found empty.
-pub const EMPTY_BEHIND: i16 = 4096;
-const _: () = assert!(PASSING_ENDS_AT + PASSING_LEAVES.count as u32 * 8 <= LEAVES_AT + EMPTY_BEHIND as u32);
+/// The distance from a leaf's word to the word that says up to where its packets have gone, as a process found.
+pub const GONE_BEHIND: i16 = 4096;
+const _: () = assert!(PASSING_ENDS_AT + PASSING_LEAVES.count as u32 * 8 <= LEAVES_AT + GONE_BEHIND as u32);
 const FLOWS_AT: u32 = 12_288;
 const RECORDS_AT: usize = (PASSING.slots_at + PASSING.slots * 8) as usize;
 const RECORD_BYTES: usize = 65_536;
@@ -117,6 +119,12 @@ pub const PASSING: LeafMemory = LeafMemory {
     slots_at: FLOWS_AT + HELD.slots * 8,
     slots: 4096,
 };
+
+/// The offset of the word of a leaf, by its place.
+fn leaf_word(place: u16) -> usize {
+    assert!(usize::from(place) < LEAVES, "a leaf's place");
+    LEAVES_AT as usize + usize::from(place) * 8
+}
 
 impl LeafMemory {
     /// The offset of one of its words.
@@ -242,21 +250,26 @@ impl Memory {
         Ok(all)
     }
 
+    /// The packets that stayed here by filters before, because others of their flow waited.
+    pub fn stayed(&self) -> u64 {
+        self.word(STAYED as usize).load(Ordering::Acquire)
+    }
+
     /// The base of the numbers of its leaves.
     pub fn base(&self) -> u16 {
         self.word(BASE as usize).load(Ordering::Relaxed) as u16
     }
 
-    /// The words of its leaves, held ones first: when their packets will have gone, as far as the program knows.
-    pub fn leaves(&self) -> Vec<u64> {
-        (0..LEAVES).map(|leaf| self.word(LEAVES_AT as usize + leaf * 8).load(Ordering::Acquire)).collect()
+    /// The word of a leaf, by its place, held ones first: when its packets will have gone, as far as the program knows.
+    pub fn leaf(&self, place: u16) -> u64 {
+        self.word(leaf_word(place)).load(Ordering::Acquire)
     }
 
-    /// Tells the program that a leaf, by its place among [`Memory::leaves`], was empty when its word was `word`.
-    pub fn found_empty(&self, leaf: usize, word: u64) {
+    /// Tells the program that all packets of a leaf, by its place, have gone up to `word`.
+    pub fn gone_through(&self, place: u16, word: u64) {
         // The words of flows are rounded up, with the leaf in their low bits.
         let through = (word + LEAF_MASK as u64) | LEAF_MASK as u64;
-        self.word(LEAVES_AT as usize + EMPTY_BEHIND as usize + leaf * 8).store(through, Ordering::Release);
+        self.word(leaf_word(place) + GONE_BEHIND as usize).store(through, Ordering::Release);
     }
 
     fn of(map: Map) -> io::Result<Memory> {

@@ -21,6 +21,7 @@ pub mod backlog;
 pub mod behind;
 pub mod classify;
 mod clsact;
+pub mod drain;
 mod faults;
 pub mod filter;
 pub mod find;

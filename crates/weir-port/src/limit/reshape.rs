@@ -3,8 +3,8 @@
 //! ```text
 //! shape    names -> bases: a class that stays keeps its own, and so its leaves with all packets that wait in them
 //! make     the new classes; set those that stay; swap the program for one that asks the new filters and the ones before
-//! drain    leaves that are found empty are told to the program: then no flow of them goes back
-//! remove   the classes that go and are empty; then, if nothing waits by the filters before, swap the program for one without them
+//! drain    flows leave the classes that they are in by the filters before ([`super::drain`])
+//! remove   the classes that go and were left; then, if nothing waits by the filters before, swap the program for one without them
 //! ```
 //!
 //! A limit may lose all of its classes so: then new flows go to the limit's own leaves, and when the last class has gone no filter is asked
@@ -19,13 +19,14 @@ use std::collections::HashSet;
 use std::thread::sleep;
 
 use weir_core::classify::{Classifier, Rule, Target};
-use weir_core::limit::shared::{FREE_BASE, HtbClassKind, Shared, kind_of};
-use weir_core::limit::{FALLBACK, HELD, HtbClass, HtbTree, PASSING};
+use weir_core::limit::shared::{FREE_BASE, Shared};
+use weir_core::limit::{FALLBACK, HtbClass, HtbTree};
 use weir_core::rate::Rate;
 use weir_path::classes::{ClassConfig, Classes, FREE, LeafRules, quantum_bytes_default};
 
 use super::classify::{EARLIER_MAX, Filters};
-use super::htb::{self, ClassTraffic, LOOK_EVERY, LOOKS};
+use super::drain::wait_until_left;
+use super::htb::{self, LOOK_EVERY, LOOKS};
 use super::memory::Memory;
 use super::record::{ClassRecord, LimitStage, Record};
 use super::{NetnsInterface, change, leaves_first, load, memories, set_clocks, unsuitable, write};
@@ -210,37 +211,13 @@ pub fn reshape(
 /// Lets flows that go to other classes leave their leaves, and removes classes that go. Gives up after a second; the record has those left.
 fn drain(place: &NetnsInterface, memories: Vec<Memory>, mut record: Record) -> Result<Record> {
     let ifindex = place.link.ifindex;
-    // Leaves in which a flow may wait by filters before.
-    let mut waiting: HashSet<(u16, usize)> = HashSet::new();
-    for memory in memories
-        .iter()
-        .filter(|memory| record.filters[1..].iter().any(|filters| filters.leads_to(memory.base())))
-    {
-        waiting.extend((0..memory.leaves().len()).map(|leaf| (memory.base(), leaf)));
-    }
-    for _ in 0..LOOKS {
-        if waiting.is_empty() {
-            break;
-        }
-        let words: Vec<_> = memories.iter().map(Memory::leaves).collect();
-        let classes = place.netns.run(|| htb::classes(ifindex))?;
-        for (memory, before) in memories.iter().zip(words) {
-            let empty = empty_leaves(memory.base(), &classes);
-            let now = memory.leaves();
-            for leaf in empty.into_iter().filter(|&leaf| before[leaf] == now[leaf]) {
-                if waiting.remove(&(memory.base(), leaf)) {
-                    memory.found_empty(leaf, now[leaf]);
-                }
-            }
-        }
-        if !waiting.is_empty() {
-            sleep(LOOK_EVERY);
-        }
-    }
-    let is_empty = |base: u16| !waiting.iter().any(|(of, _)| *of == base);
+    let earlier = &record.filters[1..];
+    let is_led_to = |memory: &&Memory| earlier.iter().any(|filters| filters.leads_to(memory.base()));
+    let busy = place.netns.run(|| wait_until_left(ifindex, memories.iter().filter(is_led_to)))?;
+    let is_left = |base: u16| !busy.contains(&base);
     // Children come first, as each stands behind its parent.
     let mut gone: Vec<u16> = Vec::new();
-    for class in record.classes.iter().rev().filter(|class| class.is_going && is_empty(class.base)) {
+    for class in record.classes.iter().rev().filter(|class| class.is_going && is_left(class.base)) {
         let has_children = record
             .classes
             .iter()
@@ -251,8 +228,8 @@ fn drain(place: &NetnsInterface, memories: Vec<Memory>, mut record: Record) -> R
     }
     let plan_before = record.plan().map_err(|why| unsuitable(place, &why))?;
     record.classes.retain(|class| !gone.contains(&class.base));
-    // No flow waits by the filters before in classes that were found empty.
-    let left: Vec<_> = memories.iter().map(Memory::base).filter(|base| is_empty(*base)).collect();
+    // No flow waits by the filters before in classes that were left.
+    let left: Vec<_> = memories.iter().map(Memory::base).filter(|base| is_left(*base)).collect();
     record.filters[1..].iter_mut().for_each(|filters| filters.forget(&left));
     let is_asked = |filters: &Filters| memories.iter().any(|memory| filters.leads_to(memory.base()));
     let mut earlier = record.filters.split_off(1);
@@ -282,22 +259,6 @@ fn drain(place: &NetnsInterface, memories: Vec<Memory>, mut record: Record) -> R
     })?;
     change(place, &memories, &plan, record.clone(), true)?;
     Ok(Record { stage: LimitStage::Limiting, ..record })
-}
-
-/// The places of a base's leaves in which no packet waits.
-fn empty_leaves(base: u16, classes: &[ClassTraffic]) -> Vec<usize> {
-    let place = |class: &ClassTraffic| {
-        let (of, kind) = kind_of(class.number)?;
-        let within = class.number - of;
-        let place = match kind {
-            // The fallback is no leaf of the program.
-            HtbClassKind::Held => within.checked_sub(HELD.first_class)?,
-            HtbClassKind::Passing => within - PASSING.first_class + HELD.count,
-            HtbClassKind::Inner => return None,
-        };
-        (of == base && class.traffic.waiting == 0).then_some(usize::from(place))
-    };
-    classes.iter().filter_map(place).collect()
 }
 
 #[cfg(test)]

@@ -1,0 +1,133 @@
+//! The drain of classes of a limit in place: flows that the filters now send elsewhere leave, while those that stay go on.
+//!
+//! ```text
+//! begin      the count of packets that stayed in the class by filters before; then each leaf's word, bytes sent and bytes waiting
+//! look       leaves whose packets from then have gone are told to the program: their flows go to other classes
+//! left       all leaves have been told, and no packet stayed meanwhile; if some did, begin again
+//! ```
+//!
+//! Rule: no packet waits in a class that was left but those that the filters now send there, so the filters before need not be asked for it
+//! and no flow is reordered. All classes are asked for at once at first, which takes milliseconds; then leaves in use are asked for one by
+//! one, some 10 us each, as a flow that sends without a pause leaves no longer ones.
+//!
+//! Owner: the command, under the lock of both ends. Limits: a flow of which a packet waits at each of [`LOOKS`] looks stays.
+//!
+//! Source: [`weir_core::limit::drain`]; kernel `net/sched/sch_api.c` (`tc_ctl_tclass`, `tc_dump_tclass`).
+
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+use std::thread::sleep;
+
+use netlink_socket2::NetlinkSocket;
+use weir_core::limit::drain::{LeafDrain, LeafTraffic};
+use weir_core::limit::{HELD, PASSING};
+
+use super::htb::{self, LOOK_EVERY, LOOKS, QueueTraffic};
+use super::memory::Memory;
+use crate::error::Result;
+use crate::sys::Realtime;
+
+/// Looks until flows have left the classes with these `memories`. Returns the bases of those that some did not leave. The caller's thread is
+/// in the namespace of the interface.
+pub fn wait_until_left<'a>(ifindex: u32, memories: impl Iterator<Item = &'a Memory>) -> Result<HashSet<u16>> {
+    let mut classes: Vec<_> = memories.map(ClassDrain::new).collect();
+    if classes.is_empty() {
+        return Ok(HashSet::new());
+    }
+    let all = htb::classes(ifindex)?;
+    let all: HashMap<_, _> = all.iter().map(|class| (class.number, leaf_traffic(class.traffic))).collect();
+    classes
+        .iter_mut()
+        .try_for_each(|class| class.begin(|number| Ok(all.get(&number).copied().unwrap_or_default())))?;
+    let mut socket = NetlinkSocket::new();
+    let mut ask = |number| {
+        // A question that other threads interrupt takes milliseconds as well.
+        let _question = Realtime::begin();
+        htb::class_traffic(&mut socket, ifindex, number).map(leaf_traffic)
+    };
+    for _ in 0..LOOKS {
+        let mut left = Vec::new();
+        for mut class in classes {
+            if !class.look(&mut ask)? {
+                left.push(class);
+            }
+        }
+        classes = left;
+        if classes.is_empty() {
+            break;
+        }
+        sleep(LOOK_EVERY);
+    }
+    Ok(classes.iter().map(|class| class.memory.base()).collect())
+}
+
+fn leaf_traffic(traffic: QueueTraffic) -> LeafTraffic {
+    LeafTraffic { sent_bytes: traffic.bytes, waiting_bytes: traffic.waiting_bytes }
+}
+
+/// A class whose leaves drain.
+struct ClassDrain<'a> {
+    memory: &'a Memory,
+    /// The packets that had stayed when it began.
+    stayed: u64,
+    /// Its leaves by their places in the memory.
+    leaves: Vec<LeafDrain>,
+}
+
+impl<'a> ClassDrain<'a> {
+    fn new(memory: &'a Memory) -> ClassDrain<'a> {
+        let leaves = vec![LeafDrain::new(0, LeafTraffic::default()); PLACES.len()];
+        ClassDrain { memory, stayed: 0, leaves }
+    }
+
+    /// Begins with the packets that are there now; `ask` asks the kernel for a leaf by the number of its class.
+    fn begin(&mut self, ask: impl FnMut(u16) -> Result<LeafTraffic>) -> Result<()> {
+        // Packets that stay between this count and the leaves' counters make it begin once more.
+        self.stayed = self.memory.stayed();
+        self.each_in_use(ask, |leaf, word, traffic| *leaf = LeafDrain::new(word, traffic))
+    }
+
+    /// Looks at the leaves that are in use. Returns whether the class is left.
+    fn look(&mut self, mut ask: impl FnMut(u16) -> Result<LeafTraffic>) -> Result<bool> {
+        self.each_in_use(&mut ask, |_, _, _| {})?;
+        if !self.leaves.iter().all(LeafDrain::is_through) {
+            return Ok(false);
+        }
+        let is_left = self.memory.stayed() == self.stayed;
+        if !is_left {
+            self.begin(ask)?;
+        }
+        Ok(is_left)
+    }
+
+    /// Asks for each leaf in which packets may wait, has it `prepared` with its word and its counters, and tells the program what has gone.
+    fn each_in_use(
+        &mut self,
+        mut ask: impl FnMut(u16) -> Result<LeafTraffic>,
+        prepared: impl Fn(&mut LeafDrain, u64, LeafTraffic),
+    ) -> Result<()> {
+        for (place, leaf) in PLACES.zip(&mut self.leaves) {
+            let word = self.memory.leaf(place);
+            if leaf.is_settled(word) {
+                continue;
+            }
+            let traffic = ask(self.memory.base() + class_of(place))?;
+            prepared(leaf, word, traffic);
+            if let Some(through) = leaf.look(word, traffic, self.memory.leaf(place)) {
+                self.memory.gone_through(place, through);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The places of a class's leaves in its memory; held ones come first.
+const PLACES: Range<u16> = 0..HELD.count + PASSING.count;
+
+/// The number of the class of HTB of a leaf, counted from its base.
+fn class_of(place: u16) -> u16 {
+    match place.checked_sub(HELD.count) {
+        None => HELD.first_class + place,
+        Some(place) => PASSING.first_class + place,
+    }
+}
