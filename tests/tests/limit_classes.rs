@@ -232,11 +232,11 @@ fn what_goes_is_removed_when_it_is_empty() -> Result<()> {
     let set = || row.weir(&format!("limit wa --classes {}", file.path()))?.success();
     let done = set()?;
     // Unless the host took the processors from both for as long as the packets wait.
-    require_timing!(done.stderr.contains("never pause"), "the floods have left: {}", done.stderr);
+    require_timing!(done.stderr.contains("packets still wait"), "the floods have left: {}", done.stderr);
     let flows = flood.finish(PATIENCE)?;
     require_lossless(&flows, &load)?;
     let done = set()?;
-    ensure!(!done.stderr.contains("never pause"), "{}", done.stderr);
+    ensure!(!done.stderr.contains("packets still wait"), "{}", done.stderr);
     let count = || -> Result<usize> { Ok(row.left.tc("class show dev veth0")?.lines().count()) };
     // The limit and its fallback; the class with 272 leaves.
     ensure!(count()? == 275, "{} classes", count()?);

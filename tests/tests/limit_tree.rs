@@ -25,6 +25,7 @@ fn main() -> ExitCode {
         privileged!(a_filter_for_all_is_the_last_that_is_asked).together(),
         privileged!(what_passed_freely_is_limited_by_another_file),
         privileged!(filters_are_changed_while_a_flood_fills_a_class_that_stays),
+        privileged!(floods_change_their_class_at_a_low_rate),
     ])
 }
 
@@ -278,36 +279,58 @@ fn what_passed_freely_is_limited_by_another_file() -> Result<()> {
     wait_until("many have passed", PATIENCE, || Ok(packets("free")? > 10_000))?;
     let named = File::new(NAMED)?;
     let done = row.weir(&format!("limit wa --rate 100mbit --classes {}", named.path()))?.success()?;
-    ensure!(!done.stderr.contains("never pause"), "{}", done.stderr);
+    ensure!(!done.stderr.contains("packets still wait"), "{}", done.stderr);
     ensure!(packets("free").is_err(), "{:?}", row.limits("wa")?);
     let before = packets("named")?;
     wait_until("they pass by the limit", PATIENCE, || Ok(packets("named")? > before + 1000))?;
-    let arrived = crowd.finish()?;
-    ensure!(arrived.reordered == 0, "{} of {} out of order", arrived.reordered, arrived.count);
-    row.lossless_limit("wa")?;
-    row.weir("limit wa --off")?.success().map(drop)
+    require_order(&row, crowd)
 }
 
 /// The flood's packets always wait in its class, by each of the files.
 fn filters_are_changed_while_a_flood_fills_a_class_that_stays() -> Result<()> {
     const FILES: u16 = 6;
-    let class = |name: &str| format!("[[class]]\nname = \"{name}\"\nrate = \"40mbit\"\nceil = \"100mbit\"\n");
-    let rule =
-        |port: u16| format!("[[filter]]\nprotocol = \"udp\"\nto_ports = \"{port}\"\nclass = \"other\"\n");
     let row = Row::new(Between::Bridge)?;
     let mut crowd = None;
     for port in 7010..7010 + FILES {
-        let text = format!("default = \"busy\"\n{}{}{}", class("busy"), class("other"), rule(port));
-        let file = File::new(&text)?;
+        let file = File::new(&two_classes(40, "busy", port))?;
         let done = row.weir(&format!("limit wa --rate 100mbit --classes {}", file.path()))?.success()?;
-        ensure!(!done.stderr.contains("never pause"), "port {port}: {}", done.stderr);
+        ensure!(!done.stderr.contains("packets still wait"), "port {port}: {}", done.stderr);
         let before = delivered(&row, "busy")?;
         if crowd.is_none() {
             crowd = Some(Crowd::start(&row.left, &row.right, &row.right_address(Between::Bridge), 4, 1000)?);
         }
         wait_until("the class is busy", PATIENCE, || Ok(delivered(&row, "busy")? > before + 1000))?;
     }
-    let arrived = crowd.context("senders")?.finish()?;
+    require_order(&row, crowd.context("senders")?)
+}
+
+/// Seconds' worth of packets wait in each class while a file sends the floods from one to the other.
+fn floods_change_their_class_at_a_low_rate() -> Result<()> {
+    let row = Row::new(Between::Bridge)?;
+    let files = [File::new(&two_classes(1, "busy", 7010))?, File::new(&two_classes(1, "other", 7010))?];
+    let set = |file: &File| row.weir(&format!("limit wa --rate 4mbit --classes {}", file.path()))?.success();
+    set(&files[0])?;
+    let crowd = Crowd::start(&row.left, &row.right, &row.right_address(Between::Bridge), 4, 1000)?;
+    wait_until("the class is busy", PATIENCE, || Ok(delivered(&row, "busy")? > 100))?;
+    for file in files.iter().cycle().skip(1).take(6) {
+        set(file)?;
+    }
+    require_order(&row, crowd)
+}
+
+/// A file of two classes with a rate each, the class of what its filter does not match, and the port that it matches.
+fn two_classes(mbit: u32, default: &str, port: u16) -> String {
+    let class = |name: &str| {
+        format!("[[class]]\nname = \"{name}\"\nrate = \"{mbit}mbit\"\nceil = \"{}mbit\"\n", mbit * 2)
+    };
+    let (busy, other) = (class("busy"), class("other"));
+    let filter = format!("[[filter]]\nprotocol = \"udp\"\nto_ports = \"{port}\"\nclass = \"other\"\n");
+    format!("default = \"{default}\"\n{busy}{other}{filter}")
+}
+
+/// Ends senders, all of whose packets arrive in order, and the limit.
+fn require_order(row: &Row, crowd: Crowd) -> Result<()> {
+    let arrived = crowd.finish()?;
     ensure!(arrived.reordered == 0, "{} of {} out of order", arrived.reordered, arrived.count);
     row.lossless_limit("wa")?;
     row.weir("limit wa --off")?.success().map(drop)

@@ -7,22 +7,22 @@
 //! ```
 //!
 //! Rule: no packet waits in a class that was left but those that the filters now send there, so the filters before need not be asked for it
-//! and no flow is reordered. All classes are asked for at once at first, which takes milliseconds; then leaves in use are asked for one by
-//! one, some 10 us each, as a flow that sends without a pause leaves no longer ones.
+//! and no flow is reordered. Leaves are asked for one by one, each between two looks at its word: some 10 us, as a flow that sends without a
+//! pause leaves no longer ones. All classes at once would take milliseconds.
 //!
 //! Owner: the command, under the lock of both ends. Limits: a flow of which a packet waits at each of [`LOOKS`] looks stays.
 //!
-//! Source: [`weir_core::limit::drain`]; kernel `net/sched/sch_api.c` (`tc_ctl_tclass`, `tc_dump_tclass`).
+//! Source: [`weir_core::limit::drain`]; kernel `net/sched/sch_api.c` (`tc_ctl_tclass`).
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::ops::Range;
 use std::thread::sleep;
 
 use netlink_socket2::NetlinkSocket;
-use weir_core::limit::drain::{LeafDrain, LeafTraffic};
+use weir_core::limit::drain::{Departed, LeafDrain, LeafTraffic};
 use weir_core::limit::{HELD, PASSING};
 
-use super::htb::{self, LOOK_EVERY, LOOKS, QueueTraffic};
+use super::htb::{self, LOOK_EVERY, LOOKS};
 use super::memory::Memory;
 use crate::error::Result;
 use crate::sys::Realtime;
@@ -30,21 +30,15 @@ use crate::sys::Realtime;
 /// Looks until flows have left the classes with these `memories`. Returns the bases of those that some did not leave. The caller's thread is
 /// in the namespace of the interface.
 pub fn wait_until_left<'a>(ifindex: u32, memories: impl Iterator<Item = &'a Memory>) -> Result<HashSet<u16>> {
-    let mut classes: Vec<_> = memories.map(ClassDrain::new).collect();
-    if classes.is_empty() {
-        return Ok(HashSet::new());
-    }
-    let all = htb::classes(ifindex)?;
-    let all: HashMap<_, _> = all.iter().map(|class| (class.number, leaf_traffic(class.traffic))).collect();
-    classes
-        .iter_mut()
-        .try_for_each(|class| class.begin(|number| Ok(all.get(&number).copied().unwrap_or_default())))?;
     let mut socket = NetlinkSocket::new();
     let mut ask = |number| {
-        // A question that other threads interrupt takes milliseconds as well.
+        // A question that other threads interrupt takes milliseconds.
         let _question = Realtime::begin();
-        htb::class_traffic(&mut socket, ifindex, number).map(leaf_traffic)
+        let traffic = htb::class_traffic(&mut socket, ifindex, number)?;
+        Ok(LeafTraffic { sent_bytes: traffic.bytes, waiting_bytes: traffic.waiting_bytes })
     };
+    let mut classes: Vec<_> = memories.map(ClassDrain::new).collect();
+    classes.iter_mut().try_for_each(|class| class.begin(&mut ask))?;
     for _ in 0..LOOKS {
         let mut left = Vec::new();
         for mut class in classes {
@@ -61,10 +55,6 @@ pub fn wait_until_left<'a>(ifindex: u32, memories: impl Iterator<Item = &'a Memo
     Ok(classes.iter().map(|class| class.memory.base()).collect())
 }
 
-fn leaf_traffic(traffic: QueueTraffic) -> LeafTraffic {
-    LeafTraffic { sent_bytes: traffic.bytes, waiting_bytes: traffic.waiting_bytes }
-}
-
 /// A class whose leaves drain.
 struct ClassDrain<'a> {
     memory: &'a Memory,
@@ -76,7 +66,7 @@ struct ClassDrain<'a> {
 
 impl<'a> ClassDrain<'a> {
     fn new(memory: &'a Memory) -> ClassDrain<'a> {
-        let leaves = vec![LeafDrain::new(0, LeafTraffic::default()); PLACES.len()];
+        let leaves = vec![LeafDrain::unused(); PLACES.len()];
         ClassDrain { memory, stayed: 0, leaves }
     }
 
@@ -92,6 +82,12 @@ impl<'a> ClassDrain<'a> {
         self.each_in_use(&mut ask, |_, _, _| {})?;
         if !self.leaves.iter().all(LeafDrain::is_through) {
             return Ok(false);
+        }
+        if self.memory.stayed() == self.stayed {
+            // What came since belongs here, so the last packets from then are no longer to be told from later ones.
+            for (place, leaf) in PLACES.zip(&self.leaves) {
+                self.memory.tell_gone(place, Departed::UpTo(leaf.word()));
+            }
         }
         let is_left = self.memory.stayed() == self.stayed;
         if !is_left {
@@ -113,8 +109,8 @@ impl<'a> ClassDrain<'a> {
             }
             let traffic = ask(self.memory.base() + class_of(place))?;
             prepared(leaf, word, traffic);
-            if let Some(through) = leaf.look(word, traffic, self.memory.leaf(place)) {
-                self.memory.gone_through(place, through);
+            if let Some(gone) = leaf.look(word, traffic, self.memory.leaf(place)) {
+                self.memory.tell_gone(place, gone);
             }
         }
         Ok(())

@@ -18,6 +18,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
+use weir_core::limit::drain::Departed;
 use weir_core::limit::{self, HELD as HELD_LEAVES, PASSING as PASSING_LEAVES, leaf_clock};
 
 use super::record::Record;
@@ -265,10 +266,14 @@ impl Memory {
         self.word(leaf_word(place)).load(Ordering::Acquire)
     }
 
-    /// Tells the program that all packets of a leaf, by its place, have gone up to `word`.
-    pub fn gone_through(&self, place: u16, word: u64) {
+    /// Tells the program what has gone from a leaf, by its place.
+    pub fn tell_gone(&self, place: u16, gone: Departed) {
+        let mask = LEAF_MASK as u64;
         // The words of flows are rounded up, with the leaf in their low bits.
-        let through = (word + LEAF_MASK as u64) | LEAF_MASK as u64;
+        let through = match gone {
+            Departed::UpTo(word) => (word + mask) | mask,
+            Departed::Before(word) => (word.saturating_sub(1) & !mask) | mask,
+        };
         self.word(leaf_word(place) + GONE_BEHIND as usize).store(through, Ordering::Release);
     }
 

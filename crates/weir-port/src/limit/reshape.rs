@@ -10,8 +10,8 @@
 //! A limit may lose all of its classes so: then new flows go to the limit's own leaves, and when the last class has gone no filter is asked
 //! any more.
 //!
-//! Rule: a flow that goes to another class changes when none of its packets wait, so nothing is lost or reordered. A flow that never pauses
-//! keeps its class alive; the command says so, and the same command later looks again.
+//! Rule: a flow that goes to another class changes when none of its packets wait, so nothing is lost or reordered. A flow of which
+//! packets always wait keeps its class alive; the command says so, and the same command later looks again.
 //!
 //! Owner: the command, under the lock of both ends. Limits: [`EARLIER_MAX`] files before, as long as flows wait by them.
 
@@ -146,7 +146,7 @@ impl Shape {
         }
         if filters.len() > EARLIER_MAX + 1 {
             return Err(format!(
-                "still has flows that wait by the {EARLIER_MAX} files before this one, as they never pause: give one of those, or --off first"
+                "still has flows of which packets wait by the {EARLIER_MAX} files before this one: give one of those, try again later, or --off first"
             ));
         }
         Ok(Shape { classes, filters })
@@ -331,7 +331,7 @@ mod tests {
         for name in ["c", "d"] {
             shape = Shape::new(&asked(&[name]), Some(&record(&shape))).unwrap();
         }
-        assert!(Shape::new(&asked(&["e"]), Some(&record(&shape))).unwrap_err().contains("never pause"));
+        assert!(Shape::new(&asked(&["e"]), Some(&record(&shape))).unwrap_err().contains("packets wait"));
         // Three files take turns, and the leaves found empty are now of one, now of another.
         let mut shape = Shape::new(&asked(&["a", "b"]), None).unwrap();
         for (turn, names) in [["b", "a"], ["c", "a"], ["a", "b"]].iter().cycle().take(30).enumerate() {

@@ -389,7 +389,7 @@ fn say_what_stays(place: &NetnsInterface, record: &Record) {
         let stays =
             if going.is_empty() { String::new() } else { format!(", and so {} stay", going.join(", ")) };
         output::say(format_args!(
-            "weir: flows at {} that never pause stay in the class they were in{stays}: the same command later looks again",
+            "weir: flows at {} of which packets still wait stay in the class they were in{stays}: the same command later looks again",
             place.describe()
         ));
     }
