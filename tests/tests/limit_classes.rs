@@ -225,10 +225,11 @@ fn another_file_under_load_loses_nothing() -> Result<()> {
 fn what_goes_is_removed_when_it_is_empty() -> Result<()> {
     let row = Row::new(Between::Bridge)?;
     let to = row.right_address(Between::Bridge);
-    row.weir("limit wa --rate 100mbit")?.success()?;
+    // Half of a send buffer lasts 70 ms, for which a sender may come late.
+    row.weir("limit wa --rate 10mbit")?.success()?;
     let load = Load::new(&row.left, &row.right, &to, 2, 3.0);
     let flood = Flood::start(&load)?;
-    let file = File::new("[[class]]\nname = \"one\"\nrate = \"50mbit\"\nceil = \"100mbit\"\n")?;
+    let file = File::new("[[class]]\nname = \"one\"\nrate = \"5mbit\"\nceil = \"10mbit\"\n")?;
     let set = || row.weir(&format!("limit wa --classes {}", file.path()))?.success();
     let done = set()?;
     // Unless the host took the processors from both for as long as the packets wait.
@@ -241,7 +242,7 @@ fn what_goes_is_removed_when_it_is_empty() -> Result<()> {
     // The limit and its fallback; the class with 272 leaves.
     ensure!(count()? == 275, "{} classes", count()?);
     let other = File::new("[[class]]\nname = \"two\"\nrate = \"50mbit\"\nceil = \"100mbit\"\n")?;
-    row.weir(&format!("limit wa --classes {}", other.path()))?.success()?;
+    row.weir(&format!("limit wa --rate 100mbit --classes {}", other.path()))?.success()?;
     ensure!(count()? == 275, "{} classes", count()?);
     ensure!(
         class(&row, "two")?["is_going"] == false && class(&row, "one").is_err(),

@@ -25,7 +25,7 @@ fn main() -> ExitCode {
         privileged!(a_filter_for_all_is_the_last_that_is_asked).together(),
         privileged!(what_passed_freely_is_limited_by_another_file),
         privileged!(filters_are_changed_while_a_flood_fills_a_class_that_stays),
-        privileged!(floods_change_their_class_at_a_low_rate),
+        privileged!(classes_come_to_a_limit_that_was_lowered),
     ])
 }
 
@@ -290,6 +290,7 @@ fn what_passed_freely_is_limited_by_another_file() -> Result<()> {
 fn filters_are_changed_while_a_flood_fills_a_class_that_stays() -> Result<()> {
     const FILES: u16 = 6;
     let row = Row::new(Between::Bridge)?;
+    let to = row.right_address(Between::Bridge);
     let mut crowd = None;
     for port in 7010..7010 + FILES {
         let file = File::new(&two_classes(40, "busy", port))?;
@@ -297,23 +298,28 @@ fn filters_are_changed_while_a_flood_fills_a_class_that_stays() -> Result<()> {
         ensure!(!done.stderr.contains("packets still wait"), "port {port}: {}", done.stderr);
         let before = delivered(&row, "busy")?;
         if crowd.is_none() {
-            crowd = Some(Crowd::start(&row.left, &row.right, &row.right_address(Between::Bridge), 4, 1000)?);
+            crowd = Some(Crowd::start(&row.left, &row.right, &to, 4, 1000)?);
         }
         wait_until("the class is busy", PATIENCE, || Ok(delivered(&row, "busy")? > before + 1000))?;
+        let others = delivered(&row, "other")?;
+        row.left.enter(|| UdpSocket::bind(("0.0.0.0", 0))?.send_to(&[0; 100], (to.as_str(), port)))??;
+        wait_until("the file is in force", PATIENCE, || Ok(delivered(&row, "other")? == others + 1))?;
     }
     require_order(&row, crowd.context("senders")?)
 }
 
-/// Seconds' worth of packets wait in each class while a file sends the floods from one to the other.
-fn floods_change_their_class_at_a_low_rate() -> Result<()> {
+/// Floods fill their leaves at a high rate, so far that the program takes these for full, and then wait at a low one while classes come.
+fn classes_come_to_a_limit_that_was_lowered() -> Result<()> {
     let row = Row::new(Between::Bridge)?;
-    let files = [File::new(&two_classes(1, "busy", 7010))?, File::new(&two_classes(1, "other", 7010))?];
-    let set = |file: &File| row.weir(&format!("limit wa --rate 4mbit --classes {}", file.path()))?.success();
-    set(&files[0])?;
-    let crowd = Crowd::start(&row.left, &row.right, &row.right_address(Between::Bridge), 4, 1000)?;
-    wait_until("the class is busy", PATIENCE, || Ok(delivered(&row, "busy")? > 100))?;
-    for file in files.iter().cycle().skip(1).take(6) {
-        set(file)?;
+    row.weir("limit wa --rate 200mbit")?.success()?;
+    let crowd = Crowd::start(&row.left, &row.right, &row.right_address(Between::Bridge), 2, 1000)?;
+    // More than the room of both leaves.
+    let passed = || row.limits("wa")?[0]["delivered"].as_u64().context("no packets");
+    wait_until("the floods have filled their leaves", PATIENCE, || Ok(passed()? > 45_000))?;
+    row.weir("limit wa --rate 4mbit")?.success()?;
+    let file = File::new(&two_classes(1, "busy", 7010))?;
+    for _ in 0..3 {
+        row.weir(&format!("limit wa --rate 4mbit --classes {}", file.path()))?.success()?;
     }
     require_order(&row, crowd)
 }

@@ -23,6 +23,8 @@ pub const FREE_BASE: u16 = STRIDE;
 pub const CLASSES_MAX: usize = 62;
 /// The most levels of nested classes: HTB has 8 levels, the limit and the leaves among them.
 pub const LEVELS_MAX: usize = 6;
+/// The leaves of a class in which packets wait.
+pub const LEAVES_EACH: u16 = HELD.count + PASSING.count;
 /// The rate of packets that pass all limits, above what any interface passes.
 const FREE_BITS_PER_S: u64 = 1_000_000_000_000;
 
@@ -70,6 +72,14 @@ pub fn kind_of(number: u16) -> Option<(u16, HtbClassKind)> {
         _ => return None,
     };
     Some((base, kind))
+}
+
+/// The number of a class's leaf by its place, counted from the base; held leaves come first.
+pub fn leaf_number(place: u16) -> u16 {
+    match place.checked_sub(HELD.count) {
+        None => HELD.first_class + place,
+        Some(place) => PASSING.first_class + place,
+    }
 }
 
 /// A base for a class of a file that is not in `used`; `None` if all are.
@@ -218,6 +228,10 @@ mod tests {
         ] {
             assert_eq!(kind_of(number), kind, "{number:#x}");
         }
+        let kinds = (0..LEAVES_EACH).filter_map(|place| kind_of(0xc00 + leaf_number(place)));
+        let held = kinds.take_while(|kind| *kind == (0xc00, HtbClassKind::Held)).count();
+        assert_eq!(held, usize::from(HELD.count));
+        assert_eq!(kind_of(leaf_number(LEAVES_EACH - 1)), Some((0, HtbClassKind::Passing)));
         let used: Vec<_> = (2..=CLASSES_MAX as u16).map(|index| index * STRIDE).collect();
         assert_eq!(free_base(used[..3].iter().copied()), Some(5 * STRIDE));
         assert_eq!(free_base(used.iter().copied()), None);

@@ -10,8 +10,9 @@
 //! never reordered. Waiting is known as in [`super::program`], by time, or by what [`super::drain`] found to have gone. A class's leaves, flows
 //! and clocks are in memory of its own, so a flow is one of a socket within a class.
 //!
-//! Owner: as for [`super::program`]. Limits: flows that meet in one slot of memory may keep each other in the old class. Datagrams whose
-//! fragments come mixed may take one of the 128 slots from each other; a later fragment has the classes of what it shows then.
+//! Owner: as for [`super::program`]. Limits: flows that meet in one slot of memory may keep each other in the old class, and where several
+//! files before are asked send each other to one, past their own packets. Datagrams whose fragments come mixed may take one of the 128
+//! slots from each other; a later fragment has the classes of what it shows then.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::fd::AsFd;

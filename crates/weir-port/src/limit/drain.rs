@@ -3,24 +3,25 @@
 //! ```text
 //! begin      the count of packets that stayed in the class by filters before; then each leaf's word, bytes sent and bytes waiting
 //! look       leaves whose packets from then have gone are told to the program: their flows go to other classes
-//! left       all leaves have been told, and no packet stayed meanwhile; if some did, begin again
+//! left       the packets of all leaves have gone, and none stayed meanwhile; if some did, begin again
 //! ```
 //!
 //! Rule: no packet waits in a class that was left but those that the filters now send there, so the filters before need not be asked for it
 //! and no flow is reordered. Leaves are asked for one by one, each between two looks at its word: some 10 us, as a flow that sends without a
-//! pause leaves no longer ones. All classes at once would take milliseconds.
+//! pause leaves no longer ones. To ask for all at once takes less time for each, but milliseconds in all.
 //!
-//! Owner: the command, under the lock of both ends. Limits: a flow of which a packet waits at each of [`LOOKS`] looks stays.
+//! Owner: the command, under the lock of both ends. Limits: a flow stays of which a packet waits at each of [`LOOKS`] looks, or which shares
+//! its socket or its slot of memory with one that belongs there. A look takes 10 us for each leaf in use. Who listens for changes of queues
+//! hears each question.
 //!
 //! Source: [`weir_core::limit::drain`]; kernel `net/sched/sch_api.c` (`tc_ctl_tclass`).
 
 use std::collections::HashSet;
-use std::ops::Range;
 use std::thread::sleep;
 
 use netlink_socket2::NetlinkSocket;
-use weir_core::limit::drain::{Departed, LeafDrain, LeafTraffic};
-use weir_core::limit::{HELD, PASSING};
+use weir_core::limit::drain::{LeafDrain, LeafTraffic};
+use weir_core::limit::shared::{LEAVES_EACH, leaf_number};
 
 use super::htb::{self, LOOK_EVERY, LOOKS};
 use super::memory::Memory;
@@ -39,20 +40,21 @@ pub fn wait_until_left<'a>(ifindex: u32, memories: impl Iterator<Item = &'a Memo
     };
     let mut classes: Vec<_> = memories.map(ClassDrain::new).collect();
     classes.iter_mut().try_for_each(|class| class.begin(&mut ask))?;
+    let mut busy = HashSet::new();
     for _ in 0..LOOKS {
-        let mut left = Vec::new();
-        for mut class in classes {
+        busy.clear();
+        // Classes that were left are looked at until the end: a packet may stay once more.
+        for class in &mut classes {
             if !class.look(&mut ask)? {
-                left.push(class);
+                busy.insert(class.memory.base());
             }
         }
-        classes = left;
-        if classes.is_empty() {
+        if busy.is_empty() {
             break;
         }
         sleep(LOOK_EVERY);
     }
-    Ok(classes.iter().map(|class| class.memory.base()).collect())
+    Ok(busy)
 }
 
 /// A class whose leaves drain.
@@ -66,7 +68,7 @@ struct ClassDrain<'a> {
 
 impl<'a> ClassDrain<'a> {
     fn new(memory: &'a Memory) -> ClassDrain<'a> {
-        let leaves = vec![LeafDrain::unused(); PLACES.len()];
+        let leaves = vec![LeafDrain::unused(); LEAVES_EACH.into()];
         ClassDrain { memory, stayed: 0, leaves }
     }
 
@@ -80,14 +82,8 @@ impl<'a> ClassDrain<'a> {
     /// Looks at the leaves that are in use. Returns whether the class is left.
     fn look(&mut self, mut ask: impl FnMut(u16) -> Result<LeafTraffic>) -> Result<bool> {
         self.each_in_use(&mut ask, |_, _, _| {})?;
-        if !self.leaves.iter().all(LeafDrain::is_through) {
+        if !self.leaves.iter().all(LeafDrain::has_gone) {
             return Ok(false);
-        }
-        if self.memory.stayed() == self.stayed {
-            // What came since belongs here, so the last packets from then are no longer to be told from later ones.
-            for (place, leaf) in PLACES.zip(&self.leaves) {
-                self.memory.tell_gone(place, Departed::UpTo(leaf.word()));
-            }
         }
         let is_left = self.memory.stayed() == self.stayed;
         if !is_left {
@@ -102,28 +98,17 @@ impl<'a> ClassDrain<'a> {
         mut ask: impl FnMut(u16) -> Result<LeafTraffic>,
         prepared: impl Fn(&mut LeafDrain, u64, LeafTraffic),
     ) -> Result<()> {
-        for (place, leaf) in PLACES.zip(&mut self.leaves) {
+        for (place, leaf) in (0..).zip(&mut self.leaves) {
             let word = self.memory.leaf(place);
             if leaf.is_settled(word) {
                 continue;
             }
-            let traffic = ask(self.memory.base() + class_of(place))?;
+            let traffic = ask(self.memory.base() + leaf_number(place))?;
             prepared(leaf, word, traffic);
             if let Some(gone) = leaf.look(word, traffic, self.memory.leaf(place)) {
                 self.memory.tell_gone(place, gone);
             }
         }
         Ok(())
-    }
-}
-
-/// The places of a class's leaves in its memory; held ones come first.
-const PLACES: Range<u16> = 0..HELD.count + PASSING.count;
-
-/// The number of the class of HTB of a leaf, counted from its base.
-fn class_of(place: u16) -> u16 {
-    match place.checked_sub(HELD.count) {
-        None => HELD.first_class + place,
-        Some(place) => PASSING.first_class + place,
     }
 }

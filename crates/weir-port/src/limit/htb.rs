@@ -27,7 +27,7 @@ pub const HANDLE: u32 = 0x7769_0000;
 const ROOT: u32 = 0xffff_ffff;
 /// `NLM_F_DUMP` with `NLM_F_REQUEST`.
 const DUMP: u16 = (libc::NLM_F_DUMP | libc::NLM_F_REQUEST) as u16;
-/// `NLM_F_ECHO`: without it the kernel tells one class to those alone who listen for changes.
+/// `NLM_F_ECHO`: who asks for one class is told as well; all who listen for changes are, in any case.
 const ECHO: u16 = libc::NLM_F_ECHO as u16;
 /// `TC_LINKLAYER_ETHERNET`: the kernel then asks for no table of times.
 const LINK_LAYER_ETHERNET: u8 = 1;
@@ -282,15 +282,18 @@ pub fn classes(ifindex: u32) -> Result<Vec<ClassTraffic>> {
     Ok(classes)
 }
 
-/// The counters and the backlog of one class, which takes some 10 us; all of them take milliseconds. `socket` is for one interface and
-/// one namespace.
+/// The counters and the backlog of one class, which takes some 10 us; all of them take milliseconds. One that somebody has removed has
+/// none. `socket` is for one namespace.
 pub fn class_traffic(socket: &mut NetlinkSocket, ifindex: u32, number: u16) -> Result<QueueTraffic> {
     let doing = || format!("reading class {number:x} of interface number {ifindex}");
     let header = message(ifindex, HANDLE | u32::from(number), 0);
     let request = tc::Request::new().set_flags(ECHO).op_gettclass_do(&header);
     let mut reply = socket.request(&request).doing(doing)?;
-    let (_, attributes) = reply.recv_one().map_err(|error| explained(error, doing()))?;
-    Ok(traffic(&attributes))
+    match reply.recv_one() {
+        Ok((_, attributes)) => Ok(traffic(&attributes)),
+        Err(error) if error.as_io_error().raw_os_error() == Some(libc::ENOENT) => Ok(QueueTraffic::default()),
+        Err(error) => Err(explained(error, doing())),
+    }
 }
 
 /// Takes the queue off, with all packets that wait in it; an absent one is no error. The kernel puts back the default queue.

@@ -18,7 +18,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use weir_core::limit::drain::Departed;
+use weir_core::limit::shared::LEAVES_EACH;
 use weir_core::limit::{self, HELD as HELD_LEAVES, PASSING as PASSING_LEAVES, leaf_clock};
 
 use super::record::Record;
@@ -32,7 +32,6 @@ pub const PART_BITS: i32 = 20;
 pub const CLOCK_SHIFT: i32 = 10;
 /// The bits of a flow's word that hold its leaf's number.
 pub const LEAF_MASK: i32 = 0xfff;
-const LEAVES: usize = (HELD_LEAVES.count + PASSING_LEAVES.count) as usize;
 /// The bits of the bytes for which nanoseconds are kept: 2^16.
 pub const EACH_BITS: i32 = 16;
 
@@ -123,7 +122,7 @@ pub const PASSING: LeafMemory = LeafMemory {
 
 /// The offset of the word of a leaf, by its place.
 fn leaf_word(place: u16) -> usize {
-    assert!(usize::from(place) < LEAVES, "a leaf's place");
+    assert!(place < LEAVES_EACH, "a leaf's place");
     LEAVES_AT as usize + usize::from(place) * 8
 }
 
@@ -266,14 +265,11 @@ impl Memory {
         self.word(leaf_word(place)).load(Ordering::Acquire)
     }
 
-    /// Tells the program what has gone from a leaf, by its place.
-    pub fn tell_gone(&self, place: u16, gone: Departed) {
+    /// Tells the program that the packets of a leaf, by its place, have gone up to `word`.
+    pub fn tell_gone(&self, place: u16, word: u64) {
         let mask = LEAF_MASK as u64;
         // The words of flows are rounded up, with the leaf in their low bits.
-        let through = match gone {
-            Departed::UpTo(word) => (word + mask) | mask,
-            Departed::Before(word) => (word.saturating_sub(1) & !mask) | mask,
-        };
+        let through = word.wrapping_add(mask) | mask;
         self.word(leaf_word(place) + GONE_BEHIND as usize).store(through, Ordering::Release);
     }
 

@@ -5,13 +5,14 @@
 //! slot    = flows[cookie of the socket, or a hash of addresses and ports]
 //! leaf    = slot.leaf        if served < slot.done, or the leaf is empty: served >= leaf.done
 //!           else the next leaf that is empty, in turn
-//! leaf.done = slot.done = max(leaf.done, served + lateness) + length; of a held leaf served + lateness + its room at most
+//! leaf.done = slot.done = max(leaf.done, served + lateness) + length, but served + lateness + its room at most
+//!             and more than the leaf.done before, whatever else
 //! ```
 //!
 //! Rule: a flow changes its leaf only when none of its packets wait, so it is never reordered. No program sees a packet leave the queue, so
 //! waiting is known by time: HTB serves a leaf at its own rate at least, whatever the others do, and `done` is the point of that service at
 //! which the last packet has gone. A flood is served faster than that, and so `done` would run ahead of the backlog: no more waits than the
-//! leaf has room for. Packets that are dropped later, anywhere, change nothing: leaves empty themselves. A slot is never evicted; flows
+//! leaf has room for. Each packet raises `done`, so it also says which packets came first ([`super::drain`]). Packets that are dropped later, anywhere, change nothing: leaves empty themselves. A slot is never evicted; flows
 //! that meet in one share its leaf while packets of either wait.
 //!
 //! A packet without a socket has no sender that could be held; [`passing`] bounds how long it waits.
@@ -48,6 +49,8 @@ const TIME_BITS: i32 = 35;
 /// The bits of parts, 2^51 or 2 GB, beyond which nothing can wait, as no leaf has such room: such a `done` is from before the clock
 /// wrapped.
 const STALE_BITS: i32 = 51;
+/// More bytes than wait in a leaf of packets without a socket at any rate, and fewer than [`STALE_BITS`].
+const PASSING_BYTES_BEYOND: u32 = 1 << 30;
 /// The shift of the clock to its lateness of 2^24 ns, 17 ms: how late HTB may begin to serve a leaf.
 const LATENESS_SHIFT: i32 = 24 - memory::CLOCK_SHIFT;
 
@@ -152,12 +155,18 @@ fn choose_leaf(asm: &mut Asm, group: LeafMemory, leaves: Leaves) {
     asm.jump(begun);
     asm.place(waits);
     asm.place(begun);
+    asm.op(Op::Mov, Reg::R1, Reg::R2);
+    asm.op_imm(Op::Add, Reg::R1, memory::LEAF_MASK + 1);
     asm.load(Width::Word, Reg::R3, Reg::R6, SKB_WIRE_LEN);
     asm.op_imm(Op::Lsh, Reg::R3, memory::PART_BITS);
     asm.op(Op::Add, Reg::R2, Reg::R3);
-    if leaves == HELD {
-        keep_to_room(asm);
-    }
+    keep_to_room(asm, if leaves == HELD { HELD_BYTES_EACH } else { PASSING_BYTES_BEYOND });
+    let higher = asm.label();
+    asm.op(Op::Mov, Reg::R3, Reg::R2);
+    asm.op(Op::Sub, Reg::R3, Reg::R1);
+    asm.jump_if(Cond::SignedGt, Reg::R3, 0, higher);
+    asm.op(Op::Mov, Reg::R2, Reg::R1);
+    asm.place(higher);
     asm.store(Width::Double, Reg::R5, 0, Reg::R2);
     asm.op_imm(Op::Add, Reg::R2, memory::LEAF_MASK);
     asm.op_imm(Op::And, Reg::R2, !memory::LEAF_MASK);
@@ -174,11 +183,11 @@ fn choose_leaf(asm: &mut Asm, group: LeafMemory, leaves: Leaves) {
     asm.exit();
 }
 
-/// Lowers `R2`, the end of a held leaf's service, to that of a full leaf, where `R9` is the service so far and the lateness. A packet that
-/// finds no room is dropped, so it changes nothing. Spoils `R0` and `R3`.
-fn keep_to_room(asm: &mut Asm) {
+/// Lowers `R2`, the end of a leaf's service, to that of a leaf with so many bytes waiting, where `R9` is the service so far and the
+/// lateness. A packet that finds no room is dropped, so it changes nothing. Spoils `R0` and `R3`.
+fn keep_to_room(asm: &mut Asm, room_bytes: u32) {
     let within = asm.label();
-    asm.load_immediate(Reg::R3, u64::from(HELD_BYTES_EACH) << memory::PART_BITS);
+    asm.load_immediate(Reg::R3, u64::from(room_bytes) << memory::PART_BITS);
     asm.op(Op::Add, Reg::R3, Reg::R9);
     asm.op(Op::Mov, Reg::R0, Reg::R3);
     asm.op(Op::Sub, Reg::R0, Reg::R2);

@@ -208,7 +208,7 @@ pub fn reshape(
     drain(place, memories, record)
 }
 
-/// Lets flows that go to other classes leave their leaves, and removes classes that go. Gives up after a second; the record has those left.
+/// Lets flows that go to other classes leave their leaves, and removes classes that go. Gives up after [`LOOKS`] looks; the record has those left.
 fn drain(place: &NetnsInterface, memories: Vec<Memory>, mut record: Record) -> Result<Record> {
     let ifindex = place.link.ifindex;
     let earlier = &record.filters[1..];
