@@ -293,7 +293,7 @@ fn filters_are_changed_while_a_flood_fills_a_class_that_stays() -> Result<()> {
     let to = row.right_address(Between::Bridge);
     let mut crowd = None;
     for port in 7010..7010 + FILES {
-        let file = File::new(&two_classes(40, "busy", port))?;
+        let file = File::new(&two_classes(40, port))?;
         let done = row.weir(&format!("limit wa --rate 100mbit --classes {}", file.path()))?.success()?;
         ensure!(!done.stderr.contains("packets still wait"), "port {port}: {}", done.stderr);
         let before = delivered(&row, "busy")?;
@@ -317,21 +317,21 @@ fn classes_come_to_a_limit_that_was_lowered() -> Result<()> {
     let passed = || row.limits("wa")?[0]["delivered"].as_u64().context("no packets");
     wait_until("the floods have filled their leaves", PATIENCE, || Ok(passed()? > 45_000))?;
     row.weir("limit wa --rate 4mbit")?.success()?;
-    let file = File::new(&two_classes(1, "busy", 7010))?;
+    let file = File::new(&two_classes(1, 7010))?;
     for _ in 0..3 {
         row.weir(&format!("limit wa --rate 4mbit --classes {}", file.path()))?.success()?;
     }
     require_order(&row, crowd)
 }
 
-/// A file of two classes with a rate each, the class of what its filter does not match, and the port that it matches.
-fn two_classes(mbit: u32, default: &str, port: u16) -> String {
+/// A file of the classes `other`, UDP to `port`, and `busy`, all else, with a rate each.
+fn two_classes(mbit: u32, port: u16) -> String {
     let class = |name: &str| {
         format!("[[class]]\nname = \"{name}\"\nrate = \"{mbit}mbit\"\nceil = \"{}mbit\"\n", mbit * 2)
     };
     let (busy, other) = (class("busy"), class("other"));
     let filter = format!("[[filter]]\nprotocol = \"udp\"\nto_ports = \"{port}\"\nclass = \"other\"\n");
-    format!("default = \"{default}\"\n{busy}{other}{filter}")
+    format!("default = \"busy\"\n{busy}{other}{filter}")
 }
 
 /// Ends senders, all of whose packets arrive in order, and the limit.

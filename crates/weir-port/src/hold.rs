@@ -22,7 +22,7 @@
 //! killed together with its guardian; the old state is still in it, and the next holder goes on from there. A hold that is dropped before
 //! it was handed on ([`Hold::hand_on`]), as when the next thing cannot be had, leaves no file unless there was one.
 //!
-//! What is left behind is found by [`left`]; a command holds whole ends by [`ends`]. Limits: process numbers are those of one PID namespace, files those of one `/run`.
+//! Leftovers of killed processes are found by [`left`]; a command holds whole ends by [`ends`]. Limits: process numbers are those of one PID namespace, files those of one `/run`.
 
 pub mod ends;
 mod identity;

@@ -1,4 +1,4 @@
-//! What has left a leaf of a limit in place, told by its word in the program's memory and the kernel's counters.
+//! The packets that have gone from a leaf of a limit in place, told by its word in the program's memory and the kernel's counters.
 //!
 //! ```text
 //! word       the point of the leaf's service at which its last packet will have gone: each packet raises it
@@ -23,7 +23,7 @@ pub struct LeafTraffic {
     pub waiting_bytes: u64,
 }
 
-/// What has left one leaf since [`LeafDrain::new`].
+/// The drain of one leaf: whether the packets that were there at [`LeafDrain::new`] have gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeafDrain {
     /// The word up to which packets are to go, or have gone.

@@ -88,7 +88,7 @@ const MAGIC: u64 = u64::from_le_bytes(*b"weirlmt2");
 
 const LEAVES_AT: u32 = 4096;
 /// The words of the leaves without a socket: when each will be empty, in terms of [`PASSING_SERVED_NS`].
-pub const PASSING_ENDS_AT: u32 = LEAVES_AT + (HELD_LEAVES.count as u32 + PASSING_LEAVES.count as u32) * 8;
+pub const PASSING_ENDS_AT: u32 = LEAVES_AT + LEAVES_EACH as u32 * 8;
 /// The distance from a leaf's word to the word that says up to where its packets have gone, as a process found.
 pub const GONE_BEHIND: i16 = 4096;
 const _: () = assert!(PASSING_ENDS_AT + PASSING_LEAVES.count as u32 * 8 <= LEAVES_AT + GONE_BEHIND as u32);

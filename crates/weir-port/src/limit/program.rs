@@ -12,8 +12,9 @@
 //! Rule: a flow changes its leaf only when none of its packets wait, so it is never reordered. No program sees a packet leave the queue, so
 //! waiting is known by time: HTB serves a leaf at its own rate at least, whatever the others do, and `done` is the point of that service at
 //! which the last packet has gone. A flood is served faster than that, and so `done` would run ahead of the backlog: no more waits than the
-//! leaf has room for. Each packet raises `done`, so it also says which packets came first ([`super::drain`]). Packets that are dropped later, anywhere, change nothing: leaves empty themselves. A slot is never evicted; flows
-//! that meet in one share its leaf while packets of either wait.
+//! leaf has room for. Each packet raises `done`, so it also says which packets came first ([`super::drain`]). Packets that are dropped
+//! later, anywhere, change nothing: leaves empty themselves. A slot is never evicted; flows that meet in one share its leaf while packets
+//! of either wait.
 //!
 //! A packet without a socket has no sender that could be held; [`passing`] bounds how long it waits.
 //!
@@ -49,7 +50,7 @@ const TIME_BITS: i32 = 35;
 /// The bits of parts, 2^51 or 2 GB, beyond which nothing can wait, as no leaf has such room: such a `done` is from before the clock
 /// wrapped.
 const STALE_BITS: i32 = 51;
-/// More bytes than wait in a leaf of packets without a socket at any rate, and fewer than [`STALE_BITS`].
+/// More bytes than wait in a leaf of packets without a socket at any rate, and fewer than [`STALE_BITS`] has.
 const PASSING_BYTES_BEYOND: u32 = 1 << 30;
 /// The shift of the clock to its lateness of 2^24 ns, 17 ms: how late HTB may begin to serve a leaf.
 const LATENESS_SHIFT: i32 = 24 - memory::CLOCK_SHIFT;

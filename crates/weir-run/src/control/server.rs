@@ -3,7 +3,7 @@
 //!
 //! Rule: nobody is waited for. Each client has [`PATIENCE_NS`] to ask and as long again to read the answer, so one that is slow or
 //! silent holds nobody up and is gone after that; one that is too much ([`super::admission`]) is told so and let go at once.
-//! What a client asked for that has hung up is not done. A request is bounded in size; packets never wait for any of this.
+//! A request of a client that has hung up is not carried out. A request is bounded in size; packets never wait for any of this.
 //!
 //! Owner: the thread that calls [`Control::serve`]. Source: unix(7).
 
