@@ -13,6 +13,7 @@ use crate::hold::{self, Hold, Owner, Thing, left};
 use crate::link::Link;
 use crate::lock::Lock;
 use crate::napi::{self, Deferral};
+use crate::netlink::is_code;
 use crate::netns::NetNs;
 use crate::release::Means;
 use crate::way_out::nftables;
@@ -99,8 +100,12 @@ fn release(link: &Link, name: &str, means: &mut Means) -> Result<Option<String>>
             "{name}: is down, so senders are not let go: set it up (`ip link`) and mend it again"
         )));
     }
-    let is_deferred =
-        napi::deferrals(link.ifindex)?.iter().any(|(_, deferral)| *deferral != Deferral::default());
+    let deferrals = match napi::deferrals(link.ifindex) {
+        // No weir can have taken instances over that the kernel does not even list (Linux before 6.8).
+        Err(error) if is_code(&error, libc::ENOENT) || is_code(&error, libc::EOPNOTSUPP) => return Ok(None),
+        listed => listed?,
+    };
+    let is_deferred = deferrals.iter().any(|(_, deferral)| *deferral != Deferral::default());
     means.release(link.ifindex, Deferral::default())?;
     Ok(is_deferred.then(|| format!("{name}: its queues left to the kernel again")))
 }
