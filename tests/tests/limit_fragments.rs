@@ -34,6 +34,7 @@ class = "named"
 fn main() -> ExitCode {
     harness::main(&[
         privileged!(all_of_a_datagram_is_of_the_class_of_its_ports).together(),
+        privileged!(mixed_datagrams_are_of_the_class_of_their_ports).flooding(),
         privileged!(datagrams_in_fragments_and_whole_ones_arrive_in_order).flooding(),
     ])
 }
@@ -68,7 +69,6 @@ fn all_of_a_datagram_is_of_the_class_of_its_ports() -> Result<()> {
     let mut expected = 0;
     for address in [&to.v4, &to.v6] {
         expected += DATAGRAMS as u64 * FRAGMENTS_EACH;
-        // One after the other: datagrams that come mixed may take each other's slot of the limit's memory.
         for (port, class) in [(7001, "named"), (7002, "rest")] {
             send(&row.left, address, port, DATAGRAMS)?;
             for limit in ["sent", "forwarded"] {
@@ -89,13 +89,44 @@ fn all_of_a_datagram_is_of_the_class_of_its_ports() -> Result<()> {
     Ok(())
 }
 
+/// Their fragments come mixed where they are forwarded, as the programs take turns where they are sent. Sockets that are not connected number
+/// their datagrams together; two that are may use the same numbers at a time.
+fn mixed_datagrams_are_of_the_class_of_their_ports() -> Result<()> {
+    const PROGRAMS: usize = 64;
+    const DATAGRAMS_EACH: usize = 80;
+    const FRAGMENTS: u64 = (PROGRAMS * DATAGRAMS_EACH * 3) as u64;
+    let file = File::new(FILE)?;
+    let row = Row::new(Between::Routes)?;
+    let to = Row::right_addresses(Between::Routes).v4;
+    row.weir(&format!("limit wa --rate 70mbit --name sent --classes {}", file.path()))?.success()?;
+    row.weir(&format!("limit wb --rate-back 100mbit --name forwarded --classes {}", file.path()))?
+        .success()?;
+    row.left.sh(&format!("ping -q -c 1 {to}"))?;
+    std::thread::scope(|scope| {
+        let program = || send(&row.left, &to, 7001, DATAGRAMS_EACH);
+        let programs: Vec<_> = (0..PROGRAMS).map(|_| scope.spawn(program)).collect();
+        programs.into_iter().try_for_each(|program| program.join().expect("a sender panicked"))
+    })?;
+    for limit in ["sent", "forwarded"] {
+        let mut seen = 0;
+        let waited = wait_until("all have left their class", PATIENCE, || {
+            seen = delivered(&row, limit, "named")?;
+            Ok(seen >= FRAGMENTS)
+        });
+        waited.with_context(|| format!("{seen} of {FRAGMENTS} at {limit}"))?;
+        ensure!(seen == FRAGMENTS, "{seen} of {FRAGMENTS} at {limit}");
+        row.lossless_limit(limit)?;
+    }
+    Ok(())
+}
+
 /// Beside floods that fill the class of what no filter names.
 fn datagrams_in_fragments_and_whole_ones_arrive_in_order() -> Result<()> {
     let file = File::new(FILE)?;
     let row = Row::new(Between::Bridge)?;
     row.weir(&format!("limit wa --rate 100mbit --classes {}", file.path()))?.success()?;
     let to = row.right_address(Between::Bridge);
-    // Linux takes fragments of IPv4 for lost between which 64 others of the same sender came, as flows take turns of more than that.
+    // Linux takes fragments of IPv4 for lost between which 64 others of the same sender came; flows take turns of up to 25 packets here.
     row.right.sh("sysctl -qw net.ipv4.ipfrag_max_dist=0")?;
     // Fragments that wait until the address of the neighbour is known may find no place there.
     row.left.sh(&format!("ping -q -c 1 {to}"))?;

@@ -11,8 +11,8 @@
 //! and clocks are in memory of its own, so a flow is one of a socket within a class.
 //!
 //! Owner: as for [`super::program`]. Limits: flows that meet in one slot of memory may keep each other in the old class, and where several
-//! files before are asked send each other to one, past their own packets. Datagrams whose fragments come mixed may take one of the 128
-//! slots from each other; a later fragment has the classes of what it shows then.
+//! files before are asked send each other to one, past their own packets. A datagram of which fragments still come is forgotten when eight
+//! others whose keys lead to the same of 2,048 sets have begun since; a later fragment has the classes of what it shows then.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::fd::AsFd;
@@ -166,12 +166,14 @@ pub fn ask(asm: &mut Asm, all: &[Filters], memory: &Memory, link_header_bytes: i
 }
 
 /// Has later fragments be of the classes of the first of their datagram. A slot of memory has the key of a datagram, then its classes, of
-/// 16 bits each. Classes that other filters said are not these, so the filters are in the key.
+/// 16 bits each. A set of slots has the last datagrams whose keys lead to it, the newest first. Classes that other filters said are not
+/// these, so the filters are in the key.
 fn keep_fragments_together(asm: &mut Asm, memory: &Memory, all: &[Filters]) {
     let mut hasher = DefaultHasher::new();
     all.hash(&mut hasher);
     let count = all.len();
-    let [later, done] = [asm.label(), asm.label()];
+    let [later, found, done] = [asm.label(), asm.label(), asm.label()];
+    let (key_at, classes_at) = (|slot: i16| slot * 16, |slot: i16| slot * 16 + 8);
     let class_at = |index: usize| CLASSES - 8 * index as i16;
     fragments::key(asm, done);
     asm.load_immediate(Reg::R1, hasher.finish() & !1);
@@ -179,25 +181,39 @@ fn keep_fragments_together(asm: &mut Asm, memory: &Memory, all: &[Filters]) {
     asm.load_map_value(Reg::R8, memory.map().as_fd());
     asm.op(Op::Mov, Reg::R1, Reg::R9);
     asm.op_imm(Op::Rsh, Reg::R1, 1);
-    asm.op_imm(Op::And, Reg::R1, memory::FRAGMENT_SLOTS - 1);
-    asm.op_imm(Op::Lsh, Reg::R1, 4);
+    asm.op_imm(Op::And, Reg::R1, memory::FRAGMENT_SETS - 1);
+    asm.op_imm(Op::Mul, Reg::R1, i32::from(memory::FRAGMENT_SLOTS) * 16);
+    asm.op_imm(Op::Add, Reg::R1, memory::FRAGMENTS_AT as i32);
     asm.op(Op::Add, Reg::R8, Reg::R1);
     asm.jump_if(Cond::Ne, Reg::R7, 0, later);
 
+    for slot in (1..memory::FRAGMENT_SLOTS).rev() {
+        for word_at in [key_at, classes_at] {
+            asm.load(Width::Double, Reg::R1, Reg::R8, word_at(slot - 1));
+            asm.store(Width::Double, Reg::R8, word_at(slot), Reg::R1);
+        }
+    }
     asm.op_imm(Op::Mov, Reg::R1, 0);
     for index in (0..count).rev() {
         asm.load(Width::Double, Reg::R2, Reg::R10, class_at(index));
         asm.op_imm(Op::Lsh, Reg::R1, 16);
         asm.op(Op::Or, Reg::R1, Reg::R2);
     }
-    asm.store(Width::Double, Reg::R8, memory::FRAGMENTS_AT + 8, Reg::R1);
-    asm.store(Width::Double, Reg::R8, memory::FRAGMENTS_AT, Reg::R9);
+    asm.store(Width::Double, Reg::R8, classes_at(0), Reg::R1);
+    asm.store(Width::Double, Reg::R8, key_at(0), Reg::R9);
     asm.jump(done);
 
     asm.place(later);
-    asm.load(Width::Double, Reg::R1, Reg::R8, memory::FRAGMENTS_AT);
-    asm.jump_if_reg(Cond::Ne, Reg::R1, Reg::R9, done);
-    asm.load(Width::Double, Reg::R1, Reg::R8, memory::FRAGMENTS_AT + 8);
+    for slot in 0..memory::FRAGMENT_SLOTS {
+        let another = asm.label();
+        asm.load(Width::Double, Reg::R1, Reg::R8, key_at(slot));
+        asm.jump_if_reg(Cond::Ne, Reg::R1, Reg::R9, another);
+        asm.load(Width::Double, Reg::R1, Reg::R8, classes_at(slot));
+        asm.jump(found);
+        asm.place(another);
+    }
+    asm.jump(done);
+    asm.place(found);
     for index in 0..count {
         asm.op(Op::Mov, Reg::R2, Reg::R1);
         asm.op_imm(Op::And, Reg::R2, 0xffff);

@@ -1,10 +1,10 @@
 //! The memory of a limit in place: values of array maps that its program, and so its queue, keeps alive. One is the limit's own; each class
-//! of a file has another with the same layout, in which the records are not used.
+//! of a file has another, which ends behind the flows.
 //!
 //! ```text
 //!       0  the words of two groups of leaves, then those of packets without a socket, then which record holds, then what arrived
-//!    2048  the classes of datagrams that come in fragments
 //!    4096  the leaves: a word each; 8192  up to where the packets of each were found to have gone; 12288  the flows: a word each
+//! behind  the classes of datagrams that come in fragments
 //! behind  two records, text: the limit and what to put back; the one that does not hold is written, then they change places
 //! ```
 //!
@@ -78,13 +78,16 @@ const HOLDING_WORD: usize = 328;
 pub const BASE: i16 = 336;
 /// The packets that stayed in this class by the filters of a file before.
 pub const STAYED: i16 = 344;
+/// The longest packet that each leaf takes without cutting it.
+pub const UNCUT_BYTES_MAX: i16 = 352;
 /// The offset of the datagrams in fragments: two words each, the key and the classes.
-pub const FRAGMENTS_AT: i16 = 2048;
-/// The number of those, a power of two.
-pub const FRAGMENT_SLOTS: i32 = 128;
-const _: () = assert!(FRAGMENTS_AT as u32 + FRAGMENT_SLOTS as u32 * 16 <= LEAVES_AT);
-/// The layout's name and version, "weirlmt2".
-const MAGIC: u64 = u64::from_le_bytes(*b"weirlmt2");
+pub const FRAGMENTS_AT: u32 = PASSING.slots_at + PASSING.slots * 8;
+/// The number of sets of those, a power of two.
+pub const FRAGMENT_SETS: i32 = 2048;
+/// The number of those in a set.
+pub const FRAGMENT_SLOTS: i16 = 8;
+/// The layout's name and version, "weirlmt3".
+const MAGIC: u64 = u64::from_le_bytes(*b"weirlmt3");
 
 const LEAVES_AT: u32 = 4096;
 /// The words of the leaves without a socket: when each will be empty, in terms of [`PASSING_SERVED_NS`].
@@ -93,9 +96,11 @@ pub const PASSING_ENDS_AT: u32 = LEAVES_AT + LEAVES_EACH as u32 * 8;
 pub const GONE_BEHIND: i16 = 4096;
 const _: () = assert!(PASSING_ENDS_AT + PASSING_LEAVES.count as u32 * 8 <= LEAVES_AT + GONE_BEHIND as u32);
 const FLOWS_AT: u32 = 12_288;
-const RECORDS_AT: usize = (PASSING.slots_at + PASSING.slots * 8) as usize;
+const RECORDS_AT: usize = FRAGMENTS_AT as usize + FRAGMENT_SETS as usize * FRAGMENT_SLOTS as usize * 16;
 const RECORD_BYTES: usize = 65_536;
-const TOTAL_BYTES: u32 = (RECORDS_AT + 2 * RECORD_BYTES) as u32;
+/// The bytes of a limit's own memory, and of that of a class.
+const OWN_BYTES: u32 = (RECORDS_AT + 2 * RECORD_BYTES) as u32;
+const CLASS_BYTES: u32 = FRAGMENTS_AT;
 
 /// Leaves of one kind, and the flows that they are given to.
 #[derive(Clone, Copy, Debug)]
@@ -224,7 +229,8 @@ pub struct Memory {
 impl Memory {
     /// New memory for the leaves whose numbers begin at `base`.
     pub fn new(base: u16) -> io::Result<Memory> {
-        let memory = Memory::of(Map::shared(TOTAL_BYTES)?)?;
+        let bytes = if base == 0 { OWN_BYTES } else { CLASS_BYTES };
+        let memory = Memory::of(Map::shared(bytes)?, bytes)?;
         memory.word(BASE as usize).store(base.into(), Ordering::Relaxed);
         memory.word(MAGIC_WORD).store(MAGIC, Ordering::Release);
         Ok(memory)
@@ -235,11 +241,13 @@ impl Memory {
         let mut all = Vec::new();
         for map in object::maps_of_program(id)? {
             let map = Map::by_id(map)?;
-            if object::value_bytes(&map.as_fd())? != TOTAL_BYTES {
+            let bytes = object::value_bytes(&map.as_fd())?;
+            if bytes != OWN_BYTES && bytes != CLASS_BYTES {
                 continue;
             }
-            let memory = Memory::of(map)?;
-            if memory.word(MAGIC_WORD).load(Ordering::Acquire) == MAGIC {
+            let memory = Memory::of(map, bytes)?;
+            let is_whole = (memory.base() == 0) == (bytes == OWN_BYTES);
+            if is_whole && memory.word(MAGIC_WORD).load(Ordering::Acquire) == MAGIC {
                 all.push(memory);
             }
         }
@@ -273,8 +281,8 @@ impl Memory {
         self.word(leaf_word(place) + GONE_BEHIND as usize).store(through, Ordering::Release);
     }
 
-    fn of(map: Map) -> io::Result<Memory> {
-        let mapping = Mapping::new(map.as_fd(), 0, (TOTAL_BYTES as usize).next_multiple_of(4096), true)?;
+    fn of(map: Map, bytes: u32) -> io::Result<Memory> {
+        let mapping = Mapping::new(map.as_fd(), 0, (bytes as usize).next_multiple_of(4096), true)?;
         Ok(Memory { map, mapping })
     }
 
@@ -291,6 +299,17 @@ impl Memory {
         self.word(PASSING_NS_EACH as usize).store(leaves.ceil.ns_for(1 << EACH_BITS), Ordering::Release);
         let max_ns = leaves.ceil.ns_for(u64::from(leaves.passing_bytes_each));
         self.word(PASSING_NS_MAX as usize).store(max_ns, Ordering::Release);
+    }
+
+    /// Sets the longest packet that each leaf takes without cutting it. A lower one must be set before the leaves' queues are, a higher one
+    /// after.
+    pub fn set_uncut_bytes_max(&self, bytes: u32) {
+        self.word(UNCUT_BYTES_MAX as usize).store(bytes.into(), Ordering::Release);
+    }
+
+    /// The longest packet that each leaf takes without cutting it.
+    pub fn uncut_bytes_max(&self) -> u64 {
+        self.word(UNCUT_BYTES_MAX as usize).load(Ordering::Acquire)
     }
 
     /// The rate at which a leaf is taken to be served.
