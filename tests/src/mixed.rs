@@ -20,8 +20,10 @@ const FIRST_PORT: u16 = 7100;
 const RECEIVE_BUFFER_BYTES: libc::c_int = 4 << 20;
 /// The time for which a thread that is held, or gets nothing, stays deaf to being stopped.
 const PATIENCE: Duration = Duration::from_millis(200);
-const SEGMENT_BYTES: usize = 1400;
-const SEGMENTS: usize = 40;
+/// The payload of each datagram of a call of [`Kind::Segmented`].
+pub const SEGMENT_BYTES: usize = 1400;
+/// The datagrams of such a call.
+pub const SEGMENTS: usize = 40;
 const ETHERNET_IP_UDP_BYTES: f64 = 42.0;
 
 /// The kind of packets that a sender sends.
@@ -44,6 +46,11 @@ impl Kind {
             Kind::Tcp => 1514.0 / 1448.0,
         }
     }
+}
+
+/// Has the kernel cut what the socket sends into datagrams of [`SEGMENT_BYTES`].
+pub fn segment(socket: &UdpSocket) -> Result<()> {
+    set(socket, libc::SOL_UDP, libc::UDP_SEGMENT, SEGMENT_BYTES as libc::c_int)
 }
 
 /// Senders and receivers under way. Dropping it ends them.
@@ -86,7 +93,7 @@ impl Mixed {
                 }
                 Kind::Segmented => {
                     let [sender, receiver] = datagrams(from, to, address, port)?;
-                    set(&sender, libc::SOL_UDP, libc::UDP_SEGMENT, SEGMENT_BYTES as libc::c_int)?;
+                    segment(&sender)?;
                     mixed.spawn(move |is_over| count_datagrams(&receiver, &flow, false, is_over))?;
                     mixed.spawn(move |is_over| send_datagrams(&sender, SEGMENTS * SEGMENT_BYTES, is_over))?;
                 }

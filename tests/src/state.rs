@@ -27,8 +27,12 @@ fn without_numbers(listing: &str) -> String {
     let mut lines: Vec<String> = Vec::new();
     for line in listing.lines() {
         let mut words: Vec<_> = line.split_whitespace().collect();
-        if words.starts_with(&["qdisc", "bfifo"]) {
+        if words.starts_with(&["qdisc", "tbf"]) {
             words.remove(2);
+        }
+        // The class of a token bucket, which says no more than the bucket.
+        if words.starts_with(&["class", "tbf"]) {
+            continue;
         }
         // The number of a queue, and that of a program.
         for word in ["leaf", "id"] {

@@ -238,7 +238,7 @@ fn what_goes_is_removed_when_it_is_empty() -> Result<()> {
     require_lossless(&flows, &load)?;
     let done = set()?;
     ensure!(!done.stderr.contains("packets still wait"), "{}", done.stderr);
-    let count = || -> Result<usize> { Ok(row.left.tc("class show dev veth0")?.lines().count()) };
+    let count = || -> Result<usize> { Ok(row.left.tc("class show dev veth0 parent 7769:")?.lines().count()) };
     // The limit and its fallback; the class with 272 leaves.
     ensure!(count()? == 275, "{} classes", count()?);
     let other = File::new("[[class]]\nname = \"two\"\nrate = \"50mbit\"\nceil = \"100mbit\"\n")?;

@@ -43,6 +43,7 @@ fn main() -> ExitCode {
         privileged!(a_ping_is_quick_beside_sixteen_floods),
         privileged!(sixty_four_streams_and_a_ping),
         privileged!(kinds_share_by_bytes),
+        privileged!(kinds_share_a_low_rate_by_bytes),
         privileged!(small_packets_share_with_large_ones),
         privileged!(sixty_four_senders_that_never_block),
         privileged!(more_flows_than_leaves_lose_nothing).flooding(),
@@ -282,7 +283,13 @@ fn sixty_four_streams_and_a_ping() -> Result<()> {
 
 fn kinds_share_by_bytes() -> Result<()> {
     let kinds = [Kind::Tcp, Kind::Udp(1400), Kind::Segmented].map(|kind| [kind; 4]).concat();
-    shares(&Row::new(Between::Bridge)?, &kinds)
+    shares(&Row::new(Between::Bridge)?, 200, &kinds)
+}
+
+/// At a rate at which packets of segmentation offloads are cut on the way into their leaf.
+fn kinds_share_a_low_rate_by_bytes() -> Result<()> {
+    let kinds = [Kind::Tcp, Kind::Udp(1400), Kind::Segmented].map(|kind| [kind; 4]).concat();
+    shares(&Row::new(Between::Bridge)?, 20, &kinds)
 }
 
 /// A packet of 65,535 bytes is 43 of 1,500.
@@ -298,12 +305,12 @@ fn small_packets_share_with_large_ones() -> Result<()> {
         host.ip(&format!("link set {name} mtu 65535"))?;
     }
     let kinds = [Kind::Udp(1472), Kind::Udp(65_500)].map(|kind| [kind; 4]).concat();
-    shares(&row, &kinds)
+    shares(&row, 200, &kinds)
 }
 
-/// Requires that all get the same in bytes of frames, and that nothing is dropped.
-fn shares(row: &Row, kinds: &[Kind]) -> Result<()> {
-    row.weir("limit wa --rate 200mbit")?.success()?;
+/// Requires that all get the same in bytes of frames of a limit of so many Mbit/s, and that nothing is dropped.
+fn shares(row: &Row, rate_mbit: u32, kinds: &[Kind]) -> Result<()> {
+    row.weir(&format!("limit wa --rate {rate_mbit}mbit"))?.success()?;
     let to = row.right_address(Between::Bridge);
     let mixed = Mixed::start(&row.left, &row.right, &to, kinds)?;
     wait_until("all are under way", PATIENCE, || {
@@ -318,7 +325,7 @@ fn shares(row: &Row, kinds: &[Kind]) -> Result<()> {
     drop(mixed);
     row.lossless_limit("wa")?;
     ensure!(reordered == 0, "{reordered} datagrams out of order");
-    let (index, share) = (jain(&rates), rates.iter().sum::<f64>() / RATE_BITS_PER_S);
+    let (index, share) = (jain(&rates), rates.iter().sum::<f64>() / (f64::from(rate_mbit) * 1e6));
     println!("    Jain index {index:.5}, {share:.4} of the rate");
     let overflowed = overflowed_datagrams(&row.right)?;
     ensure!(overflowed == 0, "{overflowed} datagrams overflowed receivers' buffers");

@@ -122,13 +122,16 @@ fn a_tree_left_half_made_is_said_and_finished_or_removed() -> Result<()> {
     let to = row.right_address(Between::Bridge);
     let file = File::new(HALF)?;
     let command = format!("limit wa --rate 20mbit --classes {}", file.path());
-    let count = || -> Result<usize> { Ok(row.left.tc("class show dev veth0")?.lines().count()) };
+    let count = || -> Result<usize> { Ok(row.left.tc("class show dev veth0 parent 7769:")?.lines().count()) };
     let whole = |what: &str| -> Result<()> {
         row.weir(&command)?.success()?;
         row.weir("stat --check")?.success().with_context(|| format!("finished after {what}"))?;
         ensure!(count()? == HALF_CLASSES, "{} classes after {what}", count()?);
         let queues = row.left.tc("qdisc show dev veth0")?;
-        ensure!(queues.matches("bfifo").count() == HALF_CLASSES - 4, "after {what} a leaf has another queue");
+        ensure!(
+            queues.matches("qdisc tbf").count() == HALF_CLASSES - 4,
+            "after {what} a leaf has another queue"
+        );
         let classes = row.left.tc("class show dev veth0")?;
         ensure!(
             classes.contains("htb 7769:2 parent 7769:1"),

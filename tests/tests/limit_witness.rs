@@ -298,7 +298,7 @@ fn what_is_changed_by_hand_is_said_and_set_again() -> Result<()> {
     row.weir("stat wa --check")?.success()?;
     let leaf = || row.left.tc("qdisc show dev veth0 parent 7769:100");
     let before = leaf()?;
-    row.left.tc("qdisc change dev veth0 parent 7769:100 bfifo limit 2000")?;
+    row.left.tc("qdisc change dev veth0 parent 7769:100 tbf rate 1gbit burst 2kb limit 2000")?;
     ensure!(leaf()? != before, "{before}");
     row.weir("limit wa --rate 10mbit")?.success()?;
     ensure!(leaf()? == before, "{} where there was {before}", leaf()?);

@@ -216,7 +216,7 @@ fn changes_under_a_flood_lose_nothing() -> Result<()> {
     require_lossless(&flows, &load)?;
     // All classes have gone, now that nobody keeps them.
     apply(&row, &files[0])?.success()?;
-    let classes = row.left.tc("class show dev veth0")?.lines().count();
+    let classes = row.left.tc("class show dev veth0 parent 7769:")?.lines().count();
     ensure!(classes == 274, "{classes} classes");
     let limit = row.lossless_limit("wa")?;
     ensure!(limit["classes"].as_array().is_some_and(Vec::is_empty), "{limit}");
@@ -278,10 +278,10 @@ fn what_is_killed_half_way_is_finished() -> Result<()> {
         Process::spawn(&mut command)
     };
     let classes = || -> Result<usize> {
-        let left = row.left.tc("class show dev veth0")?.lines().count();
+        let left = row.left.tc("class show dev veth0 parent 7769:")?.lines().count();
         Ok(left
-            + row.middle.tc("class show dev wa")?.lines().count()
-            + row.middle.tc("class show dev wb")?.lines().count())
+            + row.middle.tc("class show dev wa parent 7769:")?.lines().count()
+            + row.middle.tc("class show dev wb parent 7769:")?.lines().count())
     };
     for (least, signal) in
         [(1, Signal::KILL), (300, Signal::KILL), (900, Signal::KILL), (1, Signal::INT), (300, Signal::TERM)]

@@ -175,6 +175,7 @@ fn record(asked: &Asked) -> Record {
         rate_bits_per_s: asked.rate.expect("a rate").bits_per_s(),
         burst_bytes: asked.burst_bytes.expect("a burst"),
         packet_bytes_max: 65_536,
+        frame_bytes_max: 1518,
         stage: LimitStage::Limiting,
         steering_before: Vec::new(),
         steered_behind: Vec::new(),

@@ -10,17 +10,32 @@
 //! keep the leaf full.
 //!
 //! Limits: the kernel is asked without a lock. A packet is not seen that is between the program and its queue, or between the queue and its
-//! count, for as long as a question takes.
+//! count, for as long as a question takes. The kernel's count of waiting bytes is wrong where it cuts packets, before "net/sched: tbf: correct
+//! backlog statistic for GSO packets" (6.13, and stable releases since December 2024); a wrong count that looks right is believed.
 //!
-//! Source: kernel `net/sched/sch_htb.c` (`htb_dequeue_tree` counts what a leaf sends), `sch_fifo.c`.
+//! Source: kernel `net/sched/sch_htb.c` (`htb_dequeue_tree` counts what a leaf sends), `sch_tbf.c`.
+
+use std::ops::Range;
 
 /// The counters of a leaf's queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LeafTraffic {
-    /// The bytes sent.
-    pub sent_bytes: u64,
-    /// The bytes waiting.
-    pub waiting_bytes: u64,
+    sent_bytes: u64,
+    waiting_bytes: u64,
+}
+
+/// The bytes of the shortest packet and more than those of the longest.
+const PACKET_BYTES: Range<u64> = 32..1 << 19;
+
+impl LeafTraffic {
+    /// The counters as the kernel tells them. Where bytes cannot be of so many waiting packets, they are of as many of `quantum_bytes` instead,
+    /// which is no less than the truth.
+    pub fn new(sent_bytes: u64, waiting: u64, waiting_bytes: u64, quantum_bytes: u32) -> LeafTraffic {
+        let possible = waiting * PACKET_BYTES.start..waiting * PACKET_BYTES.end;
+        let most_bytes = waiting * u64::from(quantum_bytes);
+        let waiting_bytes = if possible.contains(&waiting_bytes) { waiting_bytes } else { most_bytes };
+        LeafTraffic { sent_bytes, waiting_bytes }
+    }
 }
 
 /// The drain of one leaf: whether the packets that were there at [`LeafDrain::new`] have gone.
@@ -78,6 +93,16 @@ mod tests {
 
     fn traffic(sent_bytes: u64, waiting_bytes: u64) -> LeafTraffic {
         LeafTraffic { sent_bytes, waiting_bytes }
+    }
+
+    #[test]
+    fn a_wrong_count_of_bytes_is_not_believed() {
+        assert_eq!(LeafTraffic::new(9, 3, 4500, 1774), traffic(9, 4500));
+        // The kernel counted no bytes of cut packets as they came, but as they left.
+        for wrong_bytes in [0, 60, u64::from(u32::MAX) - 1500] {
+            assert_eq!(LeafTraffic::new(9, 3, wrong_bytes, 1774), traffic(9, 5322));
+            assert_eq!(LeafTraffic::new(9, 0, wrong_bytes, 1774), traffic(9, 0));
+        }
     }
 
     #[test]

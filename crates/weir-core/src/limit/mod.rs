@@ -10,8 +10,7 @@
 //! its own goes before all that borrow, which is why a quiet flow does not wait for the others. With the classes of a file ([`Shared`]) the
 //! root class has them below it as the file says, and each in which packets wait has such leaves, with its own rate and ceiling in R's
 //! place; of the root's own leaves one stays, for packets that no filter has seen. A leaf's own burst is one packet, so that a leaf which
-//! becomes busy costs the limit no more than that. The quantum is above the longest packet there is: HTB adds one to a leaf once a turn,
-//! however far below zero the leaf is.
+//! becomes busy costs the limit no more than that. No packet in a leaf is longer than its quantum (`quantum.rs`).
 //!
 //! Limits: the rate that a class leaves to others is shared by their busy flows, one turn each, not by the classes' rates.
 //!
@@ -24,6 +23,7 @@ pub mod gate;
 pub mod hash;
 #[cfg(test)]
 mod interpreter;
+mod quantum;
 pub mod shared;
 pub mod stamp;
 
@@ -32,11 +32,14 @@ use shared::{FREE_BASE, Shared};
 use crate::rate::{NS_PER_S, Rate};
 use crate::units::{size_text, time_text};
 
+pub use quantum::{HEADERS_BYTES, LeafQueue};
+
 /// The least rate that can be limited in place: below it the leaves' own rates, a byte a second at least, would pass it.
 pub const BITS_PER_S_MIN: u64 = 8_000;
 /// The number of the class that all others are below.
 pub const ROOT_CLASS: u16 = 1;
-/// The number of the leaf for packets of which the program names no other: while the limit is made, or where somebody removed the filter.
+/// The number of the leaf for packets of which the program names no other: while the limit is made, or where somebody removed the filter; and
+/// for those that are longer than other leaves take.
 /// It is first made beside [`ROOT_CLASS`], so that a new queue takes packets as soon as it has one class, and later below it: a priority of
 /// its number, which a container may set, would otherwise be a second limit.
 pub const FALLBACK: u16 = 2;
@@ -98,6 +101,8 @@ pub struct QueueParameters {
     pub burst_bytes: u64,
     /// The longest packet that the queue is given, segmentation offloads included.
     pub packet_bytes_max: u32,
+    /// The longest packet that the kernel cannot cut: the MTU and the header of the link.
+    pub frame_bytes_max: u32,
 }
 
 /// One class, in the terms of HTB.
@@ -119,8 +124,8 @@ pub struct HtbClass {
     pub quantum_bytes: u32,
     /// The turn in which it borrows, among others: 0 first.
     pub priority: u8,
-    /// The bytes that may wait in it; `None` where it is no leaf.
-    pub queue_bytes: Option<u32>,
+    /// The queue of packets in it; `None` where it is no leaf.
+    pub queue: Option<LeafQueue>,
 }
 
 /// The whole tree of one queue.
@@ -143,6 +148,8 @@ pub struct Group {
     /// The bytes that a passing leaf has room for: [`PASSING_NS`] of the ceiling, and two of the longest packets at least, because a packet
     /// that never fits would never arrive.
     pub passing_bytes_each: u32,
+    /// The bytes that a leaf sends in its turn.
+    pub quantum_bytes: u32,
 }
 
 impl HtbTree {
@@ -226,6 +233,12 @@ impl HtbTree {
         [self.root(), self.fallback()].into_iter().chain(of_limit.into_iter().flatten()).chain(of_classes)
     }
 
+    /// The longest packet that every leaf takes without cutting it; `u32::MAX` where none cuts any.
+    pub fn uncut_bytes_max(&self) -> u32 {
+        let leaves = self.groups().map(|group| self.wanted.leaf_queue(0, group.quantum_bytes));
+        leaves.map(|queue| queue.packet_bytes_max).min().unwrap_or(u32::MAX)
+    }
+
     /// The parameters of the queue.
     pub fn wanted(&self) -> QueueParameters {
         self.wanted
@@ -241,12 +254,13 @@ impl HtbTree {
     }
 
     fn group(&self, base: u16, bits_per_s: u64, ceil: Rate) -> Group {
-        let passing_bytes = ceil.bytes_in(PASSING_NS).max(2 * u64::from(self.quantum_bytes()));
+        let passing_bytes = ceil.bytes_in(PASSING_NS).max(2 * u64::from(self.wanted.gso_bytes_max()));
         Group {
             base,
             leaf_bytes_per_s: Self::leaf_bytes_per_s(bits_per_s),
             ceil,
             passing_bytes_each: u32::try_from(passing_bytes).unwrap_or(u32::MAX),
+            quantum_bytes: self.wanted.quantum_bytes(ceil),
         }
     }
 
@@ -260,15 +274,16 @@ impl HtbTree {
             ceil_bytes_per_s: bytes_per_s,
             burst_ns,
             ceil_burst_ns: burst_ns,
-            quantum_bytes: self.quantum_bytes(),
+            quantum_bytes: self.wanted.gso_bytes_max(),
             priority: 0,
-            queue_bytes: None,
+            queue: None,
         }
     }
 
     /// The fallback of a limit that is being made, beside its root and with the root's rate.
     pub fn first_class(&self) -> HtbClass {
-        HtbClass { number: FALLBACK, queue_bytes: Some(HELD_BYTES_EACH), ..self.root() }
+        let queue = self.wanted.leaf_queue(HELD_BYTES_EACH, self.wanted.gso_bytes_max());
+        HtbClass { number: FALLBACK, queue: Some(queue), ..self.root() }
     }
 
     /// The fallback of a whole limit.
@@ -311,23 +326,20 @@ impl HtbTree {
         held: Leaves,
         passing_count: u16,
     ) -> impl Iterator<Item = HtbClass> + use<> {
+        let wanted = self.wanted;
         let leaf = move |number: u16, queue_bytes: u32| HtbClass {
             number: group.base + number,
             parent: parent.number,
             rate_bytes_per_s: group.leaf_bytes_per_s,
             burst_ns: 1,
-            queue_bytes: Some(queue_bytes),
+            quantum_bytes: group.quantum_bytes,
+            queue: Some(wanted.leaf_queue(queue_bytes, group.quantum_bytes)),
             ..parent
         };
         let held = held.first_class..held.first_class + held.count;
         let passing = PASSING.first_class..PASSING.first_class + passing_count;
         let held = held.map(move |number| leaf(number, HELD_BYTES_EACH));
         held.chain(passing.map(move |number| leaf(number, group.passing_bytes_each)))
-    }
-
-    /// The quantum, an eighth more than the longest packet: the headers of its segments count as well.
-    fn quantum_bytes(&self) -> u32 {
-        self.wanted.packet_bytes_max + self.wanted.packet_bytes_max / 8
     }
 }
 
@@ -357,7 +369,7 @@ mod tests {
 
     fn plan(bits_per_s: u64) -> HtbTree {
         let rate = Rate::from_bits_per_s(bits_per_s).unwrap();
-        HtbTree::new(QueueParameters { rate, burst_bytes: 50_000, packet_bytes_max: 65_536 }).unwrap()
+        HtbTree::new(QueueParameters::for_tests(rate, 50_000)).unwrap()
     }
 
     fn own(bits_per_s: u64) -> Group {
@@ -379,13 +391,15 @@ mod tests {
 
     #[test]
     fn the_first_class_has_the_limit_s_rate_and_is_a_leaf_in_the_end() {
-        let plan = plan(200_000_000);
+        let plan = plan(20_000_000);
         let (root, first) = (plan.classes().next().unwrap(), plan.first_class());
         assert_eq!((first.number, first.parent), (FALLBACK, 0));
         assert_eq!((first.rate_bytes_per_s, first.burst_ns), (root.rate_bytes_per_s, root.burst_ns));
         let fallback = plan.classes().find(|class| class.number == FALLBACK).unwrap();
         let leaf = plan.classes().find(|class| class.number == HELD.first_class).unwrap();
-        assert_eq!(HtbClass { number: leaf.number, ..fallback }, leaf);
+        let queue = LeafQueue { bytes: HELD_BYTES_EACH, packet_bytes_max: u32::MAX };
+        let whole = HtbClass { number: FALLBACK, quantum_bytes: 73_728, queue: Some(queue), ..leaf };
+        assert_eq!(fallback, whole, "it cuts no packet and drops none for its length");
     }
 
     #[test]
@@ -400,13 +414,18 @@ mod tests {
     }
 
     #[test]
-    fn classes_have_numbers_of_their_own_and_a_turn_is_longer_than_any_packet() {
-        let plan = plan(200_000_000);
-        let mut numbers: Vec<_> = plan.classes().map(|class| class.number).collect();
-        numbers.sort_unstable();
-        numbers.dedup();
-        assert_eq!(numbers.len(), 274);
-        assert!(plan.classes().all(|class| class.quantum_bytes > 68_000));
+    fn classes_have_numbers_of_their_own_and_a_quantum_is_no_shorter_than_any_packet() {
+        for bits_per_s in [1_000_000, 50_000_000, 200_000_000] {
+            let plan = plan(bits_per_s);
+            let mut numbers: Vec<_> = plan.classes().map(|class| class.number).collect();
+            numbers.sort_unstable();
+            numbers.dedup();
+            assert_eq!(numbers.len(), 274);
+            for class in plan.classes() {
+                let longest = class.queue.map_or(u32::MAX, |queue| queue.packet_bytes_max).min(73_728);
+                assert!(class.quantum_bytes >= longest, "{class:?}");
+            }
+        }
     }
 
     #[test]
@@ -418,17 +437,14 @@ mod tests {
     #[test]
     fn a_rate_that_the_queue_cannot_keep_is_refused() {
         let rate = Rate::from_bits_per_s(BITS_PER_S_MIN - 1).unwrap();
-        let wanted = QueueParameters { rate, burst_bytes: 20_480, packet_bytes_max: 65_536 };
+        let wanted = QueueParameters::for_tests(rate, 20_480);
         assert!(HtbTree::new(wanted).unwrap_err().contains("8kbit"));
     }
 
     #[test]
     fn a_rate_that_no_interface_has_is_refused_and_a_burst_is_long_above_a_second() {
-        let wanted = |bits_per_s| QueueParameters {
-            rate: Rate::from_bits_per_s(bits_per_s).unwrap(),
-            burst_bytes: 20_480,
-            packet_bytes_max: 65_536,
-        };
+        let wanted =
+            |bits_per_s| QueueParameters::for_tests(Rate::from_bits_per_s(bits_per_s).unwrap(), 20_480);
         assert!(HtbTree::new(wanted(BITS_PER_S_MAX)).is_ok());
         assert!(HtbTree::new(wanted(BITS_PER_S_MAX + 1)).unwrap_err().contains("above 10tbit"));
         let rate = Rate::from_bits_per_s(8_000_000).unwrap();

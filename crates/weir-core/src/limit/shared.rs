@@ -169,7 +169,7 @@ mod tests {
     }
 
     fn plan(mbit: u64, classes: Vec<Shared>) -> Result<HtbTree, String> {
-        let wanted = QueueParameters { rate: rate(mbit), burst_bytes: 50_000, packet_bytes_max: 65_536 };
+        let wanted = QueueParameters::for_tests(rate(mbit), 50_000);
         HtbTree::with_classes(wanted, classes, false)
     }
 
@@ -190,7 +190,7 @@ mod tests {
             let number = class.base + ROOT_CLASS;
             let inner = all.iter().find(|inner| inner.number == number).unwrap();
             let below: Vec<_> =
-                all.iter().filter(|leaf| leaf.parent == number && leaf.queue_bytes.is_some()).collect();
+                all.iter().filter(|leaf| leaf.parent == number && leaf.queue.is_some()).collect();
             assert_eq!(below.len(), if class.is_leaf { 272 } else { 0 });
             let promised: u64 = below.iter().map(|leaf| leaf.rate_bytes_per_s).sum();
             assert!(promised * 2 <= inner.rate_bytes_per_s, "{class:?}");

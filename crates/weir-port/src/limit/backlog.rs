@@ -91,7 +91,7 @@ fn read(netns: &NetNs) -> Result<u64> {
 fn is_any_limit() -> Result<bool> {
     for (_, netns) in NetNs::all()? {
         match netns.run(htb::roots) {
-            Ok(roots) if !roots.iter().any(|(_, root, _)| *root == RootKind::Limit) => {}
+            Ok(roots) if !roots.iter().any(|root| root.kind == RootKind::Limit) => {}
             Err(error) if is_gone(&error) => {}
             _ => return Ok(true),
         }

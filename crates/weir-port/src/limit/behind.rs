@@ -26,7 +26,7 @@ use std::collections::HashSet;
 use super::NetnsInterface;
 use super::clsact;
 use super::find;
-use super::htb::{self, RootKind};
+use super::htb::{self, RootKind, RootQueue};
 use super::memory::Memory;
 use super::note;
 use super::record::Record;
@@ -222,8 +222,8 @@ fn steered_by_others(place: &NetnsInterface) -> Result<HashSet<u32>> {
         .into_iter()
         .map(|(ifindex, memory)| (ifindex, memory.record()))
         .collect();
-    for (ifindex, root, _) in place.netns.run(htb::roots)? {
-        if root != RootKind::Limit {
+    for RootQueue { ifindex, kind, .. } in place.netns.run(htb::roots)? {
+        if kind != RootKind::Limit {
             continue;
         }
         // An interface that goes meanwhile needs nothing.

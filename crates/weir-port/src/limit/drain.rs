@@ -23,20 +23,25 @@ use netlink_socket2::NetlinkSocket;
 use weir_core::limit::drain::{LeafDrain, LeafTraffic};
 use weir_core::limit::shared::{LEAVES_EACH, leaf_number};
 
-use super::htb::{self, LOOK_EVERY, LOOKS};
+use super::htb::{self, LOOK_EVERY, LOOKS, QueueTraffic};
 use super::memory::Memory;
 use crate::error::Result;
 use crate::sys::Realtime;
 
-/// Looks until flows have left the classes with these `memories`. Returns the bases of those that some did not leave. The caller's thread is
+/// Looks until flows have left the classes with these `memories`, whose leaves have quanta of so many bytes at most. Returns the bases of those that some did not leave. The caller's thread is
 /// in the namespace of the interface.
-pub fn wait_until_left<'a>(ifindex: u32, memories: impl Iterator<Item = &'a Memory>) -> Result<HashSet<u16>> {
+pub fn wait_until_left<'a>(
+    ifindex: u32,
+    quantum_bytes_max: u32,
+    memories: impl Iterator<Item = &'a Memory>,
+) -> Result<HashSet<u16>> {
     let mut socket = NetlinkSocket::new();
     let mut ask = |number| {
         // A question that other threads interrupt takes milliseconds.
         let _question = Realtime::begin();
         let traffic = htb::class_traffic(&mut socket, ifindex, number)?;
-        Ok(LeafTraffic { sent_bytes: traffic.bytes, waiting_bytes: traffic.waiting_bytes })
+        let QueueTraffic { bytes, waiting, waiting_bytes, .. } = traffic;
+        Ok(LeafTraffic::new(bytes, waiting, waiting_bytes, quantum_bytes_max))
     };
     let mut classes: Vec<_> = memories.map(ClassDrain::new).collect();
     classes.iter_mut().try_for_each(|class| class.begin(&mut ask))?;

@@ -4,7 +4,7 @@
 
 use super::find::{LimitInPlace, STRANGE};
 use super::order;
-use super::record::{LimitStage, Record};
+use super::record::{LimitStage, Record, frame_bytes_max};
 
 impl LimitInPlace {
     /// The faults of the limit, a sentence each.
@@ -54,6 +54,7 @@ impl LimitInPlace {
             ));
         }
         faults.extend(self.fault_of_its_classes(record));
+        faults.extend(self.fault_of_its_mtu(record));
         // A half-made limit is steered and watched when it is finished.
         if record.stage != LimitStage::Making {
             faults.extend(self.faults_at_the_other_ends(record));
@@ -99,6 +100,21 @@ impl LimitInPlace {
                 record.name
             )),
         }
+    }
+
+    /// Packets that are longer than all leaves take.
+    fn fault_of_its_mtu(&self, record: &Record) -> Option<String> {
+        let link = &self.place.link;
+        let uncut_bytes_max = record.plan().map_or(u32::MAX, |plan| plan.uncut_bytes_max());
+        (frame_bytes_max(link) > uncut_bytes_max).then(|| {
+            format!(
+                "limit {} at {} was set when the MTU was lower than {}: packets that are longer wait in one queue for all flows, past their \
+                 classes; the same command again puts them back in turn",
+                record.name,
+                self.place.describe(),
+                link.mtu_bytes
+            )
+        })
     }
 
     /// The parts that are missing where its packets arrive.

@@ -8,7 +8,7 @@ use weir_core::limit::shared::{FREE_BASE, HtbClassKind, kind_of};
 
 use super::behind::{self, Behind};
 use super::filter::Spot;
-use super::htb::{self, ClassTraffic, QueueTraffic, RootKind};
+use super::htb::{self, ClassTraffic, QueueTraffic, RootKind, RootQueue};
 use super::memory::{Arrivals, LimitCounts, Memory};
 use super::record::{ClassRecord, LimitStage, Record};
 use super::steering::ChangedSteering;
@@ -85,6 +85,8 @@ pub struct LimitInPlace {
     pub traffic: QueueTraffic,
     /// The counters and the backlog of each class.
     pub classes: Vec<ClassTraffic>,
+    /// The packets that the queues of leaves dropped, as in [`RootQueue`].
+    pub dropped_by_leaf: HashMap<u16, u64>,
     /// The counters of the program.
     pub counts: LimitCounts,
     /// The counters of the program for each class of a file, by its base.
@@ -118,7 +120,9 @@ impl LimitInPlace {
             }
             sum.packets += class.traffic.packets;
             sum.bytes += class.traffic.bytes;
-            sum.dropped += class.traffic.dropped;
+            // Both count a packet that is refused whole, and only the queue counts the segments of one that is refused in part.
+            let by_queue = self.dropped_by_leaf.get(&class.number).copied().unwrap_or(0);
+            sum.dropped += class.traffic.dropped.max(by_queue);
             sum.waiting += class.traffic.waiting;
             sum.waiting_bytes += class.traffic.waiting_bytes;
             waiting += usize::from(class.traffic.waiting > 0);
@@ -187,9 +191,12 @@ impl LimitInPlace {
 
     /// The packets that were dropped because their priority asked to pass the queue by.
     pub fn misdirected(&self) -> u64 {
-        let [held, passing] = self.overflowed();
+        let is_leaf =
+            |number| matches!(kind_of(number), Some((_, HtbClassKind::Held | HtbClassKind::Passing)));
+        let leaves = self.classes.iter().filter(|class| is_leaf(class.number));
+        let by_leaves: u64 = leaves.map(|class| class.traffic.dropped).sum();
         let when_set = self.record.as_ref().map_or(0, |record| record.refused_when_set);
-        self.traffic.dropped.saturating_sub(held + passing + self.counts.passing_full + when_set)
+        self.traffic.dropped.saturating_sub(by_leaves + self.counts.passing_full + when_set)
     }
 
     /// The drops, by reason.
@@ -260,14 +267,14 @@ pub fn all() -> Result<LimitsFound> {
     for (_, netns) in NetNs::all()? {
         // A namespace that cannot be entered or asked hides the others no more than one that is gone.
         let Ok(roots) = netns.run(htb::roots) else { continue };
-        let limits = roots.iter().filter(|(_, root, _)| *root == RootKind::Limit);
-        for (ifindex, _, traffic) in limits {
-            match look(netns.try_clone()?, *ifindex, *traffic, LOOKS) {
+        for root in roots.iter().filter(|root| root.kind == RootKind::Limit) {
+            match look(netns.try_clone()?, root.clone(), LOOKS) {
                 Ok(limit) if limit.is_no_limit() => {}
                 Ok(limit) => all.seen.push(limit),
-                Err(error) if is_gone(&error) || has_gone(&netns, *ifindex) => {}
+                Err(error) if is_gone(&error) || has_gone(&netns, root.ifindex) => {}
                 Err(error) => all.unread.push(format!(
-                    "the limit of interface number {ifindex} in {} cannot be read: {error}",
+                    "the limit of interface number {} in {} cannot be read: {error}",
+                    root.ifindex,
                     netns.label()
                 )),
             }
@@ -288,9 +295,9 @@ pub fn names() -> Vec<(NetnsInterface, String)> {
     let mut names = Vec::new();
     for (_, netns) in NetNs::all().unwrap_or_default() {
         let roots = netns.run(htb::roots).unwrap_or_default();
-        for (ifindex, ..) in roots.iter().filter(|(_, root, _)| *root == RootKind::Limit) {
+        for root in roots.iter().filter(|root| root.kind == RootKind::Limit) {
             let named = || -> Result<Option<(NetnsInterface, String)>> {
-                let place = at_number(&netns, *ifindex)?;
+                let place = at_number(&netns, root.ifindex)?;
                 let record = below_root(&place)?.record;
                 Ok(record.map(|record| (place, record.name)))
             };
@@ -307,9 +314,9 @@ fn at_number(netns: &NetNs, ifindex: u32) -> Result<NetnsInterface> {
 }
 
 /// The limits whose queues are gone, by the traces that they left in a namespace with these roots.
-fn gone(netns: &NetNs, roots: &[(u32, RootKind, QueueTraffic)]) -> Vec<LimitInPlace> {
+fn gone(netns: &NetNs, roots: &[RootQueue]) -> Vec<LimitInPlace> {
     let is_limited =
-        |ifindex: u32| roots.iter().any(|(of, root, _)| *of == ifindex && *root == RootKind::Limit);
+        |ifindex: u32| roots.iter().any(|root| root.ifindex == ifindex && root.kind == RootKind::Limit);
     let mut seen = Vec::new();
     // An end that goes meanwhile, or whose other end cannot be seen, is left out.
     for (ifindex, memory) in clsact::memories(arrivals::SPOT, netns).unwrap_or_default() {
@@ -346,6 +353,7 @@ fn left(
         record: memory.record(),
         traffic: QueueTraffic::default(),
         classes: Vec::new(),
+        dropped_by_leaf: HashMap::new(),
         counts: memory.counts(),
         counts_of_classes: Vec::new(),
         arrivals: is_seen.then(|| memory.arrivals()),
@@ -359,8 +367,7 @@ fn left(
 
 /// The limit of the packets that one interface sends, with its counters.
 pub fn seen_at(place: NetnsInterface) -> Result<Option<LimitInPlace>> {
-    let traffic = super::traffic(&place)?;
-    traffic.map(|traffic| look(place.netns, place.link.ifindex, traffic, LOOKS)).transpose()
+    super::root(&place)?.map(|root| look(place.netns, root, LOOKS)).transpose()
 }
 
 /// Returns whether a program looks at the other end at what an interface sends; `None` where the other end cannot be seen.
@@ -369,9 +376,9 @@ pub fn is_watched(place: &NetnsInterface) -> Option<bool> {
     Some(clsact::memory_at(arrivals::SPOT, &far_end).ok()?.is_some())
 }
 
-/// The limit of an interface with this root, looked at again where its record changes meanwhile, so many times at most.
-fn look(netns: NetNs, ifindex: u32, traffic: QueueTraffic, looks: u32) -> Result<LimitInPlace> {
-    let link = netns.run(|| Link::by_index(ifindex))?;
+/// The limit with this root, looked at again where its record changes meanwhile, so many times at most.
+fn look(netns: NetNs, root: RootQueue, looks: u32) -> Result<LimitInPlace> {
+    let link = netns.run(|| Link::by_index(root.ifindex))?;
     let place = NetnsInterface { netns, link };
     let command = command_at(&place.netns, &place.link);
     let found = match below_root(&place)? {
@@ -381,11 +388,11 @@ fn look(netns: NetNs, ifindex: u32, traffic: QueueTraffic, looks: u32) -> Result
         }
         found => found,
     };
-    let classes = place.netns.run(|| htb::classes(ifindex))?;
+    let classes = place.netns.run(|| htb::classes(root.ifindex))?;
     // A change between both reads is over now, or its record says that it is under way.
     let record_now = found.memories.first().and_then(Memory::record);
     if record_now != found.record && looks > 1 {
-        return look(place.netns, ifindex, traffic, looks - 1);
+        return look(place.netns, root, looks - 1);
     }
     let command = command.or_else(|| command_at(&place.netns, &place.link));
     let counts_of_classes: Vec<_> =
@@ -398,8 +405,9 @@ fn look(netns: NetNs, ifindex: u32, traffic: QueueTraffic, looks: u32) -> Result
     Ok(LimitInPlace {
         place,
         record,
-        traffic,
+        traffic: root.traffic,
         classes,
+        dropped_by_leaf: root.dropped_by_leaf,
         counts,
         counts_of_classes,
         arrivals,

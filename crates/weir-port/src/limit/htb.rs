@@ -7,19 +7,20 @@
 //!
 //! Source: `include/uapi/linux/pkt_sched.h`, `pkt_cls.h`; kernel `net/sched/sch_htb.c`, `sch_api.c:tc_modify_qdisc`.
 
+use std::collections::HashMap;
 use std::thread::sleep;
 use std::time::Duration;
 
-use netlink_bindings::tc::{self, TcFifoQopt, TcHtbGlob, TcHtbOpt, TcRatespec, Tcmsg};
+use netlink_bindings::tc::{self, TcHtbGlob, TcHtbOpt, TcRatespec, TcTbfQopt, Tcmsg};
 use netlink_bindings::traits::NetlinkRequest;
 use netlink_bindings::utils::chop_header;
 use netlink_socket2::NetlinkSocket;
 use weir_core::limit::gate::Tokens;
-use weir_core::limit::{FALLBACK, HtbClass, ROOT_CLASS};
+use weir_core::limit::{FALLBACK, HtbClass, HtbTree, LeafQueue, ROOT_CLASS};
 
 use super::filter::{Spot, content_if_gone};
-use crate::error::{Doing, Result};
-use crate::netlink::{RequestBatch, acknowledged, explained};
+use crate::error::{Doing, PortError, Result};
+use crate::netlink::{RequestBatch, acknowledged, explained, is_code};
 use crate::sys::Realtime;
 
 /// The handle by which a limit is recognised: `7769:`, "wi" in ASCII.
@@ -34,6 +35,9 @@ const LINK_LAYER_ETHERNET: u8 = 1;
 const HTB_VERSION: u32 = 3;
 /// The unit of times in the kernel's records, 2^6 ns (`PSCHED_SHIFT`).
 const TICK_BITS: u32 = 6;
+/// The rate of the token bucket of a leaf: the longest packet takes it less than a nanosecond, so it has always room for one. `tc` shows no
+/// higher one in bits.
+const UNHELD_BYTES_PER_S: u64 = 1 << 60;
 /// The requests sent at once, whose acknowledgements must fit the socket's buffer.
 const REQUESTS_AT_ONCE: usize = 48;
 
@@ -48,10 +52,24 @@ pub enum RootKind {
     Other(String, u32),
 }
 
+/// The root queue of an interface, with its counters.
+#[derive(Clone, Debug)]
+pub struct RootQueue {
+    /// The number of the interface.
+    pub ifindex: u32,
+    /// The queue.
+    pub kind: RootKind,
+    /// Its counters and backlog.
+    pub traffic: QueueTraffic,
+    /// The packets that the queues of its leaves dropped, by the number of the leaf's class; none for the others. The root counts a
+    /// packet that is cut as dropped only if all of its segments are.
+    pub dropped_by_leaf: HashMap<u16, u64>,
+}
+
 /// The counters and the backlog of a queue, as the kernel keeps them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueTraffic {
-    /// Packets sent, and dropped on the way in.
+    /// Packets sent.
     pub packets: u64,
     /// Their bytes, headers of segments included.
     pub bytes: u64,
@@ -124,32 +142,45 @@ impl ClassTraffic {
 
 /// The root of an interface of this thread's namespace.
 pub fn root(ifindex: u32) -> Result<RootKind> {
-    Ok(roots()?
-        .into_iter()
-        .find(|(index, ..)| *index == ifindex)
-        .map_or(RootKind::Default, |(_, root, _)| root))
+    Ok(roots()?.into_iter().find(|root| root.ifindex == ifindex).map_or(RootKind::Default, |root| root.kind))
 }
 
 /// The root of every interface of this thread's namespace.
-pub fn roots() -> Result<Vec<(u32, RootKind, QueueTraffic)>> {
+pub fn roots() -> Result<Vec<RootQueue>> {
     let doing = || "reading the qdiscs of a network namespace".to_string();
     let request = tc::Request::new().op_getqdisc_dump(&Tcmsg::default());
     let mut socket = NetlinkSocket::new();
     let mut reply = socket.request(&request).doing(doing)?;
     let mut roots = Vec::new();
+    let mut dropped: HashMap<u32, HashMap<u16, u64>> = HashMap::new();
     while let Some(item) = reply.recv() {
         let (header, attributes) = item.map_err(|error| explained(error, doing()))?;
+        let ifindex = header.ifindex as u32;
+        if header.parent & 0xffff_0000 == HANDLE {
+            let of_leaf = traffic(&attributes).dropped;
+            if of_leaf > 0 {
+                dropped.entry(ifindex).or_default().insert(header.parent as u16, of_leaf);
+            }
+        }
         if header.parent != ROOT {
             continue;
         }
-        let kind = attributes.get_kind().map(|kind| kind.to_string_lossy().into_owned()).unwrap_or_default();
-        let root = match header.handle {
-            HANDLE if kind == "htb" && is_as_created(&attributes) => RootKind::Limit,
+        let name = attributes.get_kind().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let kind = match header.handle {
+            HANDLE if name == "htb" && is_as_created(&attributes) => RootKind::Limit,
             0 => RootKind::Default,
-            _ if kind == "noqueue" => RootKind::Default,
-            handle => RootKind::Other(kind, handle),
+            _ if name == "noqueue" => RootKind::Default,
+            handle => RootKind::Other(name, handle),
         };
-        roots.push((header.ifindex as u32, root, traffic(&attributes)));
+        roots.push(RootQueue {
+            ifindex,
+            kind,
+            traffic: traffic(&attributes),
+            dropped_by_leaf: HashMap::new(),
+        });
+    }
+    for root in &mut roots {
+        root.dropped_by_leaf = dropped.remove(&root.ifindex).unwrap_or_default();
     }
     Ok(roots)
 }
@@ -177,11 +208,11 @@ pub fn create(ifindex: u32, first: &HtbClass) -> Result<()> {
     batch.push(&request);
     batch.push(&class_request(ifindex, first));
     let _swap = Realtime::begin();
-    batch.send(doing)
+    batch.send(doing).map_err(lacking)
 }
 
 /// Puts the class that [`create`] made below the root, where it is this one: removes it, as the kernel moves none, and makes it again. Its
-/// packets get a second to leave; with the filter attached only a priority that names the class leads there.
+/// packets get a second to leave; with the filter attached only a priority that names the class leads there, and what is too long for others.
 pub fn settle(ifindex: u32, fallback: HtbClass) -> Result<()> {
     let mut looks = 0;
     loop {
@@ -204,17 +235,37 @@ pub fn set(ifindex: u32, classes: impl Iterator<Item = HtbClass>) -> Result<()> 
     let mut batch = RequestBatch::new();
     for class in classes {
         batch.push(&class_request(ifindex, &class));
-        if let Some(limit) = class.queue_bytes {
-            let header = message(ifindex, 0, HANDLE | u32::from(class.number));
-            let mut request = tc::Request::new().set_create().set_replace().op_newqdisc_do(&header);
-            drop(request.encode().nested_options_bfifo(&TcFifoQopt { limit }));
-            batch.push(&request);
+        if let Some(queue) = class.queue {
+            batch.push(&queue_request(ifindex, class.number, queue));
         }
         if batch.len() >= REQUESTS_AT_ONCE {
-            std::mem::replace(&mut batch, RequestBatch::new()).send(doing)?;
+            std::mem::replace(&mut batch, RequestBatch::new()).send(doing).map_err(lacking)?;
         }
     }
-    batch.send(doing)
+    batch.send(doing).map_err(lacking)
+}
+
+/// The error in words that name the kernel's part, if the kernel knows no such queue.
+fn lacking(error: PortError) -> PortError {
+    let is_unknown = is_code(&error, libc::ENOENT) && error.to_string().contains("qdisc kind");
+    if is_unknown { without_queues() } else { error }
+}
+
+/// The error of a kernel that does not keep limits.
+pub fn without_queues() -> PortError {
+    PortError::Unsupported {
+        what: "a queue that keeps its limit (sch_htb, sch_tbf, cls_bpf)".into(),
+        fix: "use a kernel with CONFIG_NET_SCH_HTB, CONFIG_NET_SCH_TBF and CONFIG_NET_CLS_BPF, `modprobe -a sch_htb sch_tbf cls_bpf`"
+            .into(),
+    }
+}
+
+/// Sets the queues of leaves that are there and differ from a plan's.
+pub fn set_queues(ifindex: u32, plan: &HtbTree) -> Result<()> {
+    let there: HashMap<_, _> = leaf_queues(ifindex)?.into_iter().collect();
+    let is_other =
+        |class: &HtbClass| class.queue.is_some() && there.get(&class.number) != class.queue.as_ref();
+    set(ifindex, plan.classes().filter(is_other))
 }
 
 /// The place of the program that chooses the leaf of each packet. The program sets the class's number, and the filter the qdisc's.
@@ -239,8 +290,8 @@ pub fn remove_classes(ifindex: u32, numbers: impl Iterator<Item = u16>) -> Resul
     batch.send(doing)
 }
 
-/// The bytes that the queue of each class takes, by the number of the class.
-pub fn leaf_queues(ifindex: u32) -> Result<Vec<(u16, u32)>> {
+/// The queue of each leaf, by the number of its class.
+pub fn leaf_queues(ifindex: u32) -> Result<Vec<(u16, LeafQueue)>> {
     let doing = || format!("reading the leaves of interface number {ifindex}");
     let header = Tcmsg { ifindex: ifindex as i32, ..Default::default() };
     let request = tc::Request::new().op_getqdisc_dump(&header);
@@ -252,9 +303,11 @@ pub fn leaf_queues(ifindex: u32) -> Result<Vec<(u16, u32)>> {
         // A namespace's kernel may list the queues of all its interfaces.
         if header.ifindex == ifindex as i32
             && header.parent & 0xffff_0000 == HANDLE
-            && let Ok(tc::OptionsMsg::Bfifo(queue)) = attributes.get_options()
+            && let Ok(tc::OptionsMsg::Tbf(options)) = attributes.get_options()
+            && let Ok(parameters) = options.get_parms()
         {
-            queues.push((header.parent as u16, queue.limit));
+            let queue = LeafQueue { bytes: parameters.limit, packet_bytes_max: parameters.mtu };
+            queues.push((header.parent as u16, queue));
         }
     }
     Ok(queues)
@@ -263,7 +316,8 @@ pub fn leaf_queues(ifindex: u32) -> Result<Vec<(u16, u32)>> {
 /// The counters and the backlog of each class.
 pub fn classes(ifindex: u32) -> Result<Vec<ClassTraffic>> {
     let doing = || format!("reading the classes of interface number {ifindex}");
-    let request = tc::Request::new().set_flags(DUMP).op_gettclass_do(&message(ifindex, 0, 0));
+    // Those of the root alone: the queue of each leaf has a class of its own.
+    let request = tc::Request::new().set_flags(DUMP).op_gettclass_do(&message(ifindex, 0, HANDLE));
     let mut socket = NetlinkSocket::new();
     let mut reply = socket.request(&request).doing(doing)?;
     let mut classes = Vec::new();
@@ -335,6 +389,22 @@ fn class_request(ifindex: u32, class: &HtbClass) -> impl NetlinkRequest + use<> 
         options = options.push_ceil64(class.ceil_bytes_per_s);
     }
     drop(options);
+    request
+}
+
+/// The queue of a leaf: a token bucket at a rate that never holds a packet, the one of the queues of most kernels that cuts long ones.
+fn queue_request(ifindex: u32, class: u16, queue: LeafQueue) -> impl NetlinkRequest + use<> {
+    let header = message(ifindex, 0, HANDLE | u32::from(class));
+    let mut request = tc::Request::new().set_create().set_replace().op_newqdisc_do(&header);
+    let parameters = TcTbfQopt {
+        rate: TcRatespec { linklayer: LINK_LAYER_ETHERNET, rate: u32::MAX, ..Default::default() },
+        limit: queue.bytes,
+        // The kernel does not tell the longest packet again, but keeps this field, which means nothing without a peak rate.
+        mtu: queue.packet_bytes_max,
+        ..Default::default()
+    };
+    let options = request.encode().nested_options_tbf().push_parms(parameters);
+    drop(options.push_rate64(UNHELD_BYTES_PER_S).push_burst(queue.packet_bytes_max));
     request
 }
 

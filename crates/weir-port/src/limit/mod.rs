@@ -41,13 +41,12 @@ use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
 
-use weir_core::limit::shared::{HtbClassKind, kind_of};
 use weir_core::limit::{FALLBACK, HtbClass, HtbTree};
 use weir_core::rate::Rate;
 use weir_path::classes::Classes;
 
 use self::find::Found;
-use self::htb::{ClassTraffic, QueueTraffic, RootKind};
+use self::htb::{ClassTraffic, QueueTraffic, RootKind, RootQueue};
 use self::inside::Sight;
 use self::memory::Memory;
 use self::record::{Direction, LimitStage, Record};
@@ -290,10 +289,8 @@ fn lacks_nothing(place: &NetnsInterface, record: &Record) -> bool {
     let there = || Ok((htb::classes(ifindex)?, htb::leaf_queues(ifindex)?));
     let (classes, queues) = place.netns.run(there).unwrap_or_default();
     let queues: HashMap<_, _> = queues.into_iter().collect();
-    let has_queue = |class: &HtbClass| match class.queue_bytes {
-        Some(bytes) => queues.get(&class.number) == Some(&bytes),
-        None => true,
-    };
+    let has_queue =
+        |class: &HtbClass| class.queue.is_none() || queues.get(&class.number) == class.queue.as_ref();
     classes_unlike(&plan, &classes) == 0 && plan.classes().all(|class| has_queue(&class))
 }
 
@@ -306,10 +303,13 @@ fn classes_unlike(plan: &HtbTree, there: &[ClassTraffic]) -> usize {
 
 /// The counters and the backlog of an interface's limit; `None` if there is no limit.
 pub fn traffic(place: &NetnsInterface) -> Result<Option<QueueTraffic>> {
+    Ok(root(place)?.map(|root| root.traffic))
+}
+
+/// The root queue of an interface's limit; `None` if there is no limit.
+pub fn root(place: &NetnsInterface) -> Result<Option<RootQueue>> {
     let roots = place.netns.run(htb::roots)?;
-    let ours =
-        roots.into_iter().find(|(index, root, _)| *index == place.link.ifindex && *root == RootKind::Limit);
-    Ok(ours.map(|(_, _, traffic)| traffic))
+    Ok(roots.into_iter().find(|root| root.ifindex == place.link.ifindex && root.kind == RootKind::Limit))
 }
 
 /// Makes a limit where there is none; the result is the record with the packets that this cost.
@@ -374,7 +374,7 @@ fn tx_dropped_of(place: &NetnsInterface, far_end: Option<&NetnsInterface>) -> u6
     [Some(place), far_end].into_iter().flatten().filter_map(|end| tx_dropped(end).ok()).sum()
 }
 
-/// Changes a limit to a plan; if it `is_whole`, the queues of held leaves are there and stay as they are.
+/// Changes a limit to a plan; if it `is_whole`, its classes and their queues are there.
 fn change(
     place: &NetnsInterface,
     memories: &[Memory],
@@ -388,15 +388,20 @@ fn change(
     let ifindex = place.link.ifindex;
     place.netns.run(|| {
         htb::set(ifindex, leaves_first(plan, is_whole))?;
-        if is_whole { Ok(()) } else { htb::settle(ifindex, plan.fallback()) }
+        if is_whole { htb::set_queues(ifindex, plan) } else { htb::settle(ifindex, plan.fallback()) }
     })?;
     set_clocks(memories, plan, |_, _| true);
     write(&memories[0], &limiting(LimitStage::Limiting))
 }
 
-/// Sets the clocks of all leaves for a plan where `is_due` by the new clock and the one before. The program must never take a leaf to be
-/// served faster than it is, and uses the lower of both for the time in between.
+/// Sets the clocks of all leaves, and the longest packet that all take, for a plan where `is_due` by the new value and the one before. The
+/// program must never take a leaf to be served faster than it is, and uses the lower of both clocks for the time in between; nor give it a
+/// packet that it does not take.
 fn set_clocks(memories: &[Memory], plan: &HtbTree, is_due: impl Fn(u64, u64) -> bool) {
+    let uncut_bytes_max = plan.uncut_bytes_max();
+    if is_due(uncut_bytes_max.into(), memories[0].uncut_bytes_max()) {
+        memories[0].set_uncut_bytes_max(uncut_bytes_max);
+    }
     for group in plan.groups() {
         let memory = memories.iter().find(|memory| memory.base() == group.base);
         if let Some(memory) =
@@ -432,14 +437,12 @@ fn load(place: &NetnsInterface, memories: &[Memory], record: &Record) -> Result<
 }
 
 /// The classes in the order in which the kernel's tree is changed. In a whole tree each comes before the class that it borrows from, whose
-/// rate its own must not exceed; in one that is not whole, after it.
+/// rate its own must not exceed, and queues stay as they are; in one that is not whole, after it.
 fn leaves_first(plan: &HtbTree, is_whole: bool) -> impl Iterator<Item = HtbClass> {
     let mut classes: Vec<_> = plan.classes().collect();
-    let is_held =
-        |class: &HtbClass| kind_of(class.number).is_some_and(|(_, kind)| kind == HtbClassKind::Held);
-    classes.iter_mut().filter(|class| is_whole && is_held(class)).for_each(|class| class.queue_bytes = None);
     if is_whole {
         classes.reverse();
+        classes.iter_mut().for_each(|class| class.queue = None);
     }
     classes.into_iter()
 }

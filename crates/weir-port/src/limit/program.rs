@@ -16,21 +16,22 @@
 //! later, anywhere, change nothing: leaves empty themselves. A slot is never evicted; flows that meet in one share its leaf while packets
 //! of either wait.
 //!
-//! A packet without a socket has no sender that could be held; [`passing`] bounds how long it waits.
+//! A packet without a socket has no sender that could be held; [`passing`] bounds how long it waits. A packet that leaves would neither take
+//! whole nor cut, because the MTU was raised since the limit was set, goes to the fallback, which takes any, until the limit is set again.
 //!
 //! Owner: the lock of the root queue, under which HTB asks its filters, so nothing here is atomic. A process writes only the
 //! clocks' rates. Limits: a device that is stopped from below for longer than `lateness` serves nothing, so a flow that
 //! paused then may change its leaf; it does so only if another took the old one. Fragments show no ports: a flow without a socket that
 //! has whole datagrams and fragments has a slot for each of the two, and they keep no order between them.
 //!
-//! Source: kernel `net/sched/sch_htb.c:htb_classify`, `net/sched/cls_bpf.c`, `struct __sk_buff`.
+//! Source: kernel `net/sched/sch_htb.c:htb_classify`, `net/sched/cls_bpf.c`, `struct __sk_buff`, `include/linux/skbuff.h`.
 
 use std::io;
 use std::os::fd::AsFd;
 
 use weir_core::limit::hash;
 use weir_core::limit::stamp::stamp_of;
-use weir_core::limit::{HELD, HELD_BYTES_EACH, Leaves, PASSING};
+use weir_core::limit::{FALLBACK, HEADERS_BYTES, HELD, HELD_BYTES_EACH, Leaves, PASSING};
 
 use super::arrivals::SKB_TC_INDEX;
 use super::classify::{self, Filters};
@@ -41,6 +42,8 @@ use crate::bpf::program::{Hook, Program};
 
 const SKB_PROTOCOL: i16 = 16;
 const SKB_TC_CLASSID: i16 = 72;
+const SKB_GSO_SIZE: i16 = 176;
+const GSO_BY_FRAGS: i32 = 0xffff;
 pub(super) const SKB_WIRE_LEN: i16 = 160;
 const ACT_OK: i32 = 0;
 /// The origin of offsets in `load`: the network header (`BPF_HDR_START_NET`).
@@ -67,6 +70,7 @@ pub fn load(
     let without_socket = asm.label();
     asm.op(Op::Mov, Reg::R6, Reg::R1);
     asm.load_map_value(Reg::R8, memories[0].map().as_fd());
+    lead_longer_to_fallback(&mut asm, stamps);
     if !filters.is_empty() {
         classify::ask(&mut asm, filters, &memories[0], link_header_bytes).map_err(io::Error::other)?;
     }
@@ -93,6 +97,29 @@ pub fn load(
     class(&mut asm, memory::PASSING, PASSING);
     choose_leaf(&mut asm, memory::PASSING, PASSING);
     Program::load(Hook::Filter, &asm.finish())
+}
+
+/// Ends the program with the fallback for a packet that is longer than leaves take, or has such segments. `R6` is the packet, `R8` the memory.
+fn lead_longer_to_fallback(asm: &mut Asm, stamps: bool) {
+    let [fits, longer] = [asm.label(), asm.label()];
+    asm.load(Width::Double, Reg::R2, Reg::R8, memory::UNCUT_BYTES_MAX);
+    asm.load(Width::Word, Reg::R1, Reg::R6, SKB_WIRE_LEN);
+    asm.jump_if_reg(Cond::Ge, Reg::R2, Reg::R1, fits);
+    asm.load(Width::Word, Reg::R1, Reg::R6, SKB_GSO_SIZE);
+    asm.jump_if(Cond::Eq, Reg::R1, 0, longer);
+    // Segments of SCTP are of several lengths, and follow the MTU of their way.
+    asm.jump_if(Cond::Eq, Reg::R1, GSO_BY_FRAGS, fits);
+    asm.op_imm(Op::Add, Reg::R1, HEADERS_BYTES as i32);
+    asm.jump_if_reg(Cond::Ge, Reg::R2, Reg::R1, fits);
+    asm.place(longer);
+    asm.call(Helper::KtimeGetNs);
+    asm.op(Op::Mov, Reg::R9, Reg::R0);
+    stamp(asm, stamps);
+    asm.op_imm(Op::Mov, Reg::R1, i32::from(FALLBACK));
+    asm.store(Width::Word, Reg::R6, SKB_TC_CLASSID, Reg::R1);
+    asm.op_imm(Op::Mov, Reg::R0, ACT_OK);
+    asm.exit();
+    asm.place(fits);
 }
 
 /// Writes the time `R9` into the packet, if packets are to be stamped.

@@ -9,9 +9,13 @@ use weir_core::units::size_text;
 use super::classify::Filters;
 use super::{Asked, NetnsInterface, steering, unsuitable};
 use crate::error::PortError;
+use crate::link::Link;
 
 /// The rate of a class that goes, the least that HTB takes: so its own rate is free for classes that stay.
 const GOING_BITS_PER_S: u64 = 8;
+
+/// The header of Ethernet, with a tag of a VLAN.
+const LINK_HEADER_BYTES_MAX: u32 = 18;
 
 /// The record of the limit of one queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,6 +30,8 @@ pub struct Record {
     pub burst_bytes: u64,
     /// The longest packet, with segmentation offloads.
     pub packet_bytes_max: u32,
+    /// The longest packet without segmentation offloads.
+    pub frame_bytes_max: u32,
     /// The stage of the limit. A limit that is not whole is being made or removed, or was when its command died.
     pub stage: LimitStage,
     /// The receive packet steering at the other end before: the mask of processors of each of its queues.
@@ -111,6 +117,7 @@ impl Record {
             rate: Rate::from_bits_per_s(self.rate_bits_per_s)?,
             burst_bytes: self.burst_bytes,
             packet_bytes_max: self.packet_bytes_max,
+            frame_bytes_max: self.frame_bytes_max,
         })
     }
 
@@ -162,6 +169,11 @@ impl ClassRecord {
     }
 }
 
+/// The longest packet of an interface without segmentation offloads.
+pub(super) fn frame_bytes_max(link: &Link) -> u32 {
+    link.mtu_bytes + LINK_HEADER_BYTES_MAX
+}
+
 /// The record of a limit that is asked for, which is not made yet.
 ///
 /// # Errors
@@ -183,13 +195,15 @@ pub(super) fn wanted(
     if let Some((burst_bytes, why)) = asked.burst_bytes.and_then(beyond) {
         return Err(unsuitable(place, &format!("has no burst of {}: {why}", size_text(burst_bytes))));
     }
+    let frame_bytes_max = frame_bytes_max(&place.link);
     let burst_kept = burst_kept.map(|burst_bytes| burst_bytes.min(rate.bytes_in(BURST_NS_MAX)));
     Ok(Record {
         name: asked.name.clone(),
         direction: asked.direction,
         rate_bits_per_s: rate.bits_per_s(),
         burst_bytes: asked.burst_bytes.or(burst_kept).unwrap_or_else(|| burst_default(rate)),
-        packet_bytes_max: place.link.gso_bytes_max.max(place.link.mtu_bytes + 18),
+        packet_bytes_max: place.link.gso_bytes_max.max(frame_bytes_max),
+        frame_bytes_max,
         stage: LimitStage::Making,
         steering_before: before.map(|before| before.steering_before.clone()).unwrap_or_default(),
         steered_behind: before.map(|before| before.steered_behind.clone()).unwrap_or_default(),

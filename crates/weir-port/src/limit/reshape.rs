@@ -200,6 +200,7 @@ pub fn reshape(
     place.netns.run(|| {
         htb::set(ifindex, new.into_iter())?;
         htb::set(ifindex, leaves_first(plan, true).filter(is_set))?;
+        htb::set_queues(ifindex, plan)?;
         htb::CHOICE.attach(ifindex, &program)?;
         if whole.is_none() { htb::settle(ifindex, plan.fallback()) } else { Ok(()) }
     })?;
@@ -213,7 +214,10 @@ fn drain(place: &NetnsInterface, memories: Vec<Memory>, mut record: Record) -> R
     let ifindex = place.link.ifindex;
     let earlier = &record.filters[1..];
     let is_led_to = |memory: &&Memory| earlier.iter().any(|filters| filters.leads_to(memory.base()));
-    let busy = place.netns.run(|| wait_until_left(ifindex, memories.iter().filter(is_led_to)))?;
+    let plan_before = record.plan().map_err(|why| unsuitable(place, &why))?;
+    let quantum_bytes_max = plan_before.groups().map(|group| group.quantum_bytes).max().unwrap_or_default();
+    let led_to = memories.iter().filter(is_led_to);
+    let busy = place.netns.run(|| wait_until_left(ifindex, quantum_bytes_max, led_to))?;
     let is_left = |base: u16| !busy.contains(&base);
     // Children come first, as each stands behind its parent.
     let mut gone: Vec<u16> = Vec::new();
@@ -226,7 +230,6 @@ fn drain(place: &NetnsInterface, memories: Vec<Memory>, mut record: Record) -> R
             gone.push(class.base);
         }
     }
-    let plan_before = record.plan().map_err(|why| unsuitable(place, &why))?;
     record.classes.retain(|class| !gone.contains(&class.base));
     // No flow waits by the filters before in classes that were left.
     let left: Vec<_> = memories.iter().map(Memory::base).filter(|base| is_left(*base)).collect();
@@ -290,6 +293,7 @@ mod tests {
             rate_bits_per_s: 100_000_000,
             burst_bytes: 50_000,
             packet_bytes_max: 65_536,
+            frame_bytes_max: 1518,
             stage: LimitStage::Limiting,
             sees_arrivals: false,
             keeps_note: false,

@@ -3,10 +3,10 @@
 use weir_core::rate::Rate;
 
 use super::scratch::{self, ScratchPair};
-use crate::error::{PortError, Result};
+use crate::error::Result;
 use crate::limit::off::{self, Off};
 use crate::limit::record::Direction;
-use crate::limit::{self, Asked, NetnsInterface, find};
+use crate::limit::{self, Asked, NetnsInterface, find, htb};
 use crate::netns::NetNs;
 
 const BURST_BYTES: u64 = 20_480;
@@ -32,12 +32,7 @@ pub fn limits_in_place(clock_ns: fn() -> u64) -> Result<()> {
         let faults = find::seen_at(place_again)?.map(|seen| seen.faults());
         let removed = off::off(&place, true, clock_ns)?;
         if faults.is_none_or(|faults| !faults.is_empty()) || !matches!(removed, Off::Removed { .. }) {
-            return Err(PortError::Unsupported {
-                what: "a queue that keeps its limit (sch_htb, cls_bpf)".into(),
-                fix:
-                    "use a kernel with CONFIG_NET_SCH_HTB and CONFIG_NET_CLS_BPF, `modprobe sch_htb cls_bpf`"
-                        .into(),
-            });
+            return Err(htb::without_queues());
         }
         answer(());
         Ok(())

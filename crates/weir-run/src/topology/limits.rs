@@ -110,8 +110,12 @@ impl TopologyReader<'_> {
     fn limit_rate(&mut self, text: &Option<Spanned<String>>) -> Option<Rate> {
         let text = text.as_ref()?;
         let rate = text.as_ref().parse::<Rate>();
-        let wanted =
-            |rate| QueueParameters { rate, burst_bytes: FRAME_BYTES, packet_bytes_max: PACKET_BYTES_MAX };
+        let wanted = |rate| QueueParameters {
+            rate,
+            burst_bytes: FRAME_BYTES,
+            packet_bytes_max: PACKET_BYTES_MAX,
+            frame_bytes_max: FRAME_BYTES as u32,
+        };
         let fits =
             rate.map_err(|error| error.to_string()).and_then(|rate| HtbTree::new(wanted(rate)).map(|_| rate));
         fits.map_err(|why| self.tell(text.span(), why)).ok()

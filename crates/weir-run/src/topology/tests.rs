@@ -47,6 +47,7 @@ fn record(asked: &Asked, before: Option<&Record>) -> Record {
         rate_bits_per_s: asked.rate.unwrap().bits_per_s(),
         burst_bytes: asked.burst_bytes.unwrap(),
         packet_bytes_max: 65_536,
+        frame_bytes_max: 1518,
         stage: LimitStage::Limiting,
         steering_before: Vec::new(),
         steered_behind: Vec::new(),

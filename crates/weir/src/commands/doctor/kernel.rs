@@ -107,7 +107,7 @@ fn quick_trial() -> Check {
 fn limit(result: weir_port::Result<()>) -> Check {
     const TRIED: &str = "the kernel's own queue limits in place: tried on a veth; tun, tap and bridges take the same code, others were not \
                          tried. Packets with a socket are held, forwarded ones wait 25 ms of the rate, then are dropped";
-    let fix = "for `weir limit` use a kernel with CONFIG_NET_SCH_HTB and CONFIG_NET_CLS_BPF, 5.10 or newer; wires need neither";
+    let fix = "for `weir limit` use a kernel with CONFIG_NET_SCH_HTB, CONFIG_NET_SCH_TBF and CONFIG_NET_CLS_BPF, 5.10 or newer; wires need neither";
     result.map_or_else(|error| Check::warn(LIMIT, error.to_string(), fix), |()| Check::ok(LIMIT, TRIED))
 }
 

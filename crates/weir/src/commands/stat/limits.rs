@@ -72,7 +72,7 @@ pub fn to_json(seen: &LimitInPlace) -> Value {
             },
             "rate_bits_per_s": rate.map(Rate::bits_per_s),
             "burst_bytes": record.filter(|_| rate.is_some()).map(|record| record.burst_bytes),
-            "units": {"delivered": "segments", "held": "packets before segmentation", "dropped": "packets before segmentation"},
+            "units": {"delivered": "segments", "held": "packets as they wait", "dropped": "packets as they wait"},
             "held_over_rate_ns": rate.map(|rate| rate.ns_for(seen.traffic.waiting_bytes)),
             "held_ns": arrivals.map(|arrivals| arrivals.held_ns),
             "delay_ns": arrivals.map(|arrivals| if seen.traffic.waiting > 0 { arrivals.delay_ns } else { 0 }),
