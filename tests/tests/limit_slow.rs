@@ -103,6 +103,17 @@ fn a_raised_mtu_loses_nothing() -> Result<()> {
         row.lossless_limit("wa")?;
         ensure!((longer()? == before) == is_set_again, "{} where there was {before}", longer()?);
     }
+    row.weir("stat wa --check")?.success()?;
+
+    // A frame would have room in a leaf here, but segments with all of their headers may not.
+    row.weir("limit wa --off")?.success()?;
+    row.left.ip("link set veth0 mtu 1500")?;
+    row.weir("limit wa --rate 2mbit")?.success()?;
+    row.weir("stat wa --check")?.success()?;
+    row.left.ip("link set veth0 mtu 1600")?;
+    let done = row.weir("stat wa --check")?;
+    ensure!(done.stderr.contains("when the MTU was lower than 1600"), "{}", done.stderr);
+    row.weir("limit wa --rate 2mbit")?.success()?;
     row.weir("stat wa --check")?.success().map(drop)
 }
 

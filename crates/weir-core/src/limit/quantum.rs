@@ -9,7 +9,7 @@
 //! So where a quantum is shorter, the kernel cuts such a packet into its segments on the way into the leaf. From 197 Mbit/s on packets stay
 //! whole, which costs less of the processor.
 //!
-//! Limits: leaves below different ceilings that borrow from one class have quanta of different lengths, and share it in that proportion.
+//! Limits: packets that wait when a ceiling is lowered stay whole. Leaves below different ceilings that borrow from one class have quanta of different lengths, and share it in that proportion.
 //!
 //! Source: kernel `net/sched/sch_htb.c:htb_dequeue_tree`, `net/sched/sch_tbf.c:tbf_segment`.
 
@@ -28,6 +28,13 @@ pub struct LeafQueue {
     pub bytes: u32,
     /// The longest packet that it takes whole: a longer one of segmentation offloads is cut, another one dropped.
     pub packet_bytes_max: u32,
+}
+
+impl LeafQueue {
+    /// Returns whether `other` cuts packets that this one takes whole.
+    pub fn cuts_shorter(&self, other: &LeafQueue) -> bool {
+        other.packet_bytes_max < self.packet_bytes_max
+    }
 }
 
 impl QueueParameters {

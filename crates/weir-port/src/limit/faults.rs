@@ -4,7 +4,7 @@
 
 use super::find::{LimitInPlace, STRANGE};
 use super::order;
-use super::record::{LimitStage, Record, frame_bytes_max};
+use super::record::{LimitStage, Record};
 
 impl LimitInPlace {
     /// The faults of the limit, a sentence each.
@@ -105,8 +105,7 @@ impl LimitInPlace {
     /// Packets that are longer than all leaves take.
     fn fault_of_its_mtu(&self, record: &Record) -> Option<String> {
         let link = &self.place.link;
-        let uncut_bytes_max = record.plan().map_or(u32::MAX, |plan| plan.uncut_bytes_max());
-        (frame_bytes_max(link) > uncut_bytes_max).then(|| {
+        record.is_exceeded_by(link).then(|| {
             format!(
                 "limit {} at {} was set when the MTU was lower than {}: packets that are longer wait in one queue for all flows, past their \
                  classes; the same command again puts them back in turn",

@@ -16,7 +16,7 @@ use netlink_bindings::traits::NetlinkRequest;
 use netlink_bindings::utils::chop_header;
 use netlink_socket2::NetlinkSocket;
 use weir_core::limit::gate::Tokens;
-use weir_core::limit::{FALLBACK, HtbClass, HtbTree, LeafQueue, ROOT_CLASS};
+use weir_core::limit::{FALLBACK, HtbClass, LeafQueue, ROOT_CLASS};
 
 use super::filter::{Spot, content_if_gone};
 use crate::error::{Doing, PortError, Result};
@@ -212,7 +212,7 @@ pub fn create(ifindex: u32, first: &HtbClass) -> Result<()> {
 }
 
 /// Puts the class that [`create`] made below the root, where it is this one: removes it, as the kernel moves none, and makes it again. Its
-/// packets get a second to leave; with the filter attached only a priority that names the class leads there, and what is too long for others.
+/// packets get a second to leave; with the filter attached only a priority that names the class leads there, and packets too long for others.
 pub fn settle(ifindex: u32, fallback: HtbClass) -> Result<()> {
     let mut looks = 0;
     loop {
@@ -247,7 +247,8 @@ pub fn set(ifindex: u32, classes: impl Iterator<Item = HtbClass>) -> Result<()> 
 
 /// The error in words that name the kernel's part, if the kernel knows no such queue.
 fn lacking(error: PortError) -> PortError {
-    let is_unknown = is_code(&error, libc::ENOENT) && error.to_string().contains("qdisc kind");
+    // Linux before 5.17 says that it is not found, later ones that its kind is unknown.
+    let is_unknown = is_code(&error, libc::ENOENT) && error.to_string().contains("Specified qdisc");
     if is_unknown { without_queues() } else { error }
 }
 
@@ -260,12 +261,27 @@ pub fn without_queues() -> PortError {
     }
 }
 
-/// Sets the queues of leaves that are there and differ from a plan's.
-pub fn set_queues(ifindex: u32, plan: &HtbTree) -> Result<()> {
+/// Sets the queues of those classes where a change `is_due` from the queue that is there to that of the class.
+pub fn set_queues(
+    ifindex: u32,
+    classes: impl Iterator<Item = HtbClass>,
+    is_due: impl Fn(&LeafQueue, &LeafQueue) -> bool,
+) -> Result<()> {
     let there: HashMap<_, _> = leaf_queues(ifindex)?.into_iter().collect();
-    let is_other =
-        |class: &HtbClass| class.queue.is_some() && there.get(&class.number) != class.queue.as_ref();
-    set(ifindex, plan.classes().filter(is_other))
+    let due = classes.filter_map(|class| {
+        let queue = class.queue?;
+        let is_as_wanted = there.get(&class.number).is_some_and(|there| !is_due(there, &queue));
+        (!is_as_wanted).then(|| queue_request(ifindex, class.number, queue))
+    });
+    let mut batch = RequestBatch::new();
+    let doing = || format!("setting the queues of interface number {ifindex}");
+    for request in due {
+        batch.push(&request);
+        if batch.len() >= REQUESTS_AT_ONCE {
+            std::mem::replace(&mut batch, RequestBatch::new()).send(doing).map_err(lacking)?;
+        }
+    }
+    batch.send(doing).map_err(lacking)
 }
 
 /// The place of the program that chooses the leaf of each packet. The program sets the class's number, and the filter the qdisc's.
@@ -436,7 +452,8 @@ fn traffic(attributes: &tc::IterableAttrs<'_>) -> QueueTraffic {
         bytes: basic.bytes,
         dropped: u64::from(queue.drops),
         waiting: u64::from(queue.qlen),
-        waiting_bytes: u64::from(queue.backlog),
+        // Where the kernel cuts packets, its count of bytes may be wrong ([`weir_core::limit::drain`]), that of packets is right.
+        waiting_bytes: if queue.qlen == 0 { 0 } else { u64::from(queue.backlog) },
     }
 }
 

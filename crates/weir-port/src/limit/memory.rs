@@ -78,7 +78,7 @@ const HOLDING_WORD: usize = 328;
 pub const BASE: i16 = 336;
 /// The packets that stayed in this class by the filters of a file before.
 pub const STAYED: i16 = 344;
-/// The longest packet that each leaf takes without cutting it.
+/// The longest packet that each leaf takes without cutting it: no longer one that cannot be cut, and no longer segment, may go to a leaf.
 pub const UNCUT_BYTES_MAX: i16 = 352;
 /// The offset of the datagrams in fragments: two words each, the key and the classes.
 pub const FRAGMENTS_AT: u32 = PASSING.slots_at + PASSING.slots * 8;

@@ -41,7 +41,7 @@ use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
 
-use weir_core::limit::{FALLBACK, HtbClass, HtbTree};
+use weir_core::limit::{FALLBACK, HtbClass, HtbTree, LeafQueue};
 use weir_core::rate::Rate;
 use weir_path::classes::Classes;
 
@@ -242,7 +242,8 @@ pub fn check(
     let behind = behind::find(place)?;
     Ok(record.map(|record| {
         let is_ordered = behind.unsteered(&record.steered_behind).is_empty()
-            && order::unsteered(place, Some(&record)).is_none();
+            && order::unsteered(place, Some(&record)).is_none()
+            && !record.is_exceeded_by(&place.link);
         let is_limiting = record.stage == LimitStage::Limiting;
         let is_seen = !record.sees_arrivals || find::is_watched(place) != Some(false);
         (record, is_whole && is_limiting && is_ordered && is_seen)
@@ -328,7 +329,7 @@ fn make(place: &NetnsInterface, plan: &HtbTree, mut record: Record) -> Result<Re
     }
     record.steered_behind = behind.to_steer(place, gone.as_ref().map_or(&[], |gone| &gone.steered_behind))?;
     let memories = memories(plan, Vec::new())?;
-    set_clocks(&memories, plan, |_, _| true);
+    set_words(&memories, plan, |_, _| true);
     let own = &memories[0];
     write(own, &record)?;
     // A program beside the queue, at either end, costs packets as the queue does.
@@ -384,20 +385,26 @@ fn change(
 ) -> Result<()> {
     let limiting = |stage| Record { stage, ..record.clone() };
     write(&memories[0], &limiting(LimitStage::Making))?;
-    set_clocks(memories, plan, |clock, before| clock < before);
+    set_words(memories, plan, |word, before| word < before);
     let ifindex = place.link.ifindex;
     place.netns.run(|| {
+        if !is_whole {
+            htb::set(ifindex, leaves_first(plan, is_whole))?;
+            return htb::settle(ifindex, plan.fallback());
+        }
+        // No packet comes to a leaf that is longer than its quantum.
+        htb::set_queues(ifindex, plan.classes(), LeafQueue::cuts_shorter)?;
         htb::set(ifindex, leaves_first(plan, is_whole))?;
-        if is_whole { htb::set_queues(ifindex, plan) } else { htb::settle(ifindex, plan.fallback()) }
+        htb::set_queues(ifindex, plan.classes(), LeafQueue::ne)
     })?;
-    set_clocks(memories, plan, |_, _| true);
+    set_words(memories, plan, |_, _| true);
     write(&memories[0], &limiting(LimitStage::Limiting))
 }
 
 /// Sets the clocks of all leaves, and the longest packet that all take, for a plan where `is_due` by the new value and the one before. The
 /// program must never take a leaf to be served faster than it is, and uses the lower of both clocks for the time in between; nor give it a
 /// packet that it does not take.
-fn set_clocks(memories: &[Memory], plan: &HtbTree, is_due: impl Fn(u64, u64) -> bool) {
+fn set_words(memories: &[Memory], plan: &HtbTree, is_due: impl Fn(u64, u64) -> bool) {
     let uncut_bytes_max = plan.uncut_bytes_max();
     if is_due(uncut_bytes_max.into(), memories[0].uncut_bytes_max()) {
         memories[0].set_uncut_bytes_max(uncut_bytes_max);

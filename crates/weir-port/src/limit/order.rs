@@ -19,7 +19,7 @@ use super::htb;
 use super::memory::Memory;
 use super::record::{LimitStage, Record};
 use super::steering::{Processors, ReceiveSteering};
-use super::{NetnsInterface, behind, change, leaves_first, set_clocks, unsuitable, write};
+use super::{NetnsInterface, behind, change, leaves_first, set_words, unsuitable, write};
 use crate::error::Result;
 use crate::ethtool;
 
@@ -139,7 +139,7 @@ pub(super) fn widen(
     let slow = plan.slowed(slow);
     // A command that ends here leaves a half-made limit, which the next command finishes.
     write(&memories[0], &Record { stage: LimitStage::Making, ..record.clone() })?;
-    set_clocks(memories, &slow, |clock, before| clock < before);
+    set_words(memories, &slow, |word, before| word < before);
     let widened =
         place.netns.run(|| htb::set(place.link.ifindex, leaves_first(&slow, is_whole))).and_then(|()| {
             wait_until_idle(steering.one());

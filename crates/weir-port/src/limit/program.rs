@@ -17,7 +17,7 @@
 //! of either wait.
 //!
 //! A packet without a socket has no sender that could be held; [`passing`] bounds how long it waits. A packet that leaves would neither take
-//! whole nor cut, because the MTU was raised since the limit was set, goes to the fallback, which takes any, until the limit is set again.
+//! whole nor cut, because the MTU was raised since the limit was set, goes to the fallback, which takes any, until the limit is set again; there it passes its class by, and [`passing`] too.
 //!
 //! Owner: the lock of the root queue, under which HTB asks its filters, so nothing here is atomic. A process writes only the
 //! clocks' rates. Limits: a device that is stopped from below for longer than `lateness` serves nothing, so a flow that

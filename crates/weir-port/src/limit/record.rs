@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use weir_core::limit::shared::{FREE_BASE, Shared};
-use weir_core::limit::{BURST_NS_MAX, HtbTree, QueueParameters, burst_beyond};
+use weir_core::limit::{BURST_NS_MAX, HEADERS_BYTES, HtbTree, QueueParameters, burst_beyond};
 use weir_core::rate::Rate;
 use weir_core::units::size_text;
 
@@ -140,6 +140,11 @@ impl Record {
         HtbTree::with_classes(wanted, classes.collect::<Result<_, _>>()?, self.drains_own())
     }
 
+    /// Returns whether the interface may send packets that are longer than all leaves take: its MTU was raised since the limit was set.
+    pub(super) fn is_exceeded_by(&self, link: &Link) -> bool {
+        self.plan().is_ok_and(|plan| frame_bytes_max(link) + HEADERS_BYTES > plan.uncut_bytes_max())
+    }
+
     /// Returns whether flows may wait in the leaves of the limit itself, from when it had no classes or now that those go.
     fn drains_own(&self) -> bool {
         self.filters.iter().any(|filters| filters.leads_to(0))
@@ -170,7 +175,7 @@ impl ClassRecord {
 }
 
 /// The longest packet of an interface without segmentation offloads.
-pub(super) fn frame_bytes_max(link: &Link) -> u32 {
+fn frame_bytes_max(link: &Link) -> u32 {
     link.mtu_bytes + LINK_HEADER_BYTES_MAX
 }
 

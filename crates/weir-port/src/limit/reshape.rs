@@ -20,7 +20,7 @@ use std::thread::sleep;
 
 use weir_core::classify::{Classifier, Rule, Target};
 use weir_core::limit::shared::{FREE_BASE, Shared};
-use weir_core::limit::{FALLBACK, HtbClass, HtbTree};
+use weir_core::limit::{FALLBACK, HtbClass, HtbTree, LeafQueue};
 use weir_core::rate::Rate;
 use weir_path::classes::{ClassConfig, Classes, FREE, LeafRules, quantum_bytes_default};
 
@@ -29,7 +29,7 @@ use super::drain::wait_until_left;
 use super::htb::{self, LOOK_EVERY, LOOKS};
 use super::memory::Memory;
 use super::record::{ClassRecord, LimitStage, Record};
-use super::{NetnsInterface, change, leaves_first, load, memories, set_clocks, unsuitable, write};
+use super::{NetnsInterface, change, leaves_first, load, memories, set_words, unsuitable, write};
 use crate::error::Result;
 
 /// The classes that a limit has, without those that go. Settings that the kernel's queue has no place for are at their defaults.
@@ -192,19 +192,21 @@ pub fn reshape(
     let memories = memories(plan, there)?;
     let program = load(place, &memories, &record)?;
     write(&memories[0], &Record { stage: LimitStage::Making, ..record.clone() })?;
-    set_clocks(&memories, plan, |clock, before| clock < before || before == 0);
+    set_words(&memories, plan, |word, before| word < before || before == 0);
     // A limit that is half made may have no other class yet than its fallback, which then stays as it is until the filter is there.
     let is_set = |class: &HtbClass| whole.is_some() || class.number != FALLBACK;
     let classes = plan.classes().filter(is_set);
     let new: Vec<HtbClass> = classes.filter(|class| !numbers.contains(&class.number)).collect();
     place.netns.run(|| {
         htb::set(ifindex, new.into_iter())?;
+        let queues = || plan.classes().filter(is_set);
+        htb::set_queues(ifindex, queues(), LeafQueue::cuts_shorter)?;
         htb::set(ifindex, leaves_first(plan, true).filter(is_set))?;
-        htb::set_queues(ifindex, plan)?;
+        htb::set_queues(ifindex, queues(), LeafQueue::ne)?;
         htb::CHOICE.attach(ifindex, &program)?;
         if whole.is_none() { htb::settle(ifindex, plan.fallback()) } else { Ok(()) }
     })?;
-    set_clocks(&memories, plan, |_, _| true);
+    set_words(&memories, plan, |_, _| true);
     write(&memories[0], &Record { stage: LimitStage::Limiting, ..record.clone() })?;
     drain(place, memories, record)
 }

@@ -111,7 +111,7 @@ fn refuse(file: &file::File) -> Result<(), Obstacle> {
             (
                 class.quantum.as_ref().map(Spanned::span),
                 "quantum",
-                "in place a turn is the longest packet there is, the same for all".into(),
+                "in place a turn is 3 ms of the class's ceiling".into(),
             ),
         ];
         if let Some((at, key, why)) = wrong.into_iter().find_map(|(at, key, why)| Some((at?, key, why))) {
