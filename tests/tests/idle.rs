@@ -35,9 +35,11 @@ fn idle_costs_under_a_hundredth_of_a_core() -> Result<()> {
     Ok(())
 }
 
-/// Its round trip wakes three threads. An echo over the loopback, in the same seconds, wakes two, and says what that costs here.
+/// Its round trip wakes three threads. An echo over the loopback, in the same seconds, wakes two, and says what that costs here: where it is
+/// quick, the bound is that of the promise.
 fn the_first_packet_after_idle() -> Result<()> {
     const PINGS: u64 = 9;
+    const QUICK_ECHO_MS: f64 = 0.1;
     let rig = Rig::plain()?;
     let wire = rig.wire(&["--rate", "200mbit"])?;
     let series = Ping::start_series(&rig.left, &rig.right_address().v4, PINGS, 1.0)?;
@@ -47,7 +49,7 @@ fn the_first_packet_after_idle() -> Result<()> {
     let median_ms = trips.percentile_ms(0.5).context("no answer")?;
     println!("    median round trip {median_ms:.3} ms, of an echo over the loopback {echo_ms:.3} ms");
     weir_tests::require_timing!(
-        median_ms < f64::max(0.2, 4.0 * echo_ms),
+        median_ms < if echo_ms <= QUICK_ECHO_MS { 0.2 } else { 4.0 * echo_ms },
         "the median round trip after a second of silence is {median_ms} ms, {echo_ms:.3} ms of an echo over the loopback"
     );
     wire.stop()?;
