@@ -85,6 +85,19 @@ impl Row {
         Ok(row)
     }
 
+    /// Sets the MTU of both pairs and of the bridge between them.
+    pub fn set_mtu(&self, bytes: u32) -> Result<()> {
+        [
+            (&self.left, "veth0"),
+            (&self.middle, "wa"),
+            (&self.middle, "wb"),
+            (&self.right, "veth0"),
+            (&self.middle, "br0"),
+        ]
+        .into_iter()
+        .try_for_each(|(host, name)| host.ip(&format!("link set {name} mtu {bytes}")).map(drop))
+    }
+
     /// The address of the receiving host.
     pub fn right_address(&self, between: Between) -> String {
         Row::right_addresses(between).v4

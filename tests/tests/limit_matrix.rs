@@ -295,15 +295,7 @@ fn kinds_share_a_low_rate_by_bytes() -> Result<()> {
 /// A packet of 65,535 bytes is 43 of 1,500.
 fn small_packets_share_with_large_ones() -> Result<()> {
     let row = Row::new(Between::Bridge)?;
-    for (host, name) in [
-        (&row.left, "veth0"),
-        (&row.middle, "wa"),
-        (&row.middle, "wb"),
-        (&row.right, "veth0"),
-        (&row.middle, "br0"),
-    ] {
-        host.ip(&format!("link set {name} mtu 65535"))?;
-    }
+    row.set_mtu(65_535)?;
     let kinds = [Kind::Udp(1472), Kind::Udp(65_500)].map(|kind| [kind; 4]).concat();
     shares(&row, 200, &kinds)
 }

@@ -73,15 +73,7 @@ fn a_raised_mtu_loses_nothing() -> Result<()> {
     let row = Row::new(Between::Bridge)?;
     row.weir("limit wa --rate 50mbit")?.success()?;
     let to = row.right_address(Between::Bridge);
-    for (host, name) in [
-        (&row.left, "veth0"),
-        (&row.middle, "wa"),
-        (&row.middle, "wb"),
-        (&row.right, "veth0"),
-        (&row.middle, "br0"),
-    ] {
-        host.ip(&format!("link set {name} mtu 40000"))?;
-    }
+    row.set_mtu(40_000)?;
     let longer = || row.left.tc("-s class show dev veth0 classid 7769:2");
     for is_set_again in [false, true] {
         if is_set_again {

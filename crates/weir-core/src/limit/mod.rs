@@ -12,7 +12,8 @@
 //! place; of the root's own leaves one stays, for packets that no filter has seen. A leaf's own burst is one packet, so that a leaf which
 //! becomes busy costs the limit no more than that. No packet in a leaf is longer than its quantum (`quantum.rs`).
 //!
-//! Limits: the rate that a class leaves to others is shared by their busy flows, one turn each, not by the classes' rates.
+//! Limits: the rate that a class leaves to others is shared by their busy flows, one turn each, not by the classes' rates. A turn
+//! is of the ceiling.
 //!
 //! Source: tc-htb(8); kernel `net/sched/sch_htb.c` (`htb_dequeue_tree`, `htb_charge_class`).
 

@@ -9,7 +9,8 @@
 //! So where a quantum is shorter, the kernel cuts such a packet into its segments on the way into the leaf. From 197 Mbit/s on packets stay
 //! whole, which costs less of the processor.
 //!
-//! Limits: packets that wait when a ceiling is lowered stay whole. Leaves below different ceilings that borrow from one class have quanta of different lengths, and share it in that proportion.
+//! Limits: packets that wait when a ceiling is lowered stay whole. Leaves below different ceilings that borrow from one class have quanta of
+//! different lengths, and share it in that proportion.
 //!
 //! Source: kernel `net/sched/sch_htb.c:htb_dequeue_tree`, `net/sched/sch_tbf.c:tbf_segment`.
 
