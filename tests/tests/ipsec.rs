@@ -476,6 +476,14 @@ fn limits_of_an_association_are_told_as_they_are_reached() -> Result<()> {
     ping(40)?;
     told("hard")?;
     ensure!(count(&association(&ups[0], "one-to-two")?, "packets")? <= 40, "a packet passed the hard limit");
+    // With higher limits it goes on, by the same key; what has passed counts.
+    let limits = [
+        "soft = { packets = 20 }\nhard = { packets = 40 }",
+        "soft = { packets = 400 }\nhard = { packets = 500 }",
+    ];
+    sites[0].apply(&ups[0], &[(limits[0], limits[1])])?;
+    ping(5)?.success()?;
+    ensure!(count(&association(&ups[0], "one-to-two")?, "packets")? >= 45, "it began anew");
     for (up, times) in ups.into_iter().zip([2, 0]) {
         up.check()?;
         let said = up.down()?.stderr;

@@ -98,6 +98,11 @@ macro_rules! common {
                 &self.common.encapsulation
             }
 
+            /// Has other limits from here on; what passed before counts.
+            pub fn set_lifetime(&mut self, lifetime: Lifetime) {
+                self.common.lifetime = lifetime;
+            }
+
             /// The packets and bytes that passed.
             pub fn usage(&self) -> Usage {
                 self.common.usage
@@ -268,6 +273,14 @@ impl Inbound {
         let unwrapped = verified.unwrap_packet(room, tunnel);
         self.common.usage.add(room.len());
         unwrapped
+    }
+
+    /// Remembers so many numbers from here on.
+    ///
+    /// # Panics
+    /// Those of [`ReplayWindow::set_size`].
+    pub fn set_window(&mut self, size: u32) {
+        self.window.set_size(size);
     }
 
     /// The highest number that was proven.

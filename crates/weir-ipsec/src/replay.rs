@@ -63,6 +63,15 @@ impl ReplayWindow {
         window
     }
 
+    /// Remembers so many numbers from here on. The ring has the numbers of the largest window, so also a window that grows refuses what was
+    /// received, and takes what was not.
+    ///
+    /// # Panics
+    /// Those of [`ReplayWindow::new`].
+    pub fn set_size(&mut self, size: u32) {
+        *self = ReplayWindow { highest: self.highest, words: self.words, ..ReplayWindow::new(size) };
+    }
+
     /// The highest number received.
     pub fn highest(&self) -> u64 {
         self.highest

@@ -25,6 +25,22 @@ fn refuses_zero_what_was_received_and_what_is_too_old() {
 }
 
 #[test]
+fn a_window_that_shrinks_and_grows_knows_what_was_received() {
+    let mut window = ReplayWindow::new(SIZE_MAX);
+    let size = u64::from(SIZE_MAX);
+    (1..=5000).step_by(2).for_each(|sequence| window.note(sequence).unwrap());
+    window.set_size(32);
+    assert_eq!((window.check(4968), window.check(4967)), (Ok(()), Err(NotFresh::TooOld)));
+    window.note(5001).unwrap();
+    window.set_size(SIZE_MAX);
+    for sequence in 5002 - size..5001 {
+        let fresh = if sequence % 2 == 1 { Err(NotFresh::Replayed) } else { Ok(()) };
+        assert_eq!(window.check(sequence), fresh, "{sequence}");
+    }
+    assert_eq!(window.check(5001 - size), Err(NotFresh::TooOld));
+}
+
+#[test]
 fn a_leap_forgets_all_words() {
     let mut window = ReplayWindow::new(SIZE_MAX);
     for sequence in 1..3000 {

@@ -5,9 +5,9 @@
 //! plan --keys (`ipsec/key_file.rs`), marks (`ipsec/mark_file.rs`, `ipsec/marks.rs`)--> change --> the worker that has the stage
 //! ```
 //!
-//! Rule: a key is one association's, from its first packet to its last. So one that is changed in any way needs another key, two have never
-//! the same, and an association that stays as it is goes on with its numbers and its window. Everything that can fail is done before
-//! anything changes.
+//! Rule: a key is one association's, from its first packet to its last. Two have never the same. An association that stays as it is, or whose
+//! limits or window alone change, goes on with its key and its numbers; one that is changed otherwise needs another key. Everything that
+//! can fail is done before anything changes.
 //!
 //! Owner: the process that runs the datapath; asked by one thread at a time. Limits: keys are known by fingerprints alone, so that the same
 //! key under two names of another process is not seen, but for the lock on its mark.
@@ -162,10 +162,10 @@ impl EspKeys {
         self.stages.get(&stage).map(|running| &running.plan)
     }
 
-    /// The key of an association that runs just so; none if it does not.
+    /// The key of an association that runs, and goes on by this plan; none if it does not.
     fn running(&self, stage: usize, association: &AssociationPlan) -> Option<Option<Fingerprint>> {
         let StageKeys { plan, fingerprints } = self.stages.get(&stage)?;
-        let place = plan.associations.iter().position(|running| running == association)?;
+        let place = plan.associations.iter().position(|running| running.goes_on_as(association))?;
         Some(fingerprints[place])
     }
 
@@ -261,7 +261,7 @@ fn keyed(
             let fingerprint = material.fingerprint();
             if let Some(other) = seen.insert(fingerprint, association.name.clone()) {
                 let why = format!(
-                    "{file} has the key that \"{other}\" has or had: each association, and each that is changed, needs a key of its own"
+                    "{file} has the key that \"{other}\" has or had: each association needs a key of its own, and one that runs another if more of it changes than `window`, `soft` and `hard`"
                 );
                 return Err(of(association, why));
             }

@@ -16,7 +16,7 @@ impl Esp {
     /// Carries out a change, in one step. Associations without a new key go on; the others end, or begin.
     ///
     /// # Panics
-    /// If an association is to go on that does not run, or runs by another plan.
+    /// If an association is to go on that does not run, or that cannot by its new plan.
     pub(crate) fn change(&mut self, change: EspChange, now_ns: u64) {
         let EspChange { plan, keys } = change;
         self.begin_and_end(plan.associations.into_iter().zip(keys), now_ns);
@@ -55,8 +55,10 @@ impl Esp {
                     running
                 }
                 None => {
-                    let place = before.iter().position(|running| running.plan == plan);
-                    before.swap_remove(place.expect("an association goes on that runs"))
+                    let place = before.iter().position(|running| running.plan.goes_on_as(&plan));
+                    let mut running = before.swap_remove(place.expect("an association goes on that runs"));
+                    running.go_on_as(plan);
+                    running
                 }
             };
             self.associations.push(association);

@@ -138,7 +138,7 @@ pub struct PolicyPlan {
 pub struct EspChange {
     /// The plan.
     pub plan: EspPlan,
-    /// For each association of the plan its key; none where the association that runs by this plan goes on.
+    /// For each association of the plan its key; none where one that runs goes on ([`AssociationPlan::goes_on_as`]).
     pub keys: Vec<Option<AssociationKey>>,
 }
 
@@ -168,6 +168,13 @@ impl AssociationNumbers {
 }
 
 impl AssociationPlan {
+    /// Returns whether an association of this plan can go on by the other, with its key and its numbers: at most the limits and the window
+    /// differ.
+    pub fn goes_on_as(&self, other: &AssociationPlan) -> bool {
+        let AssociationPlan { window, lifetime, .. } = *other;
+        AssociationPlan { window, lifetime, ..self.clone() } == *other
+    }
+
     /// Returns whether the security parameter index, which is to lead to one association, leads to another too.
     pub fn shares_spi_with(&self, other: &AssociationPlan) -> bool {
         self.spi == other.spi

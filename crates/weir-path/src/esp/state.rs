@@ -88,6 +88,18 @@ impl RunningAssociation {
         }
     }
 
+    /// Goes on by a plan with other limits or another window.
+    pub(super) fn go_on_as(&mut self, plan: AssociationPlan) {
+        match &mut self.state {
+            State::In(inbound, _) => {
+                inbound.set_lifetime(plan.lifetime);
+                inbound.set_window(plan.window);
+            }
+            State::Out(outbound, _) => outbound.set_lifetime(plan.lifetime),
+        }
+        self.plan = plan;
+    }
+
     /// The plan of the association.
     pub fn plan(&self) -> &AssociationPlan {
         &self.plan

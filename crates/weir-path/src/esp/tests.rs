@@ -343,6 +343,37 @@ fn an_association_ends_and_its_successor_goes_on() {
     assert_eq!(one.esp.associations()[0].usage().packets, 2);
 }
 
+/// A limit is raised, and the window widened, while the key is used.
+#[test]
+fn limits_and_the_window_change_and_the_key_goes_on() {
+    let packets = |hard: u64| Lifetime {
+        hard: Limits { packets: Some(hard), ..Limits::default() },
+        ..Lifetime::default()
+    };
+    let [mut one, mut two] = [0, 1].map(|own| Gateway::new(own, packets(2)));
+    one.disk.safe.store(1 + AHEAD, Ordering::Relaxed);
+    let clear = frame(HOSTS[0], HOSTS[1], [1, 2], 10);
+    let sealed: Vec<_> = (0..2).map(|_| one.process(INSIDE, &clear, 0).1).collect();
+    let expired = EspVerdict::Drop(DropReason::EspExpired);
+    assert_eq!(one.process(INSIDE, &clear, 0).0, expired);
+    for frame in &sealed {
+        assert_eq!(two.process(OUTSIDE, frame, 0).0, OUTSIDE_IN);
+    }
+    assert_eq!(two.process(OUTSIDE, &sealed[1], 0).0, expired);
+    for (own, gateway) in [&mut one, &mut two].into_iter().enumerate() {
+        let mut plan = plan(own, packets(4));
+        plan.associations.iter_mut().for_each(|association| association.window = 1024);
+        gateway.esp.change(EspChange { plan, keys: vec![None, None] }, 1);
+    }
+    assert_eq!(two.process(OUTSIDE, &sealed[0], 2).0, EspVerdict::Drop(DropReason::EspReplayed));
+    let verdicts: Vec<_> = (0..3).map(|_| one.process(INSIDE, &clear, 2)).collect();
+    assert_eq!(verdicts[2].0, expired);
+    for (_, sealed) in &verdicts[..2] {
+        assert_eq!(two.process(OUTSIDE, sealed, 2), (OUTSIDE_IN, clear.clone()));
+    }
+    assert_eq!(two.esp.associations()[0].highest(), 4, "the numbers went on");
+}
+
 /// The message of a router on the way that a sealed frame is too long for its next link.
 fn too_big(sealed: &[u8], mtu_bytes: u16) -> Vec<u8> {
     let mut message = vec![0; 700];
