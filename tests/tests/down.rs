@@ -7,6 +7,7 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
 use weir_lab::clock::wait_until;
 use weir_lab::process::{Finished, Process, Signal, run};
 use weir_tests::topology::{Hosts, Up};
@@ -46,6 +47,10 @@ impl Drop for Written {
 
 fn down(of: impl AsRef<Path>) -> Result<Finished> {
     run(Command::new(weir_binary()?).arg("down").arg(of.as_ref()), PATIENCE)
+}
+
+fn stat(arguments: &[&str]) -> Result<Finished> {
+    run(Command::new(weir_binary()?).arg("stat").args(arguments), PATIENCE)
 }
 
 /// A file that says nothing for sure touches nothing; the name is told, and ends it. One that was edited is still its file.
@@ -132,6 +137,15 @@ fn what_waits_for_its_interfaces_is_ended_too() -> Result<()> {
         wait_until("it says that it waits", PATIENCE, || Ok(waits.stderr().contains("for p2")))?;
         let again = run(&mut up("1")?, PATIENCE)?;
         ensure!(again.stderr.contains(&format!("`weir down {name}` ends it")), "{}", again.stderr);
+        let not_up =
+            format!("{name} is not up yet: it waits until its interfaces are there and fit, p0, p1 and p2");
+        let all = stat(&[])?.success()?.stdout;
+        ensure!(all.lines().any(|line| line == not_up), "{all}");
+        let all: Value = serde_json::from_str(&stat(&["--json"])?.success()?.stdout)?;
+        ensure!(all["waiting"][name] == json!(["p0", "p1", "p2"]), "{}", all["waiting"]);
+        let asked = stat(&[name])?;
+        let told = format!("weir: {not_up}; `weir down {name}` ends it\n");
+        ensure!(!asked.status.success() && asked.stderr == told, "{}", asked.said());
         let other = down(&others.0)?.success()?.stdout;
         ensure!(other.starts_with(&format!("topology {name} is not up\n")), "{other}");
         ensure!(waits.is_running()?, "a file of other ports ended it");

@@ -333,6 +333,8 @@ fn an_optional_port_is_taken_in_when_it_comes() -> Result<()> {
             answers(&hosts, "10.99.1.3")?;
             hosts.middle.ip("link del p2")?;
             wait_for_state(&up, "gone")?;
+            let checked = up.weir(&["stat", &up.name, "--check"])?.success()?.stdout;
+            ensure!(checked.contains("p2 is not up (gone): nothing passes there\n"), "{checked}");
         }
         plug_in(&hosts)?;
         wait_for_state(&up, "up")?;
@@ -381,12 +383,13 @@ fn a_port_whose_other_end_is_made_unfit_leaves_the_others() -> Result<()> {
     host.sh("ethtool -L veth0 tx 1")?;
     wait_for_state(&up, "unfit")?;
     let refused = up.weir(&["stat", &up.name, "--check"])?;
-    ensure!(refused.stderr.contains("p2: the interface is there and not fit"), "{}", refused.said());
+    let why = "veth0 sends on 1 queues now, and the topology was made for 8: take the change back";
+    let fault = format!("p2: the interface is there and not fit: {why}");
+    ensure!(!refused.status.success() && refused.stderr.contains(&fault), "{}", refused.said());
+    let shown = up.weir(&["stat", &up.name])?.success()?.stdout;
+    ensure!(shown.contains(&format!("\np2 is unfit: {why}")), "{shown}");
     let said = up.daemon.stderr();
-    ensure!(
-        said.contains("veth0 sends on 1 queues now, and the topology was made for 8: take the change back"),
-        "{said}"
-    );
+    ensure!(said.contains(why), "{said}");
     host.sh(&format!("ethtool -L veth0 tx {QUEUES}"))?;
     wait_for_state(&up, "up")?;
     answers(&hosts, "10.99.1.3")?;

@@ -1,11 +1,14 @@
-//! The holder of an XDP program: the process to stop.
+//! The holder of an XDP program, or of the lock of a file: the process to stop.
 //!
 //! The kernel says which program an interface runs, and in `/proc/PID/fdinfo` which program each descriptor of a process keeps attached. A
-//! program that was attached by netlink (`ip link set ... xdp`) has no such descriptor.
+//! program that was attached by netlink (`ip link set ... xdp`) has no such descriptor. `/proc/locks` has a line for each lock.
 //!
-//! Source: kernel `kernel/bpf/syscall.c:bpf_link_show_fdinfo`. Limits: processes of other users are seen by root alone.
+//! Source: kernel `kernel/bpf/syscall.c:bpf_link_show_fdinfo`, `fs/locks.c:lock_get_status`. Limits: descriptors of other users' processes
+//! are seen by root alone, and no process of another PID namespace is seen.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// The process that keeps program number `program` attached: its number and its command line.
@@ -14,9 +17,30 @@ pub fn of_program(program: u32) -> Option<(u32, String)> {
     let pid = processes
         .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
         .find(|pid| holds(&Path::new("/proc").join(pid.to_string()).join("fdinfo"), program))?;
+    Some((pid, command_line(pid)))
+}
+
+/// The process that has a file locked by `flock(2)`: its number and its command line; none if nobody has, or nobody who can be seen.
+pub fn of_lock(file: &File) -> io::Result<Option<(u32, String)>> {
+    let about = file.metadata()?;
+    let (major, minor) = (libc::major(about.dev()), libc::minor(about.dev()));
+    let identity = format!("{major:02x}:{minor:02x}:{}", about.ino());
+    let locks = fs::read_to_string("/proc/locks")?;
+    let pid = locks.lines().find_map(|line| locker(line, &identity));
+    Ok(pid.map(|pid| (pid, command_line(pid))))
+}
+
+/// The process of a line of `/proc/locks`, if it has this file locked.
+fn locker(line: &str, identity: &str) -> Option<u32> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    // A process that waits for a lock has an arrow for its second word.
+    let ["FLOCK", _, _, pid, file, ..] = words.get(1..)? else { return None };
+    (*file == identity).then(|| pid.parse().ok()).flatten().filter(|pid| *pid > 0)
+}
+
+fn command_line(pid: u32) -> String {
     let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    let line = String::from_utf8_lossy(&words).replace('\0', " ");
-    Some((pid, line.trim().to_string()))
+    String::from_utf8_lossy(&words).replace('\0', " ").trim().to_string()
 }
 
 fn holds(descriptors: &Path, program: u32) -> bool {
@@ -45,5 +69,28 @@ mod tests {
         assert!(is_link_of(text, 42));
         assert!(!is_link_of(text, 4));
         assert!(!is_link_of(&text.replace("xdp", "tcx"), 42));
+    }
+
+    #[test]
+    fn a_line_of_the_locks_names_the_process_that_has_a_file() {
+        let line = "3: FLOCK  ADVISORY  WRITE 4711 fe:00:5482821 0 EOF";
+        assert_eq!(locker(line, "fe:00:5482821"), Some(4711));
+        assert_eq!(locker(line, "fe:00:548282"), None);
+        assert_eq!(locker("3: -> FLOCK  ADVISORY  WRITE 4711 fe:00:5482821 0 EOF", "fe:00:5482821"), None);
+        assert_eq!(locker(&line.replace("FLOCK", "POSIX"), "fe:00:5482821"), None);
+        assert_eq!(locker(&line.replace("4711", "0"), "fe:00:5482821"), None);
+        assert_eq!(locker("", "fe:00:5482821"), None);
+    }
+
+    #[test]
+    fn a_lock_that_this_process_has_is_its_own() {
+        let path = std::env::temp_dir().join(format!("weir-holder-{}", std::process::id()));
+        let file = File::create(&path).unwrap();
+        assert_eq!(of_lock(&file).unwrap(), None);
+        file.lock().unwrap();
+        let (pid, line) = of_lock(&File::open(&path).unwrap()).unwrap().unwrap();
+        assert_eq!(pid, std::process::id());
+        assert!(!line.is_empty());
+        fs::remove_file(path).unwrap();
     }
 }

@@ -23,6 +23,7 @@ mod changes;
 mod listener;
 mod server;
 
+use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -220,7 +221,16 @@ fn not_told(path: &Path, error: &serde_json::Error) -> String {
 
 /// The names of the wires that are up, and of those that were killed and are not mended.
 pub fn names() -> Vec<String> {
-    sockets().iter().filter_map(|path| name_of(path)).collect()
+    sockets("sock").iter().filter_map(|path| name_of(path)).collect()
+}
+
+/// What waits for its interfaces and is not up yet, by name, with these interfaces. One that does not answer is left out.
+pub fn waiting() -> BTreeMap<String, Vec<String>> {
+    let interfaces = |path: &PathBuf| {
+        let Running { ports, .. } = running_at(path).ok()?;
+        Some((name_of(path)?, ports.into_iter().map(|port| port.interface).collect()))
+    };
+    sockets("waiting").iter().filter_map(interfaces).collect()
 }
 
 /// The names `first`, and then the same with a number behind it: 2, 3, and so on. A socket that is named after its interface gets the first
@@ -235,7 +245,7 @@ fn name_of(path: &Path) -> Option<String> {
 
 /// Removes the sockets of wires that were killed together with their guardians; the wires' names.
 pub fn remove_left() -> Vec<String> {
-    sockets().iter().filter(|path| remove_if_left(path)).filter_map(|path| name_of(path)).collect()
+    sockets("sock").iter().filter(|path| remove_if_left(path)).filter_map(|path| name_of(path)).collect()
 }
 
 /// The sentence on a wire at whose socket nobody listens any more.
@@ -291,12 +301,12 @@ pub fn is_socket(path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_ok_and(|about| about.file_type().is_socket())
 }
 
-/// The paths of the sockets at which wires listen, or did.
-fn sockets() -> Vec<PathBuf> {
+/// The paths of the sockets with this extension, at which wires listen, or did.
+fn sockets(extension: &str) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(DIRECTORY).into_iter().flatten();
     let mut paths: Vec<_> = entries
         .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| path.extension().is_some_and(|extension| extension == "sock") && is_socket(path))
+        .filter(|path| path.extension().is_some_and(|its| its == extension) && is_socket(path))
         .collect();
     paths.sort();
     paths
@@ -399,7 +409,7 @@ impl Answers {
 /// The counters of every wire and topology that is up and answers, and why others do not.
 pub fn stat_all() -> Answers {
     let until_ns = mending_ns();
-    let told = sockets().into_iter().filter_map(|path| match read(&path) {
+    let told = sockets("sock").into_iter().filter_map(|path| match read(&path) {
         Err(_) if is_left(&path, until_ns) => Some(Err(killed(&path))),
         // The wire went down while it was being asked.
         Err(error) if Crew::is_going_down(&error) || has_gone(&path) => None,

@@ -148,8 +148,8 @@ pub struct Datapath {
 
 /// Takes ports over while a datapath is up: those whose interfaces were not there at first, or vanished and are there again.
 pub struct Opener {
-    /// The plan's interfaces.
-    interfaces: Vec<String>,
+    /// The plan's interfaces, each with whether it is optional.
+    interfaces: Vec<(String, bool)>,
     /// The number of queues that each may have.
     queues_max: Vec<u32>,
     /// The bell of each.
@@ -161,7 +161,12 @@ pub struct Opener {
 impl Opener {
     /// The interface of a port.
     pub fn interface(&self, port: usize) -> &str {
-        &self.interfaces[port]
+        &self.interfaces[port].0
+    }
+
+    /// Returns whether a port is optional.
+    pub fn is_optional(&self, port: usize) -> bool {
+        self.interfaces[port].1
     }
 
     /// Prepares a port as it was at first. Changes that are to be put back are recorded with the keeper.
@@ -233,7 +238,7 @@ impl Datapath {
         let poll_budget_max = poll_budget_max(frames_total, queues, has_stages)
             .ok_or_else(|| too_little_memory(queues, 0, config))?;
         let mut opener = Opener {
-            interfaces: plan.ports.iter().map(|port| port.interface.clone()).collect(),
+            interfaces: plan.ports.iter().map(|port| (port.interface.clone(), port.is_optional)).collect(),
             queues_max: there
                 .iter()
                 .map(|link| if link.is_some() { u32::MAX } else { queues_gone })

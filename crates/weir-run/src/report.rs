@@ -18,9 +18,7 @@ use weir_port::port::Port;
 
 use crate::dispatch_rows;
 use crate::part::Part;
-use crate::stats::{
-    ClassStats, DeviceStats, DirectionStats, PlaceStats, PortStats, StageStats, TransmitStats, WorkerStats,
-};
+use crate::stats::{ClassStats, DirectionStats, PlaceStats, PortStats, StageStats, WorkerStats};
 use crate::workstreams::{Tally, WorkstreamStats};
 
 /// The report of a direction, from where its packets wait.
@@ -191,17 +189,10 @@ pub fn port_stats(port: &mut Port) -> weir_port::Result<PortStats> {
         sender: port.sender().name.clone(),
         queues: port.queues(),
         poller: port.poller_name().into(),
-        worker: 0,
-        is_closed: false,
-        state: String::new(),
-        sender_queue_packets: 0,
-        sender_queue_dropped: 0,
         forwarded_bytes: port.announcements().forwarded_waiting_bytes(),
         forwarded_dropped: lost.forwarded,
         kernel_dropped: lost.owned,
         lost_while_down: lost.while_down,
-        transmit: TransmitStats::default(),
-        device: DeviceStats::default(),
-        sender_device: DeviceStats::default(),
+        ..PortStats::default()
     })
 }

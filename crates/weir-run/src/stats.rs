@@ -249,12 +249,13 @@ impl Snapshot {
                 port.name, port.kernel_dropped
             ));
         }
-        // One that is absent was expected to be: it is optional.
-        for (state, what) in [("gone", "gone"), ("unfit", "there and not fit")] {
-            let closed = self.ports.iter().filter(|port| port.state == state);
-            faults.extend(closed.map(|port| {
-                format!("{}: the interface is {what}, and what is bound for it is dropped", port.name)
-            }));
+        for port in &self.ports {
+            let what = match port.state.as_str() {
+                "gone" if !port.optional => "gone".to_string(),
+                "unfit" => format!("there and not fit: {}", port.unfit_because),
+                _ => continue,
+            };
+            faults.push(format!("{}: the interface is {what}; what is bound for it is dropped", port.name));
         }
         for port in &self.ports {
             for (name, device) in port.devices() {
@@ -341,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_is_gone_or_unfit_is_a_fault_and_an_absent_one_is_none() {
+    fn a_port_that_is_gone_or_unfit_is_a_fault_and_an_optional_one_that_is_not_there_is_none() {
         let mut snapshot = named(Kind::Topology, "office", &["a", "b"]);
         snapshot.ports[0].state = "gone".into();
         let faults = snapshot.check();
@@ -349,10 +350,12 @@ mod tests {
             matches!(&faults[..], [fault] if fault.starts_with("a: the interface is gone")),
             "{faults:?}"
         );
-        snapshot.ports[0].state = "unfit".into();
+        snapshot.ports[0].optional = true;
+        assert_eq!(snapshot.check(), Vec::<String>::new());
+        (snapshot.ports[0].state, snapshot.ports[0].unfit_because) = ("unfit".into(), "a is a bridge".into());
         let faults = snapshot.check();
         assert!(
-            matches!(&faults[..], [fault] if fault.starts_with("a: the interface is there and not fit")),
+            matches!(&faults[..], [fault] if fault.starts_with("a: the interface is there and not fit: a is a bridge;")),
             "{faults:?}"
         );
         snapshot.ports[0].state = "absent".into();

@@ -232,6 +232,8 @@ fn with_devices(worker: usize, report: PortReport, [seen, sender]: &[Device; 2])
         sender_queue_dropped: sender.counts.dropped.queue,
         worker,
         state: device.state.clone(),
+        unfit_because: seen.unfit_because.clone(),
+        optional: seen.is_optional,
         device,
         sender_device: DeviceStats::of_sender(sender),
         ..port

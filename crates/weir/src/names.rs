@@ -5,7 +5,7 @@ use weir_port::limit::NetnsInterface;
 use weir_port::limit::find::{self, LimitInPlace};
 use weir_port::sys;
 use weir_run::control::{self, Control};
-use weir_run::nearest::did_you_mean;
+use weir_run::nearest::{and, did_you_mean};
 
 use crate::Failure;
 use crate::commands::stat;
@@ -14,8 +14,11 @@ use crate::commands::ways::{LimitTarget, Ways};
 /// The number of names that are listed.
 const LISTED: usize = 8;
 
-/// The sentence that no wire and no limit is called so, with the names that there are.
+/// The sentence that no wire and no limit is called so, with the names that there are; or that it is not up yet.
 pub fn unknown(name: &str) -> String {
+    if let Some(interfaces) = control::waiting().get(name) {
+        return format!("{}; `weir down {name}` ends it", not_up_yet(name, interfaces));
+    }
     let mut known = control::names();
     // This is not the place to say why limits cannot be read.
     let limits = stat::limits().unwrap_or_default();
@@ -23,6 +26,12 @@ pub fn unknown(name: &str) -> String {
     known.sort();
     known.dedup();
     sentence(name, &known, sys::is_root())
+}
+
+/// The sentence on what waits for its interfaces.
+pub fn not_up_yet(name: &str, interfaces: &[String]) -> String {
+    let interfaces: Vec<_> = interfaces.iter().map(String::as_str).collect();
+    format!("{name} is not up yet: it waits until its interfaces are there and fit, {}", and(&interfaces))
 }
 
 /// The limits that a name means, to each command that takes one: the limits of that name, or if there is none the limits of the interface

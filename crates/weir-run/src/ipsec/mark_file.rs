@@ -36,6 +36,8 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+use weir_port::holder;
+
 use super::key_file;
 use super::new_key::create;
 
@@ -185,6 +187,14 @@ fn check_regular(path: &Path) -> Result<(), String> {
     }
 }
 
+/// The process that has a mark locked.
+fn user_of(mark: &File) -> String {
+    match holder::of_lock(mark) {
+        Ok(Some((pid, line))) => format!("process {pid} (`{line}`)"),
+        _ => "another process".into(),
+    }
+}
+
 /// The mark of a key, which no other process can use while this one does.
 #[derive(Debug)]
 pub struct MarkFile {
@@ -223,7 +233,7 @@ impl MarkFile {
             .open(path)
             .map_err(|error| kind.missing(path, &error))?;
         if file.try_lock().is_err() {
-            return Err(format!("{}: another process uses this key", path.display()));
+            return Err(format!("{}: {} uses this key: stop that first", path.display(), user_of(&file)));
         }
         let next = kind.read(&file, path, &fingerprint)?;
         // Its user may have made it just now.

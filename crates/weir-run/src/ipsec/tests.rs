@@ -91,7 +91,9 @@ fn a_start_knows_what_one_before_received() {
     assert!(!mark.exists(), "a check makes nothing");
     let prepared = keys.prepare(&wanted).unwrap().remove(0).change.keys.remove(0).unwrap();
     let AssociationNumbers::Received(0, mut received) = prepared.numbers else { panic!("nothing received") };
-    assert!(EspKeys::default().prepare(&wanted).unwrap_err().contains("another process uses this key"));
+    let told = EspKeys::default().prepare(&wanted).unwrap_err();
+    assert!(told.contains(&format!("process {} (`", std::process::id())), "{told}");
+    assert!(told.ends_with("uses this key: stop that first"), "{told}");
     received.received(77);
     let says = |next: u64| fs::read_to_string(&mark).unwrap().contains(&format!("next {next:020}\n"));
     wait_until(|| says(78));
@@ -116,6 +118,28 @@ fn a_start_knows_what_one_before_received() {
     fs::set_permissions(&mark, fs::Permissions::from_mode(0o666)).unwrap();
     let why = EspKeys::default().check(&wanted).unwrap_err();
     assert!(why.contains("have packets taken twice"), "{why}");
+}
+
+#[test]
+fn limits_and_the_window_change_without_another_key() {
+    use weir_ipsec::lifetime::Limits;
+    let folder = Folder::new("limits");
+    let before = association("in", true, folder.key("in.key", 1));
+    let mut keys = EspKeys::default();
+    let prepared = keys.prepare(&esp(vec![before.clone()])).unwrap().remove(0);
+    keys.note(&prepared);
+    let hard = Limits { packets: Some(7), ..Limits::default() };
+    let lifetime = Lifetime { hard, ..Lifetime::default() };
+    let wanted = esp(vec![AssociationPlan { window: 1024, lifetime, ..before.clone() }]);
+    keys.check_going_on(&wanted).unwrap();
+    let changed = keys.prepare(&wanted).unwrap().remove(0);
+    assert!(matches!(changed.change.keys[..], [None]), "it goes on");
+    keys.note(&changed);
+    assert_eq!(keys.plan(0).unwrap().associations[0].window, 1024);
+    // Another address is another association.
+    let wanted = esp(vec![AssociationPlan { source: [192, 0, 2, 3].into(), ..before }]);
+    let why = keys.prepare(&wanted).unwrap_err();
+    assert!(why.contains("another if more of it changes than `window`, `soft` and `hard`"), "{why}");
 }
 
 #[test]
@@ -223,7 +247,9 @@ fn a_mark_that_is_removed_or_replaced_is_put_back() {
         wait_until(|| says() == before);
     }
     // The lock came back with them.
-    assert!(EspKeys::default().prepare(&wanted).unwrap_err().contains("another process uses this key"));
+    let told = EspKeys::default().prepare(&wanted).unwrap_err();
+    assert!(told.contains(&format!("process {} (`", std::process::id())), "{told}");
+    assert!(told.ends_with("uses this key: stop that first"), "{told}");
     fs::rename(&marks[0], &backup).unwrap();
     drop((prepared, keys));
     assert!(fs::read_to_string(&marks[0]).unwrap().contains("weir sequence"), "put back at the end");
@@ -295,7 +321,7 @@ fn a_key_is_one_associations() {
     other[0].1.associations[0].spi = 0x2000;
     assert!(keys.prepare(&other).unwrap_err().contains("needs a key of its own"));
     // Nor may another process use it.
-    assert!(EspKeys::default().prepare(&both(&two)).unwrap_err().contains("another process uses"));
+    assert!(EspKeys::default().prepare(&both(&two)).unwrap_err().contains("uses this key"));
 }
 
 #[test]

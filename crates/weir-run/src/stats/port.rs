@@ -26,6 +26,10 @@ pub struct PortStats {
     /// The state of its device. While it is closed: `gone` if the interface vanished, `unfit` if it is there and cannot be a port as it is,
     /// `absent` if it is optional and has not been a port yet.
     pub state: String,
+    /// The reason why its interface cannot be a port as it is; empty unless its state is `unfit`.
+    pub unfit_because: String,
+    /// True if it is optional.
+    pub optional: bool,
     /// True if it is closed.
     #[serde(skip)]
     pub is_closed: bool,

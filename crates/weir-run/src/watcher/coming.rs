@@ -41,7 +41,7 @@ pub(super) struct Missing {
     is_unfit: bool,
     /// The interface that was given up, and is about to go.
     given_up: Option<u32>,
-    /// The last sentence on an interface that is not fit.
+    /// The last reason that was said why an interface is not fit.
     told: String,
     /// The time before which it is not to be tried.
     not_before_ns: u64,
@@ -53,13 +53,18 @@ impl Missing {
         Missing { was_there: true, ..Missing::default() }
     }
 
-    /// The reason why it is not there.
+    /// The kind of its absence.
     pub(super) fn absence(&self) -> Absence {
         match (self.is_unfit, self.was_there) {
             (true, _) => Absence::Unfit,
             (false, true) => Absence::Gone,
             (false, false) => Absence::Absent,
         }
+    }
+
+    /// The reason why its interface cannot be a port; empty if it is not there.
+    pub(super) fn unfit_because(&self) -> &str {
+        if self.is_unfit { &self.told } else { "" }
     }
 }
 
@@ -97,8 +102,9 @@ impl Watcher {
     pub(super) fn refuse(&mut self, port: usize, why: &str, records: &Records) {
         let Some(name) = self.pairs[port].as_ref().map(|pair| pair.port.name.clone()) else { return };
         self.close(port, None, records);
-        self.missing
-            .insert(port, Missing { is_unfit: true, not_before_ns: now_ns() + RETRY_NS, ..Missing::anew() });
+        let not_before_ns = now_ns() + RETRY_NS;
+        let missing = Missing { is_unfit: true, told: why.into(), not_before_ns, ..Missing::anew() };
+        self.missing.insert(port, missing);
         self.say(format!(
             "{why}; what is bound for {name} is dropped, and it is a port again when it is fit"
         ));

@@ -19,7 +19,7 @@ use super::ledger::{Counts, EventStats, InterfaceEvent};
 /// The longest time that an asker waits for a look before it is told of the last one.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The reason why a port of a topology is closed.
+/// The kind of absence of a port of a topology, which is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Absence {
     /// It is optional, and has not been a port yet.
@@ -48,8 +48,12 @@ pub struct Device {
     pub name: String,
     /// The state of the device; `None` if it was not there.
     pub state: Option<State>,
-    /// The reason why its port is closed, if it is one.
+    /// The kind of its port's absence, if it is a port that is closed.
     pub absence: Option<Absence>,
+    /// The reason why its interface cannot be a port as it is; empty unless its port is unfit.
+    pub unfit_because: String,
+    /// True if its port is optional.
+    pub is_optional: bool,
     /// The counts of its drops.
     pub counts: Counts,
     /// Packets that wait in its queue.

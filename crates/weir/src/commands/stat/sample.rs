@@ -4,8 +4,7 @@ use weir_core::drops::Count;
 use weir_run::books::Books;
 use weir_run::datapath::Kind;
 use weir_run::stats::{
-    DeviceStats, DirectionStats, FrameStats, PlaceStats, PortStats, Snapshot, TransmitStats, WireStats,
-    WorkerStats,
+    DeviceStats, DirectionStats, FrameStats, PlaceStats, PortStats, Snapshot, WireStats, WorkerStats,
 };
 use weir_run::watcher::ledger::{EventStats, InterfaceEvent};
 use weir_run::workstreams::WorkstreamStats;
@@ -127,18 +126,10 @@ fn port(name: &str, sender: &str) -> PortStats {
         sender: sender.into(),
         queues: 1,
         poller: "socket".into(),
-        worker: 0,
         state: "up".into(),
-        is_closed: false,
-        sender_queue_packets: 0,
-        sender_queue_dropped: 0,
-        forwarded_bytes: 0,
-        forwarded_dropped: 0,
-        kernel_dropped: 0,
-        lost_while_down: 0,
-        transmit: TransmitStats::default(),
         device: device(name),
         sender_device: device(sender),
+        ..PortStats::default()
     }
 }
 

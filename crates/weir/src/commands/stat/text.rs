@@ -31,6 +31,7 @@ fn one(kind: Kind, wire: &WireStats, ports: &[PortStats], colour: bool) -> Strin
         device_table(ports).render(colour),
         frames_line(wire),
     ];
+    parts.extend(unfit_lines(ports));
     parts.extend(forwarded_lines(ports));
     if !wire.events.is_empty() {
         parts.insert(5, event_table(wire).render(colour));
@@ -166,6 +167,13 @@ fn event_table(wire: &WireStats) -> TextTable {
     table
 }
 
+/// A line for each port whose interface cannot be one as it is, with the reason.
+fn unfit_lines(ports: &[PortStats]) -> Option<String> {
+    let unfit = ports.iter().filter(|port| !port.unfit_because.is_empty());
+    let lines = unfit.map(|port| format!("{} is unfit: {}\n", port.name, port.unfit_because));
+    Some(lines.collect::<String>()).filter(|lines| !lines.is_empty())
+}
+
 /// A line for each port that dropped forwarded packets, which could not be held, because too many waited.
 fn forwarded_lines(ports: &[PortStats]) -> Option<String> {
     let lines = ports.iter().filter(|port| port.forwarded_dropped > 0).map(|port| {
@@ -250,6 +258,15 @@ frames: 16,384 = 7,744 free + 8,328 with the kernel + 312 held
             starts("b     veth7   socket          0 ") && starts("c     veth7   socket          1 "),
             "{text}"
         );
+    }
+
+    #[test]
+    fn an_unfit_port_has_a_line_with_the_reason() {
+        let mut topology = topology();
+        assert!(!render(&topology, false).contains("unfit"));
+        topology.ports[2].unfit_because = "c belongs to a bridge".into();
+        let text = render(&topology, false);
+        assert!(text.lines().any(|line| line == "c is unfit: c belongs to a bridge"), "{text}");
     }
 
     #[test]
