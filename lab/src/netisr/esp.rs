@@ -15,8 +15,8 @@
 //! - `kpps`: packets that left sealed / time to the last of them; median of the runs.
 //! - `diff_pct` with `diff_ci_pct`: how the mean of kpps differs, at a confidence of 95 %: of a long queue from the same system with the
 //!   short one, otherwise from sealing at once under the same rule.
-//! - `near_diff_pct` with `near_diff_ci_pct`: the same of the runs on cores that were near each other before and after
-//!   ([`crate::machine::NEAR_NS_MAX`]).
+//! - `near_diff_pct` with `near_diff_ci_pct`: the mean difference of the two runs of a repeat, of the repeats in which the cores of both were
+//!   near each other before and after ([`crate::machine::NEAR_NS_MAX`]).
 //! - `reordered`: packets whose sequence number was not due when they left.
 //! - `p50_us`, `p99_us`: from the poll that brought a packet until it left, all runs together.
 //! - `stack_bytes`: how deep a pass goes; with 16 tunnels it may be no deeper than with one.

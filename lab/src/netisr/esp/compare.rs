@@ -28,13 +28,6 @@ pub(super) struct Results<'a> {
     pub stacks: &'a [usize],
 }
 
-/// The runs that a figure is of.
-type Which = fn(&EspOutcome) -> bool;
-
-fn any(_: &EspOutcome) -> bool {
-    true
-}
-
 /// Returns whether the cores were near each other: a virtual machine's host may move them apart meanwhile, and packets that change cores then
 /// cost twice as much.
 fn is_near(run: &EspOutcome) -> bool {
@@ -59,17 +52,17 @@ impl Results<'_> {
             let shares: Vec<_> = runs.iter().map(|run| 100.0 * of(run) / run.seconds).collect();
             Series::of(&shares).map(|series| series.median)
         };
-        let [difference, near] = [any, is_near].map(|which| self.difference(index, which));
+        let (difference, near) = (self.difference(index), self.near_pairs(index));
         let published = Published::of(*system, case);
         let values: Vec<(&'static str, Value)> = vec![
-            ("kpps", self.series(index, any).map(|series| series.median / 1000.0).into()),
+            ("kpps", self.series(index).map(|series| series.median / 1000.0).into()),
             ("seed_kpps", published.kpps.into()),
             ("diff_pct", difference.map(|difference| difference.diff_pct).into()),
             ("diff_ci_pct", difference.map(|difference| difference.ci_pct).into()),
             ("seed_diff_pct", published.diff_pct.map(|(diff, _)| diff).into()),
             ("seed_diff_ci_pct", published.diff_pct.map(|(_, ci)| ci).into()),
-            ("near_diff_pct", near.map(|difference| difference.diff_pct).into()),
-            ("near_diff_ci_pct", near.map(|difference| difference.ci_pct).into()),
+            ("near_diff_pct", near.map(|pairs| pairs.avg).into()),
+            ("near_diff_ci_pct", near.and_then(|pairs| pairs.mean_ci()).into()),
             ("dropped", dropped.into()),
             ("dropped_pct", (100.0 * dropped as f64 / offered.max(1) as f64).into()),
             ("seed_dropped_pct", published.dropped_pct.into()),
@@ -124,21 +117,19 @@ impl Results<'_> {
             ""
         );
         for index in indices {
-            let Some(series) = self.series(index, any) else { continue };
+            let Some(series) = self.series(index) else { continue };
             let name = self.name(index);
             writeln!(text, "{name:width$} {series}").expect("writing to a string");
             let Some(reference) = self.reference(index) else { continue };
             let beside = format!("Beside {}, {}", self.name(reference), self.pairs[reference].1.name);
-            if let Some(difference) = self.difference(index, any) {
+            if let Some(difference) = self.difference(index) {
                 writeln!(text, "{beside}: {difference}").expect("writing to a string");
             }
-            let near =
-                [index, reference].map(|index| self.series(index, is_near).map_or(0, |series| series.n));
-            if let Some(difference) = self.difference(index, is_near)
-                && near != [index, reference].map(|index| self.outcomes[index].len())
+            if let Some(pairs) = self.near_pairs(index)
+                && let Some(ci) = pairs.mean_ci()
             {
-                let [mine, others] = near;
-                writeln!(text, "{beside}, {mine} and {others} runs on near cores: {difference}")
+                let Series { n, avg, .. } = pairs;
+                writeln!(text, "{beside}, in {n} pairs of runs on near cores: {avg:.2}% +/- {ci:.2}%")
                     .expect("writing to a string");
             }
         }
@@ -183,14 +174,22 @@ impl Results<'_> {
         self.pairs[index].0.name()
     }
 
-    /// Packets a second of some of its runs.
-    fn series(&self, index: usize, which: Which) -> Option<Series> {
-        let runs = self.outcomes[index].iter().filter(|run| which(run));
-        Series::of(&runs.map(packets_per_s).collect::<Vec<_>>())
+    /// Packets a second of its runs.
+    fn series(&self, index: usize) -> Option<Series> {
+        Series::of(&self.outcomes[index].iter().map(packets_per_s).collect::<Vec<_>>())
     }
 
-    fn difference(&self, index: usize, which: Which) -> Option<Difference> {
-        self.series(index, which)?.difference(&self.series(self.reference(index)?, which)?)
+    fn difference(&self, index: usize) -> Option<Difference> {
+        self.series(index)?.difference(&self.series(self.reference(index)?)?)
+    }
+
+    /// The differences of runs of one repeat that were both on near cores, in percent.
+    fn near_pairs(&self, index: usize) -> Option<Series> {
+        let pairs = self.outcomes[index].iter().zip(&self.outcomes[self.reference(index)?]);
+        let near = pairs.filter(|(run, beside)| is_near(run) && is_near(beside));
+        let differences =
+            near.map(|(run, beside)| 100.0 * (packets_per_s(run) / packets_per_s(beside) - 1.0));
+        Series::of(&differences.collect::<Vec<_>>())
     }
 
     /// The pair that a pair is compared with.
@@ -282,11 +281,12 @@ mod tests {
         let results = Results { pairs: &pairs, outcomes: &outcomes, stacks: &[1, 1] };
         let figure = |name| results.row(1).value(name).as_f64().unwrap();
         assert!(figure("diff_pct") < -10.0 && (figure("near_diff_pct") - 1.0).abs() < 0.1);
+        assert!(figure("near_diff_ci_pct") < 0.1, "both pairs are alike");
         let text = results.appendix();
-        assert!(text.contains("gcm-1420, 2 and 3 runs on near cores: Difference at 95.0%"), "{text}");
-        let near = [outcomes[0].clone(), vec![outcomes[1][0].clone(), outcomes[1][2].clone()]];
-        let text = Results { outcomes: &near, ..results }.appendix();
-        assert!(!text.contains("near"), "all of them were: {text}");
+        assert!(text.contains("gcm-1420, in 2 pairs of runs on near cores: 1.00% +/- "), "{text}");
+        let far = [outcomes[0].clone(), vec![outcomes[1][1].clone(); 3]];
+        let text = Results { outcomes: &far, ..results }.appendix();
+        assert!(!text.contains("near"), "none of them was: {text}");
     }
 
     #[test]
