@@ -137,12 +137,11 @@ fn what_waits_for_its_interfaces_is_ended_too() -> Result<()> {
         wait_until("it says that it waits", PATIENCE, || Ok(waits.stderr().contains("for p2")))?;
         let again = run(&mut up("1")?, PATIENCE)?;
         ensure!(again.stderr.contains(&format!("`weir down {name}` ends it")), "{}", again.stderr);
-        let not_up =
-            format!("{name} is not up yet: it waits until its interfaces are there and fit, p0, p1 and p2");
+        let not_up = format!("{name} is not up yet: it waits for p2");
         let all = stat(&[])?.success()?.stdout;
         ensure!(all.lines().any(|line| line == not_up), "{all}");
         let all: Value = serde_json::from_str(&stat(&["--json"])?.success()?.stdout)?;
-        ensure!(all["waiting"][name] == json!(["p0", "p1", "p2"]), "{}", all["waiting"]);
+        ensure!(all["waiting"][name] == json!(["p2"]), "{}", all["waiting"]);
         let asked = stat(&[name])?;
         let told = format!("weir: {not_up}; `weir down {name}` ends it\n");
         ensure!(!asked.status.success() && asked.stderr == told, "{}", asked.said());

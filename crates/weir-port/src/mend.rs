@@ -89,7 +89,7 @@ pub fn pair(name: &str, say: &mut dyn FnMut(&str)) -> Result<Vec<String>> {
 fn release(link: &Link, name: &str, means: &mut Means) -> Result<Option<String>> {
     if let Some(program) = link.xdp_program {
         let who = holder::of_program(program);
-        let who = who.map_or("nobody".to_string(), |(pid, line)| format!("process {pid} (`{line}`)"));
+        let who = who.map_or("nobody".to_string(), |process| process.to_string());
         return Err(PortError::Unsuitable {
             name: link.name.clone(),
             why: format!("has XDP program {program}, which {who} holds: that is not weir's to mend"),

@@ -23,7 +23,7 @@ mod changes;
 mod listener;
 mod server;
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -224,15 +224,6 @@ pub fn names() -> Vec<String> {
     sockets("sock").iter().filter_map(|path| name_of(path)).collect()
 }
 
-/// What waits for its interfaces and is not up yet, by name, with these interfaces. One that does not answer is left out.
-pub fn waiting() -> BTreeMap<String, Vec<String>> {
-    let interfaces = |path: &PathBuf| {
-        let Running { ports, .. } = running_at(path).ok()?;
-        Some((name_of(path)?, ports.into_iter().map(|port| port.interface).collect()))
-    };
-    sockets("waiting").iter().filter_map(interfaces).collect()
-}
-
 /// The names `first`, and then the same with a number behind it: 2, 3, and so on. A socket that is named after its interface gets the first
 /// of these that is free.
 pub fn names_from(first: &str) -> impl Iterator<Item = String> {
@@ -354,6 +345,11 @@ pub fn stat(name: &str) -> Result<Snapshot, String> {
     read(&path)
 }
 
+/// The answer of what is called so and is not up yet: the interfaces that it waits for.
+pub fn stat_waiting(name: &str) -> Result<Snapshot, String> {
+    read(&Control::waiting_path_of(name))
+}
+
 fn read(path: &Path) -> Result<Snapshot, String> {
     let (version, answer) = ask_whoever(path, &Command::Stat)?;
     counters(path, version, answer)
@@ -406,7 +402,7 @@ impl Answers {
     }
 }
 
-/// The counters of every wire and topology that is up and answers, and why others do not.
+/// The counters of every wire and topology that is up and answers, what is not up yet, and why others do not answer.
 pub fn stat_all() -> Answers {
     let until_ns = mending_ns();
     let told = sockets("sock").into_iter().filter_map(|path| match read(&path) {
@@ -417,6 +413,16 @@ pub fn stat_all() -> Answers {
     });
     let mut answers = Answers::default();
     told.for_each(|told| answers.add(told));
+    // One that was killed left its socket to the next of its name.
+    for path in sockets("waiting").into_iter().filter(|path| !has_gone(path)) {
+        match read(&path) {
+            Err(_) if has_gone(&path) => {}
+            told => answers.add(told),
+        }
+    }
+    // It waits no more, or will in a moment.
+    let is_up: BTreeSet<_> = answers.all.each().map(|(_, stats, _)| stats.name.clone()).collect();
+    answers.all.waiting.retain(|name, _| !is_up.contains(name));
     answers
 }
 

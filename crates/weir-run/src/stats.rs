@@ -171,6 +171,9 @@ pub struct Snapshot {
     /// The version of the answer it is from; 0 if it is from none, or from many.
     #[serde(skip)]
     pub version: u64,
+    /// What is not up yet, by name, with the interfaces that it waits for: with none it is being started.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub waiting: BTreeMap<String, Vec<String>>,
 }
 
 impl Snapshot {
@@ -186,7 +189,7 @@ impl Snapshot {
             Kind::Wire => (vec![stats], Vec::new()),
             Kind::Topology => (Vec::new(), vec![stats]),
         };
-        Snapshot { wires, topologies, ports, workstreams, totals, version: 0 }
+        Snapshot { wires, topologies, ports, workstreams, totals, ..Snapshot::default() }
     }
 
     /// The snapshot in the answer of a wire or a topology. Each has as many ports as it names, and a wire two at least, also where it told
@@ -236,6 +239,7 @@ impl Snapshot {
         self.ports.extend(of_topologies);
         self.wires.extend(other.wires);
         self.topologies.extend(other.topologies);
+        self.waiting.extend(other.waiting);
         workstreams::append(&mut self.workstreams, other.workstreams);
         self.totals.merge(&other.totals);
     }
@@ -252,6 +256,8 @@ impl Snapshot {
         for port in &self.ports {
             let what = match port.state.as_str() {
                 "gone" if !port.optional => "gone".to_string(),
+                // An earlier version does not say why.
+                "unfit" if port.unfit_because.is_empty() => "there and not fit".to_string(),
                 "unfit" => format!("there and not fit: {}", port.unfit_because),
                 _ => continue,
             };

@@ -221,8 +221,13 @@ fn note_holders(direction: &mut DirectionStats, holders: Vec<Option<Holder>>) {
 fn with_devices(worker: usize, report: PortReport, [seen, sender]: &[Device; 2]) -> PortStats {
     let PortReport { departed, port, .. } = report;
     let mut device = DeviceStats::of(seen);
+    let mut unfit_because = String::new();
     if port.is_closed {
-        device.state = seen.absence.unwrap_or(Absence::Gone).word().into();
+        let absence = seen.absence.unwrap_or(Absence::Gone);
+        device.state = absence.word().into();
+        if absence == Absence::Unfit {
+            unfit_because.clone_from(&seen.unfit_because);
+        }
     }
     // Packets in the books have their reason there.
     let refused = departed.dropped.get(DropReason::DeviceRefused).packets;
@@ -232,7 +237,7 @@ fn with_devices(worker: usize, report: PortReport, [seen, sender]: &[Device; 2])
         sender_queue_dropped: sender.counts.dropped.queue,
         worker,
         state: device.state.clone(),
-        unfit_because: seen.unfit_because.clone(),
+        unfit_because,
         optional: seen.is_optional,
         device,
         sender_device: DeviceStats::of_sender(sender),

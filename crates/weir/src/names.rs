@@ -16,8 +16,9 @@ const LISTED: usize = 8;
 
 /// The sentence that no wire and no limit is called so, with the names that there are; or that it is not up yet.
 pub fn unknown(name: &str) -> String {
-    if let Some(interfaces) = control::waiting().get(name) {
-        return format!("{}; `weir down {name}` ends it", not_up_yet(name, interfaces));
+    if let Some(interfaces) = control::stat_waiting(name).ok().and_then(|mut told| told.waiting.remove(name))
+    {
+        return format!("{}; `weir down {name}` ends it", not_up_yet(name, &interfaces));
     }
     let mut known = control::names();
     // This is not the place to say why limits cannot be read.
@@ -28,10 +29,13 @@ pub fn unknown(name: &str) -> String {
     sentence(name, &known, sys::is_root())
 }
 
-/// The sentence on what waits for its interfaces.
+/// The sentence on what is not up yet, and waits for these interfaces.
 pub fn not_up_yet(name: &str, interfaces: &[String]) -> String {
     let interfaces: Vec<_> = interfaces.iter().map(String::as_str).collect();
-    format!("{name} is not up yet: it waits until its interfaces are there and fit, {}", and(&interfaces))
+    match &interfaces[..] {
+        [] => format!("{name} is not up yet: it is being started"),
+        waits_for => format!("{name} is not up yet: it waits for {}", and(waits_for)),
+    }
 }
 
 /// The limits that a name means, to each command that takes one: the limits of that name, or if there is none the limits of the interface

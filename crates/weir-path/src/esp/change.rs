@@ -16,7 +16,7 @@ impl Esp {
     /// Carries out a change, in one step. Associations without a new key go on; the others end, or begin.
     ///
     /// # Panics
-    /// If an association is to go on that does not run, or that cannot by its new plan.
+    /// If an association is to go on that does not run, or that cannot go on by its new plan.
     pub(crate) fn change(&mut self, change: EspChange, now_ns: u64) {
         let EspChange { plan, keys } = change;
         self.begin_and_end(plan.associations.into_iter().zip(keys), now_ns);
@@ -73,6 +73,8 @@ impl Esp {
         }
         self.udp_ports.sort_unstable();
         self.udp_ports.dedup();
+        // One whose limits were raised may live again, and have a keepalive to send.
+        self.keepalive_ns = Some(now_ns);
     }
 
     fn set_policies(&mut self, policies: Vec<PolicyPlan>) {

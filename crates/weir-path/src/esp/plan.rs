@@ -172,7 +172,8 @@ impl AssociationPlan {
     /// differ.
     pub fn goes_on_as(&self, other: &AssociationPlan) -> bool {
         let AssociationPlan { window, lifetime, .. } = *other;
-        AssociationPlan { window, lifetime, ..self.clone() } == *other
+        // Most that are asked about are other ones: of these nothing is copied.
+        self.name == other.name && AssociationPlan { window, lifetime, ..self.clone() } == *other
     }
 
     /// Returns whether the security parameter index, which is to lead to one association, leads to another too.

@@ -343,35 +343,69 @@ fn an_association_ends_and_its_successor_goes_on() {
     assert_eq!(one.esp.associations()[0].usage().packets, 2);
 }
 
-/// A limit is raised, and the window widened, while the key is used.
+/// Limits are raised, and the window narrowed and widened, while the key is used.
 #[test]
 fn limits_and_the_window_change_and_the_key_goes_on() {
-    let packets = |hard: u64| Lifetime {
-        hard: Limits { packets: Some(hard), ..Limits::default() },
+    let lifetime = |packets: u64| Lifetime {
+        hard: Limits { packets: Some(packets), ..Limits::default() },
         ..Lifetime::default()
     };
-    let [mut one, mut two] = [0, 1].map(|own| Gateway::new(own, packets(2)));
+    let change = |gateway: &mut Gateway, own: usize, packets: u64, window: u32| {
+        let mut plan = plan(own, lifetime(packets));
+        plan.associations.iter_mut().for_each(|association| association.window = window);
+        gateway.esp.change(EspChange { plan, keys: vec![None, None] }, 1);
+    };
+    let dropped = |reason: DropReason| EspVerdict::Drop(reason);
+    let [mut one, mut two] = [0, 1].map(|own| Gateway::new(own, lifetime(2)));
     one.disk.safe.store(1 + AHEAD, Ordering::Relaxed);
     let clear = frame(HOSTS[0], HOSTS[1], [1, 2], 10);
-    let sealed: Vec<_> = (0..2).map(|_| one.process(INSIDE, &clear, 0).1).collect();
-    let expired = EspVerdict::Drop(DropReason::EspExpired);
-    assert_eq!(one.process(INSIDE, &clear, 0).0, expired);
-    for frame in &sealed {
-        assert_eq!(two.process(OUTSIDE, frame, 0).0, OUTSIDE_IN);
-    }
-    assert_eq!(two.process(OUTSIDE, &sealed[1], 0).0, expired);
-    for (own, gateway) in [&mut one, &mut two].into_iter().enumerate() {
-        let mut plan = plan(own, packets(4));
-        plan.associations.iter_mut().for_each(|association| association.window = 1024);
-        gateway.esp.change(EspChange { plan, keys: vec![None, None] }, 1);
-    }
-    assert_eq!(two.process(OUTSIDE, &sealed[0], 2).0, EspVerdict::Drop(DropReason::EspReplayed));
-    let verdicts: Vec<_> = (0..3).map(|_| one.process(INSIDE, &clear, 2)).collect();
-    assert_eq!(verdicts[2].0, expired);
-    for (_, sealed) in &verdicts[..2] {
-        assert_eq!(two.process(OUTSIDE, sealed, 2), (OUTSIDE_IN, clear.clone()));
-    }
+    let mut sealed: Vec<_> = (0..2).map(|_| one.process(INSIDE, &clear, 0).1).collect();
+    assert_eq!(one.process(INSIDE, &clear, 0).0, dropped(DropReason::EspExpired));
+
+    assert_eq!(two.process(OUTSIDE, &sealed[1], 0).0, OUTSIDE_IN);
+    change(&mut two, 1, 4, 1);
+    // Behind the window it is taken for a number of the next 2^32, and is not proven.
+    assert_eq!(two.process(OUTSIDE, &sealed[0], 1).0, dropped(DropReason::EspBadIcv));
+    change(&mut two, 1, 4, 1024);
+    assert_eq!(two.process(OUTSIDE, &sealed[0], 1).0, OUTSIDE_IN);
+    assert_eq!(two.process(OUTSIDE, &sealed[0], 1).0, dropped(DropReason::EspReplayed));
+
+    change(&mut one, 0, 5, 64);
+    sealed.extend((0..3).map(|_| one.process(INSIDE, &clear, 2).1));
+    assert_eq!(one.process(INSIDE, &clear, 2).0, dropped(DropReason::EspExpired), "what passed counts");
+    let opened: Vec<_> = sealed[2..].iter().map(|sealed| two.process(OUTSIDE, sealed, 2).0).collect();
+    assert_eq!(opened, [OUTSIDE_IN, OUTSIDE_IN, dropped(DropReason::EspExpired)]);
     assert_eq!(two.esp.associations()[0].highest(), 4, "the numbers went on");
+}
+
+/// While an association is expired nothing is due; with higher limits its keepalives go on.
+#[test]
+fn an_association_that_lives_again_keeps_its_way_open() {
+    const EVERY_NS: u64 = 20_000_000_000;
+    let with = |packets: u64| {
+        let hard = Limits { packets: Some(packets), ..Limits::default() };
+        let mut plan = plan(0, Lifetime { hard, ..Lifetime::default() });
+        plan.associations[0].udp_ports = Some([4500, 4500]);
+        plan.associations[0].keepalive_ns = Some(EVERY_NS);
+        plan
+    };
+    let mut one = Gateway::new(0, Lifetime::default());
+    let disk = Disk::default();
+    disk.safe.store(1 + AHEAD, Ordering::Relaxed);
+    let received = AssociationNumbers::Received(0, Box::new(disk.clone()));
+    let keys = vec![key(0, sent(&disk)), key(1, received)];
+    one.esp.change(EspChange { plan: with(1), keys }, 0);
+    let clear = frame(HOSTS[0], HOSTS[1], [1, 2], 10);
+    assert_eq!(one.process(INSIDE, &clear, 1).0, INSIDE_OUT);
+    let mut room = [0; FRAME_BYTES as usize];
+    assert_eq!(one.esp.write_keepalive(&mut room, EVERY_NS + 1), None, "it is expired");
+    assert_eq!(one.esp.next_keepalive_ns(), None);
+    one.esp.change(EspChange { plan: with(9), keys: vec![None, None] }, EVERY_NS + 2);
+    assert_eq!(one.process(INSIDE, &clear, EVERY_NS + 3).0, INSIDE_OUT);
+    let due_ns = one.esp.next_keepalive_ns().expect("it is looked at again");
+    assert!(due_ns <= 2 * EVERY_NS + 3);
+    assert_eq!(one.esp.write_keepalive(&mut room, due_ns), None, "a packet went just now");
+    assert!(one.esp.write_keepalive(&mut room, 2 * EVERY_NS + 3).is_some());
 }
 
 /// The message of a router on the way that a sealed frame is too long for its next link.

@@ -6,8 +6,8 @@
 //!
 //! Rule: an association or policy that cannot be followed is left out with a sentence, and the rest goes on. A policy that cannot be
 //! expressed discards the packets that it names. A key with which the kernel has sent, or that another association has, is refused. Names
-//! stay: an association that does not change goes on with its numbers and its window. An association that changes and keeps its key, as
-//! when a peer moves (MOBIKE), ends first and then begins, with the numbers that are left and a new window.
+//! stay: an association that does not change, or whose limits or window alone do, goes on with its numbers. One that changes otherwise and
+//! keeps its key, as when a peer moves (MOBIKE), ends first and then begins, with the numbers that are left and a new window.
 //!
 //! Owner: one thread. Limits: packets that no policy of the kernel's names are dropped here, and pass there. No packet here has the
 //! kernel's marks and interface numbers. Nothing is told to the kernel: neither that packets passed, nor that a peer moved, nor that an
@@ -295,7 +295,7 @@ impl Follower {
         }
         keys.retain(|(name, _)| {
             let of = |plan: &&AssociationPlan| plan.name == *name;
-            !followed.iter().any(|(_, plan)| of(&plan) && running.associations.contains(plan))
+            !followed.iter().any(|(_, plan)| of(&plan) && goes_on(running, plan))
         });
         let told = std::mem::replace(&mut self.told, notes.iter().cloned().collect());
         notes.retain(|note| !told.contains(note));
@@ -350,13 +350,13 @@ impl WantedPlan {
         failed
     }
 
-    /// The associations that do not run just so, by name.
+    /// The associations that begin, by name: none that runs goes on as they are to be.
     pub fn new_names(&self, running: &EspPlan) -> BTreeSet<String> {
-        let new = self.plan.associations.iter().filter(|plan| !running.associations.contains(plan));
+        let new = self.plan.associations.iter().filter(|plan| !goes_on(running, plan));
         new.map(|plan| plan.name.clone()).collect()
     }
 
-    /// The plans of the ESP, one after the other: a key that stays while its association changes is given up in between.
+    /// The plans of the ESP, one after the other: a key whose association ends and begins anew is given up in between.
     pub fn steps(&self, running: &EspPlan) -> Vec<EspPlan> {
         let new = self.new_names(running);
         let keeps_key = |plan: &&AssociationPlan| {
@@ -370,6 +370,11 @@ impl WantedPlan {
             false => vec![without(&self.plan, &kept), self.plan.clone()],
         }
     }
+}
+
+/// Returns whether an association that runs goes on by this plan.
+fn goes_on(running: &EspPlan, association: &AssociationPlan) -> bool {
+    running.associations.iter().any(|running| running.goes_on_as(association))
 }
 
 /// A plan without these associations; a policy that had no other discards.

@@ -190,7 +190,7 @@ fn check_regular(path: &Path) -> Result<(), String> {
 /// The process that has a mark locked.
 fn user_of(mark: &File) -> String {
     match holder::of_lock(mark) {
-        Ok(Some((pid, line))) => format!("process {pid} (`{line}`)"),
+        Ok(Some(process)) => process.to_string(),
         _ => "another process".into(),
     }
 }
@@ -233,7 +233,7 @@ impl MarkFile {
             .open(path)
             .map_err(|error| kind.missing(path, &error))?;
         if file.try_lock().is_err() {
-            return Err(format!("{}: {} uses this key: stop that first", path.display(), user_of(&file)));
+            return Err(format!("{}: {} uses this key", path.display(), user_of(&file)));
         }
         let next = kind.read(&file, path, &fingerprint)?;
         // Its user may have made it just now.

@@ -164,12 +164,13 @@ impl Watcher {
             if self.is_over {
                 return;
             }
-            let Ok(link) = Link::by_name(self.opener.interface(port)) else {
+            // One end is made before the other, and both before they are up.
+            let link = Link::by_name(self.opener.interface(port)).ok();
+            let Some(link) = link.filter(|link| link.up && link.has_carrier) else {
                 self.missing.entry(port).and_modify(|missing| missing.is_unfit = false);
                 continue;
             };
-            // One end is made before the other, and both before they are up.
-            if link.up && link.has_carrier && given_up != Some(link.ifindex) {
+            if given_up != Some(link.ifindex) {
                 self.take(port, &link, records);
             }
         }

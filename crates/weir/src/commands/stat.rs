@@ -10,13 +10,12 @@ mod sockets;
 mod stages;
 mod text;
 
-use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use weir_port::hold::left::{self, Left};
 use weir_port::limit::find::{LimitInPlace, LimitsFound};
 use weir_port::signals::{SIGINT, SIGTERM, Signals};
@@ -138,21 +137,19 @@ fn show(arguments: &StatArguments) -> Result<ExitCode, Fault> {
     let Answers { all: snapshot, unread, mut faults, proven } = answers;
     unread.iter().for_each(|error| output::say(format_args!("weir: {error}")));
     let mut out = io::stdout().lock();
-    let waiting = if arguments.wire.is_none() { control::waiting() } else { BTreeMap::new() };
     if arguments.json {
         let text = serde_json::to_value(&snapshot).and_then(|mut value| {
             // Limits that nobody can see are null.
             let are_seen = arguments.wire.is_some() || weir_port::sys::is_root();
             value["limits"] =
                 if are_seen { limits.iter().map(limits::to_json).collect() } else { Value::Null };
-            value["waiting"] = json!(waiting);
             serde_json::to_string_pretty(&value)
         });
         writeln!(out, "{}", text.map_err(|error| Fault::Other(error.into()))?)?;
     } else if snapshot.is_empty() && limits.is_empty() {
         let checked = if arguments.check { "; nothing was checked" } else { "" };
         // One that was killed is said above.
-        if unread.is_empty() && (waiting.is_empty() || arguments.check) {
+        if unread.is_empty() && (snapshot.waiting.is_empty() || arguments.check) {
             writeln!(out, "{}{checked}", none_up())?;
         }
     } else if arguments.queues {
@@ -167,8 +164,8 @@ fn show(arguments: &StatArguments) -> Result<ExitCode, Fault> {
             write!(out, "{}", output::harmless(&limits::render(seen)))?;
         }
     }
-    if !arguments.json {
-        for (name, interfaces) in &waiting {
+    if !arguments.json && !arguments.queues {
+        for (name, interfaces) in &snapshot.waiting {
             writeln!(out, "{}", output::harmless(&names::not_up_yet(name, interfaces)))?;
         }
     }

@@ -284,6 +284,26 @@ fn keys_that_are_refused_are_left_out_until_there_is_another() {
     assert!(follower.wanted(&empty(), &BTreeSet::new()).notes[0].contains("nothing but zeros"));
 }
 
+/// Other limits are no reason to end: they come in one step, to the key that runs.
+#[test]
+fn an_association_whose_limits_change_goes_on() {
+    /// The place of `hard_packet_limit` in a message with an association.
+    const HARD_PACKETS_AT: usize = 16 + 96 + 24;
+    let messages = captured();
+    let folder = Folder::new("follow-limits");
+    let mut follower = Follower::new(&folder.0);
+    hear(&mut follower, &messages["newsa-gcm-esn"]);
+    hear(&mut follower, &messages["newpolicy-out"]);
+    let running = follower.wanted(&empty(), &BTreeSet::new()).plan;
+    let mut limited = messages["newsa-gcm-esn"].clone();
+    limited[HARD_PACKETS_AT..HARD_PACKETS_AT + 8].copy_from_slice(&1000_u64.to_ne_bytes());
+    hear(&mut follower, &limited);
+    let wanted = follower.wanted(&running, &BTreeSet::new());
+    assert_eq!(wanted.plan.associations[0].lifetime.hard.packets, Some(1000));
+    assert!(wanted.new_names(&running).is_empty() && wanted.keys.is_empty());
+    assert!(matches!(&wanted.steps(&running)[..], [only] if *only == wanted.plan));
+}
+
 /// An association of a peer that moves, as IKE does it (MOBIKE): the key stays, the ends are others.
 #[test]
 fn an_association_that_moves_ends_before_it_begins() {

@@ -63,6 +63,7 @@ fn wait_for(topology: &Topology, wait: Duration, waiting: &InterfaceWait) -> Res
     let mut is_said = false;
     loop {
         let missing = missing(topology);
+        waiting.note(&missing);
         let now = now_ns();
         if waiting.is_ended()? {
             return Ok(false);

@@ -1,12 +1,14 @@
 //! The time in which `weir up` waits for its interfaces. Nothing is up yet, but `weir down` ends it and a second one is refused.
 //!
-//! Rule: it listens at a socket of its own, which `weir stat` does not look at, until the control socket of what is up listens. To be asked
-//! to end is to get a SIGTERM, which is heard while it waits, and also on the way from there until it is up. Owner: the main thread;
+//! Rule: it listens at a socket of its own until the control socket of what is up listens, and tells `weir stat` which interfaces it waits
+//! for. To be asked to end is to get a SIGTERM, which is heard while it waits, and also on the way from there until it is up. Owner: the main thread;
 //! another one serves the socket. Limits: killed, it leaves the socket, which the next one removes.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use serde_json::json;
@@ -23,6 +25,8 @@ use crate::{Failure, guarded};
 pub struct InterfaceWait {
     signals: Signals,
     socket: PathBuf,
+    /// The interfaces that it waits for.
+    missing: Arc<Mutex<Vec<String>>>,
     /// Ends the serving thread.
     end: OwnedFd,
     serving: Option<JoinHandle<()>>,
@@ -42,12 +46,24 @@ impl InterfaceWait {
             listening => listening.doing(|| format!("making the socket {}", socket.display()))?,
         };
         let process = sys::pidfd(std::process::id())?;
-        let responder = Waits { kind: Kind::of(&config.plan), running: running(config), process };
+        let missing = Arc::new(Mutex::new(Vec::new()));
+        let responder = Waits {
+            name: config.name.clone(),
+            kind: Kind::of(&config.plan),
+            running: running(config),
+            missing: Arc::clone(&missing),
+            process,
+        };
         let end = sys::eventfd()?;
         let until = end.try_clone()?;
         let serve = move || control.serve(&responder, Some(until.as_fd()));
         let serving = guarded::spawn("weir-waiting", serve)?;
-        Ok(InterfaceWait { signals, socket, end, serving: Some(serving) })
+        Ok(InterfaceWait { signals, socket, missing, end, serving: Some(serving) })
+    }
+
+    /// Notes the interfaces that it waits for; without any it is being started.
+    pub fn note(&self, missing: &[String]) {
+        *locked(&self.missing) = missing.to_vec();
     }
 
     /// Returns whether it was asked to end, by a signal or a command.
@@ -71,8 +87,10 @@ impl Drop for InterfaceWait {
 
 /// The answers while it waits.
 struct Waits {
+    name: String,
     kind: Kind,
     running: Running,
+    missing: Arc<Mutex<Vec<String>>>,
     /// This process.
     process: OwnedFd,
 }
@@ -83,7 +101,8 @@ impl Responder for Waits {
     }
 
     fn stat(&self) -> Result<Snapshot, String> {
-        Err("it waits for its interfaces".into())
+        let waiting = BTreeMap::from([(self.name.clone(), locked(&self.missing).clone())]);
+        Ok(Snapshot { waiting, ..Snapshot::default() })
     }
 
     fn change(&self, command: &Command) -> Result<String, String> {
@@ -95,6 +114,11 @@ impl Responder for Waits {
             _ => Err("it waits for its interfaces".into()),
         }
     }
+}
+
+/// A thread that panicked with it had nothing half done.
+fn locked(missing: &Mutex<Vec<String>>) -> MutexGuard<'_, Vec<String>> {
+    missing.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The ports that it is to have; their file is not run yet.
