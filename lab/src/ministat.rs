@@ -21,12 +21,16 @@ const T_95: [f64; 30] = [
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
     2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
 ];
-/// The quantile for any number, which is that of the normal distribution.
-const T_95_MANY: f64 = 1.960;
+/// The quantile of the normal distribution.
+const Z_95: f64 = 1.959_964;
 
-/// The quantile for so many degrees of freedom, 1 or more.
+/// The quantile for so many degrees of freedom, 1 or more; above 30 by the expansion of Abramowitz and Stegun, 26.7.5.
 fn t_95(freedom: usize) -> f64 {
-    T_95.get(freedom - 1).copied().unwrap_or(T_95_MANY)
+    let (z, of) = (Z_95, freedom as f64);
+    let expanded = || {
+        z + (z.powi(3) + z) / (4.0 * of) + (5.0 * z.powi(5) + 16.0 * z.powi(3) + 3.0 * z) / (96.0 * of * of)
+    };
+    T_95.get(freedom - 1).copied().unwrap_or_else(expanded)
 }
 
 /// A series.
@@ -195,6 +199,9 @@ mod tests {
         assert_eq!((series.n, series.min, series.max, series.median, series.avg), (4, 1.0, 4.0, 2.5, 2.5));
         assert!((series.stddev - (5.0f64 / 3.0).sqrt()).abs() < 1e-12);
         assert_eq!(Series::of(&[3.0, 1.0, 9.0]).unwrap().median, 3.0);
+        for (freedom, quantile) in [(30, 2.042), (31, 2.040), (40, 2.021), (100, 1.984), (10_000, 1.960)] {
+            assert!((t_95(freedom) - quantile).abs() < 1e-3, "{freedom}");
+        }
         // Of 3 degrees of freedom: 3.182 * 1.29099 / 2.
         assert!((series.mean_ci().unwrap() - 2.05397).abs() < 1e-4);
         assert_eq!(Series::of(&[1.0]).unwrap().mean_ci(), None);

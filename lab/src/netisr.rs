@@ -102,8 +102,8 @@ const NOTES: &[&str] = &[
     "The rows of esp seal real packets on the plan of a gateway, and differ from esp-direct under the same rule, or a long queue from the short \
      one, in the mean of the runs by what Student's t says at 95 %. Published is the same of the review: use_netisr=1 against 0, 8192 against 256.",
     "Near is the mean difference of the two runs of a repeat, of those repeats before and after whose runs a cache line went from one core to \
-     the other and back in 160 ns or less, as between cores that share a cache; by what Student's t says of pairs at 95 %. A host may move a virtual machine's processors further apart, and every packet that is deferred \
-     changes cores.",
+     the other and back in 160 ns or less, as between cores that share a cache; by what Student's t says of pairs at 95 %. A host may move \
+     a virtual machine's processors further apart, and every packet that is deferred changes cores.",
     "On one core a receiver that drops takes as much of the core as the scheduler gives it and works for nothing; one that is \
      held sleeps.",
 ];

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use weir_lab::clock::wait_until;
 use weir_lab::process::{Finished, Process, Signal, run};
 use weir_tests::topology::{Hosts, Up};
-use weir_tests::{harness, privileged, weir_binary};
+use weir_tests::{harness, nobody, privileged, weir_binary};
 
 const PATIENCE: Duration = Duration::from_secs(40);
 
@@ -145,6 +145,12 @@ fn what_waits_for_its_interfaces_is_ended_too() -> Result<()> {
         let asked = stat(&[name])?;
         let told = format!("weir: {not_up}; `weir down {name}` ends it\n");
         ensure!(!asked.status.success() && asked.stderr == told, "{}", asked.said());
+        for options in [&["-Q"][..], &["--check"], &["-i", "0.1"]] {
+            let said = stat(options)?.success()?.stdout;
+            ensure!(said.lines().any(|line| line == not_up), "{options:?}: {said}");
+        }
+        let seen = nobody::weir(&["stat"], PATIENCE)?.success()?.stdout;
+        ensure!(seen.lines().any(|line| line == not_up), "{seen}");
         let other = down(&others.0)?.success()?.stdout;
         ensure!(other.starts_with(&format!("topology {name} is not up\n")), "{other}");
         ensure!(waits.is_running()?, "a file of other ports ended it");
@@ -166,10 +172,19 @@ fn what_waits_for_its_interfaces_is_ended_too() -> Result<()> {
     wait_until("it says that it waits", PATIENCE, || Ok(killed.stderr().contains("for p2")))?;
     killed.signal(Signal::KILL)?;
     killed.wait(PATIENCE)?;
+    let left = stat(&[])?.success()?;
+    ensure!(!left.said().contains(name), "{}", left.said());
     let none = down(&file.0)?.success()?.stdout;
     ensure!(none.starts_with(&format!("topology {name} is not up\n")), "{none}");
     let mut waits = Process::spawn(&mut up("600")?)?;
     wait_until("it says that it waits", PATIENCE, || Ok(waits.stderr().contains("for p2")))?;
+    // One that does not answer is said.
+    waits.signal(Signal::STOP)?;
+    for asked in [stat(&[])?, stat(&[name])?] {
+        let told = format!("weir: {name} is not up yet: whoever listens at {}", socket.display());
+        ensure!(!asked.status.success() && asked.stderr.contains(&told), "{}", asked.said());
+    }
+    waits.signal(Signal::CONT)?;
     hosts.middle.ip("link set late name p2")?;
     waits.wait_for_output("ready", PATIENCE)?;
     ensure!(!socket.exists(), "{} stays", socket.display());

@@ -391,11 +391,16 @@ fn a_port_whose_other_end_is_made_unfit_leaves_the_others() -> Result<()> {
     ensure!(!refused.status.success() && says_why(&refused.stderr, fault), "{}", refused.said());
     let shown = up.weir(&["stat", &up.name])?.success()?.stdout;
     ensure!(says_why(&shown, "p2 is unfit: "), "{shown}");
-    let said = up.daemon.stderr();
-    ensure!(
-        said.contains("veth0 sends on 1 queues now, and the topology was made for 8: take the change back"),
-        "{said}"
-    );
+    let (said, taken_away) =
+        (up.daemon.stderr(), "veth0 sends on 1 queues now, and the topology was made for 8");
+    ensure!(said.contains(&format!("{taken_away}: take the change back")), "{said}");
+    // While it is down, that is the reason.
+    host.ip("link set veth0 down")?;
+    wait_for_state(&up, "gone")?;
+    let shown = up.weir(&["stat", &up.name])?.success()?.stdout;
+    ensure!(!shown.contains("p2 is unfit"), "{shown}");
+    host.ip("link set veth0 up")?;
+    wait_for_state(&up, "unfit")?;
     host.sh(&format!("ethtool -L veth0 tx {QUEUES}"))?;
     wait_for_state(&up, "up")?;
     answers(&hosts, "10.99.1.3")?;

@@ -210,7 +210,8 @@ fn changes_under_a_flood_lose_nothing() -> Result<()> {
         ensure!(limit["stage"] == "limiting", "{limit}");
     }
     require_timing!(!flood.remaining().is_zero(), "the floods ended before the changes");
-    apply(&row, &table("1gbit", "")?)?.success()?;
+    // No more than the servers take beside others: what overflows their sockets is lost there.
+    apply(&row, &table("300mbit", "")?)?.success()?;
     let flows = flood.finish(PATIENCE)?;
     row.lossless_limit("wa")?;
     require_lossless(&flows, &load)?;

@@ -400,9 +400,17 @@ impl Answers {
         }
         self.all.merge(snapshot);
     }
+
+    /// Adds what was not up yet, but for those that have come up since.
+    pub fn add_waiting(&mut self, waiting: Answers) {
+        let is_up: BTreeSet<_> = self.all.each().map(|(_, stats, _)| stats.name.clone()).collect();
+        let not_up = waiting.all.waiting.into_iter().filter(|(name, _)| !is_up.contains(name));
+        self.all.waiting.extend(not_up);
+        self.unread.extend(waiting.unread);
+    }
 }
 
-/// The counters of every wire and topology that is up and answers, what is not up yet, and why others do not answer.
+/// The counters of every wire and topology that is up and answers, and why others do not.
 pub fn stat_all() -> Answers {
     let until_ns = mending_ns();
     let told = sockets("sock").into_iter().filter_map(|path| match read(&path) {
@@ -413,16 +421,24 @@ pub fn stat_all() -> Answers {
     });
     let mut answers = Answers::default();
     told.for_each(|told| answers.add(told));
+    answers
+}
+
+/// Everything that is not up yet, and why some do not answer. To be asked for before [`stat_all`]: what comes up meanwhile listens there
+/// before it ends to listen here.
+pub fn stat_all_waiting() -> Answers {
+    let mut answers = Answers::default();
     // One that was killed left its socket to the next of its name.
     for path in sockets("waiting").into_iter().filter(|path| !has_gone(path)) {
         match read(&path) {
             Err(_) if has_gone(&path) => {}
+            Err(why) => {
+                let name = name_of(&path).unwrap_or_default();
+                answers.unread.push(format!("{name} is not up yet: {why}"));
+            }
             told => answers.add(told),
         }
     }
-    // It waits no more, or will in a moment.
-    let is_up: BTreeSet<_> = answers.all.each().map(|(_, stats, _)| stats.name.clone()).collect();
-    answers.all.waiting.retain(|name, _| !is_up.contains(name));
     answers
 }
 

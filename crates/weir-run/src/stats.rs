@@ -171,7 +171,8 @@ pub struct Snapshot {
     /// The version of the answer it is from; 0 if it is from none, or from many.
     #[serde(skip)]
     pub version: u64,
-    /// What is not up yet, by name, with the interfaces that it waits for: with none it is being started.
+    /// What is not up yet, by name, with the interfaces that it waits for, of a limit in place also as `eth0 of process 4711`: with none it
+    /// is being started.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub waiting: BTreeMap<String, Vec<String>>,
 }
@@ -255,7 +256,7 @@ impl Snapshot {
         }
         for port in &self.ports {
             let what = match port.state.as_str() {
-                "gone" if !port.optional => "gone".to_string(),
+                "gone" if !port.optional => "gone, or was unfit and is down".to_string(),
                 // An earlier version does not say why.
                 "unfit" if port.unfit_because.is_empty() => "there and not fit".to_string(),
                 "unfit" => format!("there and not fit: {}", port.unfit_because),

@@ -16,9 +16,14 @@ const LISTED: usize = 8;
 
 /// The sentence that no wire and no limit is called so, with the names that there are; or that it is not up yet.
 pub fn unknown(name: &str) -> String {
-    if let Some(interfaces) = control::stat_waiting(name).ok().and_then(|mut told| told.waiting.remove(name))
-    {
-        return format!("{}; `weir down {name}` ends it", not_up_yet(name, &interfaces));
+    match control::stat_waiting(name).map(|mut told| told.waiting.remove(name)) {
+        Ok(Some(interfaces)) => {
+            return format!("{}; `weir down {name}` ends it", not_up_yet(name, &interfaces));
+        }
+        Err(why) if control::is_up(&Control::waiting_path_of(name)) => {
+            return format!("{name} is not up yet: {why}");
+        }
+        _ => {}
     }
     let mut known = control::names();
     // This is not the place to say why limits cannot be read.

@@ -23,8 +23,8 @@ pub struct PortStats {
     pub poller: String,
     /// The worker that owns it.
     pub worker: usize,
-    /// The state of its device. While it is closed: `gone` if the interface vanished, `unfit` if it is there and cannot be a port as it is,
-    /// `absent` if it is optional and has not been a port yet.
+    /// The state of its device. While it is closed: `gone` if the interface vanished, or was unfit and is down, `unfit` if it is there and
+    /// cannot be a port as it is, `absent` if it is optional and has not been a port yet.
     pub state: String,
     /// The reason why its interface cannot be a port as it is; empty unless its state is `unfit`.
     pub unfit_because: String,

@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub enum Absence {
     /// It is optional, and has not been a port yet.
     Absent,
-    /// Its interface vanished.
+    /// Its interface vanished, or was unfit and is down.
     Gone,
     /// Its interface is there and up, and cannot be a port as it is.
     Unfit,

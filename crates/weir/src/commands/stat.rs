@@ -22,7 +22,7 @@ use weir_port::signals::{SIGINT, SIGTERM, Signals};
 use weir_run::books::Books;
 use weir_run::clock::now_ns;
 use weir_run::control::{self, Answers, Control};
-use weir_run::stats::PortStats;
+use weir_run::stats::{PortStats, Snapshot};
 use weir_run::workstreams;
 
 pub use self::limits::read as limits;
@@ -133,7 +133,9 @@ fn read(arguments: &StatArguments) -> Result<Seen, Fault> {
 }
 
 fn show(arguments: &StatArguments) -> Result<ExitCode, Fault> {
-    let Seen { answers, limits } = read(arguments)?;
+    let waiting = arguments.wire.is_none().then(control::stat_all_waiting);
+    let Seen { mut answers, limits } = read(arguments)?;
+    answers.add_waiting(waiting.unwrap_or_default());
     let Answers { all: snapshot, unread, mut faults, proven } = answers;
     unread.iter().for_each(|error| output::say(format_args!("weir: {error}")));
     let mut out = io::stdout().lock();
@@ -164,10 +166,8 @@ fn show(arguments: &StatArguments) -> Result<ExitCode, Fault> {
             write!(out, "{}", output::harmless(&limits::render(seen)))?;
         }
     }
-    if !arguments.json && !arguments.queues {
-        for (name, interfaces) in &snapshot.waiting {
-            writeln!(out, "{}", output::harmless(&names::not_up_yet(name, interfaces)))?;
-        }
+    if !arguments.json && (!arguments.queues || snapshot.is_empty()) {
+        print_waiting(&snapshot, &mut out)?;
     }
     // A limit that is asked for by name is there, and seen.
     let is_hidden = arguments.wire.is_none() && !weir_port::sys::is_root();
@@ -213,6 +213,13 @@ fn show(arguments: &StatArguments) -> Result<ExitCode, Fault> {
     Ok(if faults.is_empty() { status } else { ExitCode::FAILURE })
 }
 
+/// Prints a line for each that is not up yet.
+fn print_waiting(snapshot: &Snapshot, out: &mut impl Write) -> io::Result<()> {
+    snapshot.waiting.iter().try_for_each(|(name, interfaces)| {
+        writeln!(out, "{}", output::harmless(&names::not_up_yet(name, interfaces)))
+    })
+}
+
 /// Why there is nothing to show.
 fn none_up() -> String {
     const WIRE: &str =
@@ -252,8 +259,12 @@ fn watch(arguments: &StatArguments, interval: Duration) -> Result<ExitCode, Faul
     let mut lines_printed = 0;
     for _ in 0..arguments.count.unwrap_or(u64::MAX) {
         if before.is_empty() {
-            if !arguments.json {
-                writeln!(out, "{}", none_up())?;
+            let waiting = control::stat_all_waiting();
+            waiting.unread.iter().for_each(|error| output::say(format_args!("weir: {error}")));
+            match waiting.all.waiting.is_empty() {
+                _ if arguments.json => {}
+                true => writeln!(out, "{}", none_up())?,
+                false => print_waiting(&waiting.all, &mut out)?,
             }
             break;
         }

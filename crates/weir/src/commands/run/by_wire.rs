@@ -185,6 +185,8 @@ pub fn totals(last: &Snapshot) -> Totals {
         limit: there.rate_bits_per_s.and_then(Rate::from_bits_per_s),
         sent: Some(there.place.books.delivered),
         accepted: there.place.books.accepted.packets,
+        // The wire has ended by now.
+        waiting: None,
         received: back.place.books.delivered.packets,
         blocked_ns: there.place.blocked_ns,
         dropped: drops::of(last),

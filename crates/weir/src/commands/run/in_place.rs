@@ -228,6 +228,7 @@ impl RunNetwork for InPlace {
             limit: limit.or(Some(self.limit)),
             sent: traffic.map(|traffic| Count { packets: traffic.packets, bytes: traffic.bytes }),
             accepted: traffic.map_or(0, |traffic| traffic.packets),
+            waiting: traffic.map(|traffic| traffic.waiting),
             received: back.map_or(0, |seen| seen.traffic.packets),
             blocked_ns: arrivals.map(|arrivals| arrivals.held_ns),
             dropped,

@@ -21,7 +21,7 @@ use weir_port::unsent::Unsent;
 use weir_run::clock::now_ns;
 use weir_run::watcher::News;
 
-use super::way::{Blind, RunNetwork};
+use super::way::{Blind, RunNetwork, Totals};
 use crate::guarded::SessionEvent;
 use crate::human::{bytes, plural};
 use crate::output;
@@ -69,10 +69,13 @@ impl Remainder {
         self.queued == 0 && self.held == 0 && self.tcp.sockets == 0
     }
 
-    /// The packets and data that were lost with the network, if so many packets were taken in by its end: packets that came in meanwhile
-    /// were delivered.
-    pub fn lost(&self, accepted_last: u64) -> (u64, Unsent) {
-        ((self.queued + self.in_ring).saturating_sub(accepted_last.saturating_sub(self.accepted)), self.tcp)
+    /// The packets that were lost with the network: those that waited at its end, or if nobody looked then, those that stood here less those
+    /// that were taken in since. Where nothing was left to wait for, whatever came later is not counted.
+    pub fn lost(&self, totals: &Totals) -> u64 {
+        match totals.waiting {
+            Some(waiting) if !self.is_nothing() => waiting,
+            _ => (self.queued + self.in_ring).saturating_sub(totals.accepted.saturating_sub(self.accepted)),
+        }
     }
 
     fn packets(&self) -> u64 {

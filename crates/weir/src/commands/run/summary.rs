@@ -21,13 +21,13 @@ pub fn line(limit: Rate, totals: &Totals, rest: &Remainder, elapsed_ns: u64) -> 
         rate(sent.bytes, elapsed_ns),
         duration(elapsed_ns),
         count(totals.received),
-        dropped(totals, rest.lost(totals.accepted))
+        dropped(totals, rest.lost(totals), rest.tcp)
     )
 }
 
 /// `none`, or how many and why: by the rules of the limit, by the kernel, or with the network, which ended before they had left. Data that
 /// closed TCP connections had to send is no packets yet.
-fn dropped(totals: &Totals, (unsent, tcp): (u64, Unsent)) -> String {
+fn dropped(totals: &Totals, unsent: u64, tcp: Unsent) -> String {
     let mut drops = totals.dropped.clone();
     *drops.entry("unsent".into()).or_default() += unsent;
     let packets = drops::text(&drops);
@@ -62,6 +62,7 @@ mod tests {
             limit: None,
             sent: Some(Count { packets: 81_380, bytes: 81_380 * 1500 }),
             accepted: 81_380,
+            waiting: None,
             received: 1_100,
             blocked_ns: Some(4_900_000_000),
             dropped: if drops { dropped.into() } else { DropsByReason::new() },
@@ -86,12 +87,24 @@ mod tests {
     #[test]
     fn what_was_lost_with_the_network_is_said() {
         let tcp = Unsent { sockets: 1, bytes: 325_000 };
-        assert_eq!(dropped(&totals(false), (75, Unsent::default())), "75: 75 unsent");
-        assert_eq!(dropped(&totals(false), (0, tcp)), "325 kB of 1 closed TCP connection not acknowledged");
+        assert_eq!(dropped(&totals(false), 75, Unsent::default()), "75: 75 unsent");
+        assert_eq!(dropped(&totals(false), 0, tcp), "325 kB of 1 closed TCP connection not acknowledged");
         assert!(
-            dropped(&totals(true), (1, tcp))
+            dropped(&totals(true), 1, tcp)
                 .ends_with("1 unsent; 325 kB of 1 closed TCP connection not acknowledged")
         );
+    }
+
+    /// A child goes on: as many as stood there at first were taken in since, and others stand there.
+    #[test]
+    fn what_waited_at_the_end_counts_whatever_was_taken_in_since() {
+        let rest = Remainder { queued: 90, accepted: 81_000, ..Remainder::default() };
+        let said = |waiting| line("2mbit".parse().unwrap(), &Totals { waiting, ..totals(false) }, &rest, 1);
+        assert!(said(None).ends_with("dropped none"), "a wire has delivered these");
+        assert!(said(Some(88)).ends_with("dropped 88: 88 unsent"));
+        let nothing = Remainder::default();
+        let late = line("2mbit".parse().unwrap(), &Totals { waiting: Some(1), ..totals(false) }, &nothing, 1);
+        assert!(late.ends_with("dropped none"), "it came when all had left");
     }
 
     #[test]

@@ -53,6 +53,8 @@ pub struct Totals {
     pub sent: Option<Count>,
     /// Packets taken in from the program.
     pub accepted: u64,
+    /// Packets of the program that waited when these totals were read, and went with the network; `None` where nobody looked.
+    pub waiting: Option<u64>,
     /// Packets the program was sent.
     pub received: u64,
     /// The time for which senders were held, in nanoseconds.
