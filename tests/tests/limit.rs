@@ -180,7 +180,8 @@ fn setting_costs_what_the_kernels_own_swap_costs() -> Result<()> {
         each.sort_unstable();
         each[TURNS / 2]
     });
-    ensure!(by_weir <= by_kernel + BY_CHANCE, "medians of {by_weir} and {by_kernel} packets");
+    // As many as are sent while a swap lasts.
+    require_timing!(by_weir <= by_kernel + BY_CHANCE, "medians of {by_weir} and {by_kernel} packets");
     Ok(())
 }
 
