@@ -12,9 +12,6 @@ use weir_tests::harness;
 use weir_tests::privileged;
 use weir_tests::rig::Rig;
 
-/// An echo that takes no longer is quick, in milliseconds: machines with slow wake-ups take up to ten times as long.
-const QUICK_ECHO_MS: f64 = 0.1;
-
 fn main() -> ExitCode {
     harness::main(&[
         privileged!(idle_costs_under_a_hundredth_of_a_core),
@@ -23,10 +20,12 @@ fn main() -> ExitCode {
 }
 
 /// Its threads wake seldom, and little is done then. What a wake-up costs differs by machine: an echo over the loopback, in the same seconds,
-/// says it here. Where it is quick, the bound is that of the promise; the number of wake-ups is bounded everywhere.
+/// says it here. Where it takes up to 0.33 ms, the bound is that of the promise; the number of wake-ups is bounded everywhere.
 fn idle_costs_under_a_hundredth_of_a_core() -> Result<()> {
     const SECONDS: u64 = 6;
     const WAKEUPS_PER_SECOND_MAX: u64 = 20;
+    /// 1.3 to 1.7 % for each millisecond of the echo were measured.
+    const PERCENT_PER_ECHO_MS: f64 = 3.0;
     let rig = Rig::plain()?;
     let wire = rig.wire(&["--rate", "200mbit"])?;
     // The wire has carried something, so it has been awake.
@@ -44,7 +43,7 @@ fn idle_costs_under_a_hundredth_of_a_core() -> Result<()> {
     );
     ensure!(wakeups <= SECONDS * WAKEUPS_PER_SECOND_MAX, "{wakeups} wake-ups in {SECONDS} s of idling");
     weir_tests::require_timing!(
-        percent < (echo_ms / QUICK_ECHO_MS).clamp(1.0, 10.0),
+        percent < (PERCENT_PER_ECHO_MS * echo_ms).clamp(1.0, 5.0),
         "{percent:.2} % of a core while idle, {echo_ms:.3} ms of an echo over the loopback"
     );
     wire.stop()?;

@@ -261,7 +261,8 @@ fn keyed(
             let fingerprint = material.fingerprint();
             if let Some(other) = seen.insert(fingerprint, association.name.clone()) {
                 let why = format!(
-                    "{file} has the key that \"{other}\" has or had: each association needs a key of its own, and one that runs another if more of it changes than `window`, `soft` and `hard`"
+                    "{file} has the key that \"{other}\" has or had: each association needs a key of its own; one that runs keeps its key if \
+                     `window`, `soft` or `hard` alone change"
                 );
                 return Err(of(association, why));
             }

@@ -171,8 +171,8 @@ pub struct Snapshot {
     /// The version of the answer it is from; 0 if it is from none, or from many.
     #[serde(skip)]
     pub version: u64,
-    /// What is not up yet, by name, with the interfaces that it waits for, of a limit in place also as `eth0 of process 4711`: with none it
-    /// is being started.
+    /// The names of those that are not up yet, each with the interfaces that it waits for, of a limit in place as `eth0 of process 4711`
+    /// too. One that waits for none is being started.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub waiting: BTreeMap<String, Vec<String>>,
 }

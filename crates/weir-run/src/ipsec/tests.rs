@@ -144,7 +144,7 @@ fn limits_and_the_window_change_without_another_key() {
     // Another address is another association.
     let wanted = esp(vec![AssociationPlan { source: [192, 0, 2, 3].into(), ..before }]);
     let why = keys.prepare(&wanted).unwrap_err();
-    assert!(why.contains("another if more of it changes than `window`, `soft` and `hard`"), "{why}");
+    assert!(why.contains("keeps its key if `window`, `soft` or `hard` alone change"), "{why}");
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! The time in which `weir up` waits for its interfaces. Nothing is up yet, but `weir down` ends it and a second one is refused.
 //!
 //! Rule: it listens at a socket of its own until the control socket of what is up listens, and tells `weir stat` which interfaces it waits
-//! for. To be asked to end is to get a SIGTERM, which is heard while it waits, and also on the way from there until it is up. Owner: the main thread;
-//! another one serves the socket. Limits: killed, it leaves the socket, which the next one removes.
+//! for. To be asked to end is to get a SIGTERM, which is heard while it waits, and also on the way from there until it is up.
+//!
+//! Owner: the main thread; another one serves the socket. Limits: killed, it leaves the socket, which the next one removes.
 
 use std::collections::BTreeMap;
 use std::io;
