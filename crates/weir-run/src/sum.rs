@@ -223,10 +223,10 @@ fn with_devices(worker: usize, report: PortReport, [seen, sender]: &[Device; 2])
     let mut device = DeviceStats::of(seen);
     let mut unfit_because = String::new();
     if port.is_closed {
-        let absence = seen.absence.unwrap_or(Absence::Gone);
+        let absence = seen.absence.as_ref().unwrap_or(&Absence::Gone);
         device.state = absence.word().into();
-        if absence == Absence::Unfit {
-            unfit_because.clone_from(&seen.unfit_because);
+        if let Absence::Unfit(why) = absence {
+            unfit_because.clone_from(why);
         }
     }
     // Packets in the books have their reason there.

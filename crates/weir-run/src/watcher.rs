@@ -379,12 +379,10 @@ impl Watcher {
             let link = pair.map(|pair| if index % 2 == SENDER { &pair.sender } else { &pair.port });
             // The port alone has a name in a pair that is gone.
             let otherwise = if index % 2 == SENDER { "" } else { self.opener.interface(index / 2) };
-            let missing = self.missing.get(&(index / 2)).filter(|_| index % 2 != SENDER);
             Device {
                 name: link.map_or(otherwise, |link| &link.name).into(),
                 state: view.map(|view| state_of(&view.link)),
-                absence: missing.map(Missing::absence),
-                unfit_because: missing.map(Missing::unfit_because).unwrap_or_default().into(),
+                absence: self.missing.get(&(index / 2)).map(Missing::absence).filter(|_| index % 2 != SENDER),
                 is_optional: self.opener.is_optional(index / 2),
                 counts: self.ledger.counts(index),
                 backlog: view.map_or(0, |view| view.queue.counters.backlog),

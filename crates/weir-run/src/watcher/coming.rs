@@ -53,18 +53,13 @@ impl Missing {
         Missing { was_there: true, ..Missing::default() }
     }
 
-    /// The kind of its absence.
+    /// The reason why it is not there.
     pub(super) fn absence(&self) -> Absence {
         match (self.is_unfit, self.was_there) {
-            (true, _) => Absence::Unfit,
+            (true, _) => Absence::Unfit(self.told.clone()),
             (false, true) => Absence::Gone,
             (false, false) => Absence::Absent,
         }
-    }
-
-    /// The reason why its interface cannot be a port; empty if it is not there.
-    pub(super) fn unfit_because(&self) -> &str {
-        if self.is_unfit { &self.told } else { "" }
     }
 }
 

@@ -19,24 +19,24 @@ use super::ledger::{Counts, EventStats, InterfaceEvent};
 /// The longest time that an asker waits for a look before it is told of the last one.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The kind of absence of a port of a topology, which is closed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The reason why a port of a topology is closed.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Absence {
     /// It is optional, and has not been a port yet.
     Absent,
     /// Its interface vanished, or was unfit and is down.
     Gone,
-    /// Its interface is there and up, and cannot be a port as it is.
-    Unfit,
+    /// Its interface is there and up, and cannot be a port as it is, for this reason.
+    Unfit(String),
 }
 
 impl Absence {
     /// The word for it in place of a device's state.
-    pub fn word(self) -> &'static str {
+    pub fn word(&self) -> &'static str {
         match self {
             Absence::Absent => "absent",
             Absence::Gone => "gone",
-            Absence::Unfit => "unfit",
+            Absence::Unfit(_) => "unfit",
         }
     }
 }
@@ -48,10 +48,8 @@ pub struct Device {
     pub name: String,
     /// The state of the device; `None` if it was not there.
     pub state: Option<State>,
-    /// The kind of its port's absence, if it is a port that is closed.
+    /// The reason why its port is closed, if it is one.
     pub absence: Option<Absence>,
-    /// The reason why its interface cannot be a port as it is; empty unless its port is unfit.
-    pub unfit_because: String,
     /// True if its port is optional.
     pub is_optional: bool,
     /// The counts of its drops.
