@@ -78,17 +78,21 @@ impl Up {
 
     /// Its counters.
     pub fn stat(&self) -> Result<Value> {
+        Ok(self.stat_rows("topologies")?.swap_remove(0))
+    }
+
+    /// Its rows of this list of `weir stat`, such as `ports`.
+    pub fn stat_rows(&self, list: &str) -> Result<Vec<Value>> {
         let done = self.weir(&["stat", &self.name, "--json"])?.success()?;
         let all: Value = serde_json::from_str(&done.stdout)?;
-        Ok(all["topologies"][0].clone())
+        let rows = all[list].as_array().filter(|rows| !rows.is_empty());
+        rows.cloned().with_context(|| format!("no {list} in {all}"))
     }
 
     /// The number of packets that each of its workers has moved on, by the counters of `weir stat -Q`.
     pub fn handled(&self) -> Result<Vec<u64>> {
-        let done = self.weir(&["stat", &self.name, "--json"])?.success()?;
-        let all: Value = serde_json::from_str(&done.stdout)?;
         let mut handled = Vec::new();
-        for row in all["workstreams"].as_array().context("workstreams")? {
+        for row in self.stat_rows("workstreams")? {
             let worker = row["wsid"].as_u64().context("wsid")? as usize;
             handled.resize(handled.len().max(worker + 1), 0);
             handled[worker] += row["handled"].as_u64().context("handled")?;

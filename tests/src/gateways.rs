@@ -12,10 +12,13 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use weir_lab::bed::{End, Namespace, plain_veth};
 use weir_lab::clock::wait_until;
+use weir_lab::iperf::{Flow, Load};
 use weir_lab::process::run;
 use weir_lab::up::Up;
 
 use crate::classes::File;
+use crate::drops;
+use crate::rig::require_lossless_but;
 use crate::weir_binary;
 
 /// The longest time that a change takes to be seen.
@@ -169,6 +172,23 @@ pub fn wait_for(host: &Namespace, address: &str) -> Result<()> {
         let mut command = host.command("ping");
         Ok(run(command.args(["-n", "-q", "-c", "1", "-W", "1", address]), COMMAND_LIMIT)?.status.success())
     })
+}
+
+/// Requires that the flood loses nothing on the way through both gateways; a loss is told with what each of them counts.
+///
+/// Nobody can hold those whose packets a bridge forwards to the second gateway. What is dropped there, because too much of it waits, was too
+/// fast for that gateway.
+pub fn require_lossless_through(ups: &[Up; 2], sites: &[Site; 2], flows: &[Flow], load: &Load) -> Result<()> {
+    let mut not_held = 0;
+    let mut told = String::new();
+    for (up, site) in ups.iter().zip(sites) {
+        for port in up.stat_rows("ports")? {
+            not_held += count(&port, "forwarded_dropped")?;
+        }
+        told += &up.weir(&["stat", &up.name])?.success()?.stdout;
+        told += &drops::told(&[&site.gateway])?;
+    }
+    require_lossless_but(flows, load, not_held).context(told)
 }
 
 /// The gateway of a topology that is up, as `weir stat` shows it.

@@ -12,9 +12,10 @@ use weir_lab::ping::Ping;
 use weir_lab::process::{Process, run};
 use weir_lab::up::Up;
 use weir_tests::gateways::{
-    BESIDE, COMMAND_LIMIT, FAR, PATIENCE, Site, association, count, esp, sites, wait_for,
+    BESIDE, COMMAND_LIMIT, FAR, PATIENCE, Site, association, count, esp, require_lossless_through, sites,
+    wait_for,
 };
-use weir_tests::rig::{measure_rate, require_lossless};
+use weir_tests::rig::measure_rate;
 use weir_tests::topology::flood;
 use weir_tests::{harness, privileged, require_timing, weir_binary};
 
@@ -75,7 +76,7 @@ fn what_passes_is_sealed_and_none_of_it_is_lost() -> Result<()> {
         let flood = flood(&load)?;
         let rate = measure_rate(&flood, &load)?;
         ups[0].check().context("under load")?;
-        require_lossless(&flood.finish(PATIENCE)?, &load).context(address)?;
+        require_lossless_through(&ups, &sites, &flood.finish(PATIENCE)?, &load).context(address)?;
         require_timing!(rate > 80e6, "{:.1} Mbit/s of 100 with ESP around it", rate / 1e6);
     }
     require_tcp(near, far, FAR[0])?;
@@ -104,7 +105,7 @@ fn back_to_back_they_find_each_other() -> Result<()> {
     wait_for(near, FAR[0])?;
     let load = Load { payload_bytes: PAYLOAD_BYTES, ..Load::new(near, far, FAR[0], 2, SECONDS) };
     let flood = flood(&load)?;
-    require_lossless(&flood.finish(PATIENCE)?, &load)?;
+    require_lossless_through(&ups, &sites, &flood.finish(PATIENCE)?, &load)?;
     for up in ups {
         up.check()?;
         up.down()?;
@@ -144,7 +145,7 @@ fn keys_change_under_a_flood() -> Result<()> {
     wait_until("packets come by the next key", PATIENCE, arrived)?;
     let before = count(&association(&ups[1], "one-to-two")?, "packets")?;
     ensure!(before > 100, "{before} packets by the first key");
-    require_lossless(&flood.finish(PATIENCE)?, &load)?;
+    require_lossless_through(&ups, &sites, &flood.finish(PATIENCE)?, &load)?;
     // A key that runs cannot become another association's.
     let other = sites[0].apply(&ups[0], &[("spi = 0x1001", "spi = 0x1003")]);
     ensure!(format!("{:#}", other.err().context("it is refused")?).contains("needs a key of its own"));
@@ -168,7 +169,7 @@ fn a_worker_of_its_own_seals_and_costs_nobody_beside_anything() -> Result<()> {
     let flood = flood(&load)?;
     let pings = Ping::start_series(&hosts[0], BESIDE[1], 400, 0.005)?.finish()?;
     ups[0].check().context("under load")?;
-    require_lossless(&flood.finish(PATIENCE)?, &load)?;
+    require_lossless_through(&ups, &sites, &flood.finish(PATIENCE)?, &load)?;
     ensure!(pings.sorted_ms.len() == 400, "{} of 400 pings beside it answered", pings.sorted_ms.len());
     let inside = workstream(&ups[0], "inside@tunnel")?;
     let [worker, queued, handled] = ["wsid", "queued", "handled"].map(|what| count(&inside, what));
@@ -201,12 +202,13 @@ fn hybrid_shares_with_sealers_and_keeps_the_order() -> Result<()> {
 fn shares_of_two_sealers(dispatch: &str) -> Result<[u64; 2]> {
     let [one, two] = sites(None)?;
     let text = one.text.replace("[[esp]]\n", &format!("[[esp]]\ndispatch = \"{dispatch}\"\nsealers = 2\n"));
-    let one = Site { text, ..one };
+    let sites = [Site { text, ..one }, two];
+    let [one, two] = &sites;
     let ups = [Up::start_with(&weir_binary()?, &one.gateway, &one.text, &["--workers", "2"])?, two.up()?];
     wait_for(&one.host, FAR[0])?;
     for (from, to, address) in [(&one.host, &two.host, FAR[0]), (&two.host, &one.host, "10.1.0.2")] {
         let load = Load { payload_bytes: PAYLOAD_BYTES, ..Load::new(from, to, address, 2, SECONDS / 2.0) };
-        require_lossless(&flood(&load)?.finish(PATIENCE)?, &load)?;
+        require_lossless_through(&ups, &sites, &flood(&load)?.finish(PATIENCE)?, &load)?;
     }
     ups[0].check()?;
     let stats = ups[0].stat()?;
@@ -231,9 +233,7 @@ fn shares_of_two_sealers(dispatch: &str) -> Result<[u64; 2]> {
 
 /// The row of `weir stat -Q` of this name.
 fn workstream(up: &Up, name: &str) -> Result<Value> {
-    let done = up.weir(&["stat", &up.name, "--json"])?.success()?;
-    let all: Value = serde_json::from_str(&done.stdout)?;
-    let rows = all["workstreams"].as_array().context("workstreams")?;
+    let rows = up.stat_rows("workstreams")?;
     rows.iter().find(|row| row["name"] == name).cloned().with_context(|| format!("no {name} in {rows:?}"))
 }
 
