@@ -65,8 +65,8 @@ struct Arguments {
     /// qdisc: how many clients send at once, one case each
     #[arg(long, value_name = "N,N,...", value_delimiter = ',', value_parser = clients)]
     clients: Vec<usize>,
-    /// The systems to run; of qdisc: tbf, tbf-large, fq, fq_codel, cake, tbf-fq, weir, weir-limit, htb, weir-htb, weir-cbq; of epair:
-    /// two-ring, mutex-drain, mutex-flush, crossbeam, rtrb, tokio, weir; of netisr: direct, hybrid, deferred, the same with esp-
+    /// The systems to run; of qdisc: tbf, tbf-large, fq, fq_codel, cake, tbf-fq, htb-fq, htb-leaves, weir, weir-limit, htb, weir-htb,
+    /// weir-cbq; of epair: two-ring, mutex-drain, mutex-flush, crossbeam, rtrb, tokio, weir; of netisr: direct, hybrid, deferred, the same with esp-
     /// before them, and each with -drop; of ifq: locked, spin-dispatch, weir; of bed: weir, kernel, kernel-frames; of rss: kernel,
     /// kernel-flood, weir, weir-copies, kernel-veth, weir-veth
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]

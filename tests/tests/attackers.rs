@@ -15,7 +15,7 @@ use weir_lab::bed::Namespace;
 use weir_lab::clock;
 use weir_lab::process::{Finished, Process, run};
 use weir_lab::wire::Wire;
-use weir_port::ethtool;
+use weir_port::features;
 use weir_port::link::Link;
 use weir_tests::classes::{File, two_classes};
 use weir_tests::host::Host;
@@ -389,7 +389,9 @@ fn an_end_whose_name_is_no_text_is_put_back() -> Result<()> {
     let rig = Rig::new(1, 1)?;
     let number = rig.left.enter(|| Link::by_name("veth0").map(|link| link.ifindex))??;
     let leaves_checksums = || -> Result<bool> {
-        Ok(rig.left.enter(|| Link::by_index(number).and_then(|link| ethtool::tx_checksum(&link)))??)
+        Ok(rig.left.enter(|| {
+            Link::by_index(number).and_then(|link| features::offloads(&link).map(|on| on.tx_checksum))
+        })??)
     };
     ensure!(leaves_checksums()?, "a new pair fills checksums in");
     let wire = rig.wire(&[])?;

@@ -118,7 +118,10 @@ fn what_a_command_does_not_do_is_told_with_what_does() -> Result<()> {
     for command in ["wire", "up"] {
         let help = run(Command::new(weir_binary()?).args([command, "--help"]), PATIENCE)?.success()?.stdout;
         let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
-        ensure!(help.contains("of a wire 1 or 2, one for each end; of more ports 1 to as many"), "{help}");
+        ensure!(
+            help.contains("of a wire 1 or 2, one for each end; of a topology up to one for each port"),
+            "{help}"
+        );
     }
     Ok(())
 }

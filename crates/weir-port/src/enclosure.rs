@@ -150,10 +150,9 @@ pub fn make_limited(
 ) -> std::result::Result<Limited, EnclosureError> {
     let host = NetNs::current()?;
     let program = NetNs::new()?;
-    let site = Site::choose(&host)?;
-    let end = |name, side| VethEnd { name, address: Some(site.subnet.ethernet(side)) };
+    let end = |name| VethEnd { name, address: None };
     // The far end is the one that may have a number in its name, and one queue keeps the order of packets of several processors.
-    let make = || veth::create(&end(c"eth0", Side::Program), &end(c"weir%d", Side::Host), &host, 1);
+    let make = || veth::create(&end(c"eth0"), &end(c"weir%d"), &host, 1);
     let (eth0, outer) = program.run(make)?;
     keeper.record(&host, Undo::Link { ifindex: outer.ifindex, name: outer.name.clone() }, None)?;
     let (program, host) =
@@ -164,6 +163,11 @@ pub fn make_limited(
         return Err(EnclosureError::Limit(error));
     }
     let (program, host) = (&limited.program, &limited.host);
+    // The lock of a site is for moments, and many classes take long.
+    let site = Site::choose(&host.netns)?;
+    for (place, side) in [(program, Side::Program), (host, Side::Host)] {
+        place.netns.run(|| link::set_address(place.link.ifindex, site.subnet.ethernet(side)))?;
+    }
     limited.way_out = site.connect(&host.netns, &host.link, &program.netns, &program.link, keeper)?;
     Ok(limited)
 }

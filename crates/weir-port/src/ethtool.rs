@@ -1,6 +1,6 @@
-//! The two facts that only `ethtool` knows: how many queues an interface really uses, and whether checksums are left to it.
+//! The facts that only `ethtool` knows: how many queues an interface really uses, and which features are on.
 //!
-//! Checksums matter because a veth hands a packet over with its checksum still to be filled in (`CHECKSUM_PARTIAL`), and
+//! Transmit checksums matter because a veth hands a packet over with its checksum still to be filled in (`CHECKSUM_PARTIAL`), and
 //! AF_XDP would carry it out that way. With transmit checksumming off at the sending end, the kernel fills it in first.
 //!
 //! Source: `include/uapi/linux/ethtool.h`, `SIOCETHTOOL`; netdevice(7), `SIOCGIFNAME`.
@@ -13,12 +13,20 @@ use crate::link::Link;
 use crate::netlink::is_code;
 use crate::sys;
 
-const ETHTOOL_GTXCSUM: u32 = 0x16;
 const ETHTOOL_STXCSUM: u32 = 0x17;
+const ETHTOOL_GSTRINGS: u32 = 0x1b;
 const ETHTOOL_GTSO: u32 = 0x1e;
 const ETHTOOL_GGRO: u32 = 0x2b;
 const ETHTOOL_SGRO: u32 = 0x2c;
+const ETHTOOL_GSSET_INFO: u32 = 0x37;
+const ETHTOOL_GFEATURES: u32 = 0x3a;
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
+/// The names of features among the sets of names (`ETH_SS_FEATURES`).
+const SET_OF_FEATURES: u32 = 4;
+/// The words of 32 features that are read; the kernel has two (`ETHTOOL_DEV_FEATURE_WORDS`).
+const FEATURE_WORDS: usize = 4;
+/// The bytes of a name (`ETH_GSTRING_LEN`).
+const NAME_BYTES: usize = 32;
 /// The most names that an interface may get in turn while it is asked about.
 const TRIES: u32 = 10;
 
@@ -65,9 +73,71 @@ struct Value {
     data: u32,
 }
 
-/// Returns whether checksums of packets sent on an interface of this thread's namespace are left to the device.
-pub fn tx_checksum(link: &Link) -> Result<bool> {
-    is_on(link, ETHTOOL_GTXCSUM, "checksum")
+/// The features of an interface of this thread's namespace that are on: a bit for each, by its place in [`feature_names`].
+pub(crate) fn features(link: &Link) -> Result<u128> {
+    /// `struct ethtool_get_features_block`.
+    #[repr(C)]
+    #[derive(Clone, Copy, Default)]
+    struct Word {
+        available: u32,
+        requested: u32,
+        active: u32,
+        never_changed: u32,
+    }
+    /// `struct ethtool_gfeatures`.
+    #[repr(C)]
+    struct Request {
+        command: u32,
+        words: u32,
+        word: [Word; FEATURE_WORDS],
+    }
+    let word = [Word::default(); FEATURE_WORDS];
+    let mut request = Request { command: ETHTOOL_GFEATURES, words: FEATURE_WORDS as u32, word };
+    ask(link.ifindex, &link.name, &mut request, || format!("reading the features of {}", link.name))?;
+    Ok(request.word.iter().rev().fold(0, |bits, word| bits << 32 | u128::from(word.active)))
+}
+
+/// The names of all features that this kernel has; an interface of this thread's namespace is asked, and any will do.
+pub(crate) fn feature_names(link: &Link) -> Result<Vec<String>> {
+    /// `struct ethtool_sset_info` with room for the size of one set.
+    #[repr(C)]
+    struct Sizes {
+        command: u32,
+        reserved: u32,
+        sets: [u32; 2],
+        size: u32,
+    }
+    /// `struct ethtool_gstrings`; the kernel writes as many names as there are.
+    #[repr(C)]
+    struct Names {
+        command: u32,
+        set: u32,
+        count: u32,
+        name: [[u8; NAME_BYTES]; FEATURE_WORDS * 32],
+    }
+    let doing = || "reading the names of the features of interfaces".to_string();
+    let sets = (1u64 << SET_OF_FEATURES).to_ne_bytes();
+    let [low, high] =
+        [0, 4].map(|at| u32::from_ne_bytes([sets[at], sets[at + 1], sets[at + 2], sets[at + 3]]));
+    let mut sizes = Sizes { command: ETHTOOL_GSSET_INFO, reserved: 0, sets: [low, high], size: 0 };
+    ask(link.ifindex, &link.name, &mut sizes, doing)?;
+    let mut names = Names {
+        command: ETHTOOL_GSTRINGS,
+        set: SET_OF_FEATURES,
+        count: 0,
+        name: [[0; NAME_BYTES]; FEATURE_WORDS * 32],
+    };
+    if sizes.size as usize > names.name.len() {
+        let source =
+            io::Error::other(format!("it has {}, and {} are known of", sizes.size, names.name.len()));
+        return Err(PortError::Kernel { doing: doing(), source });
+    }
+    ask(link.ifindex, &link.name, &mut names, doing)?;
+    let known = names.name.iter().take(names.count as usize);
+    let text = |name: &[u8; NAME_BYTES]| {
+        String::from_utf8_lossy(name.split(|byte| *byte == 0).next().unwrap_or_default()).into_owned()
+    };
+    Ok(known.map(text).collect())
 }
 
 /// Returns whether an interface of this thread's namespace cuts TCP packets into segments itself.

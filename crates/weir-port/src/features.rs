@@ -6,17 +6,18 @@
 //!
 //! Source: `Documentation/networking/ethtool-netlink.rst`, `FEATURES_SET`; kernel `net/core/dev.c:validate_xmit_vlan`.
 
-use std::ffi::CStr;
+use std::sync::OnceLock;
 
-use netlink_bindings::ethtool;
+use netlink_bindings::ethtool as genl;
 use netlink_socket2::NetlinkSocket;
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Doing, Result};
-use crate::netlink::{acknowledged, explained, is_code};
+use crate::error::Result;
+use crate::ethtool;
+use crate::link::Link;
+use crate::netlink::{acknowledged, is_code};
 
-/// `ETHTOOL_MSG_FEATURES_GET` and `_SET` of `include/uapi/linux/ethtool_netlink.h`; the encoder counts the kernel's answers too.
-const FEATURES_GET: u8 = 11;
+/// `ETHTOOL_MSG_FEATURES_SET` of `include/uapi/linux/ethtool_netlink.h`; the encoder counts the kernel's answers too.
 const FEATURES_SET: u8 = 12;
 /// The flag `ETHTOOL_FLAG_OMIT_REPLY`: an acknowledgement will do.
 const NO_REPLY: u32 = 1 << 1;
@@ -36,35 +37,51 @@ impl TagInsertion {
     pub const ALL: [TagInsertion; 2] = [TagInsertion::Ctag, TagInsertion::Stag];
 
     /// The name of the feature, as `ethtool -k` has it.
-    fn name(self) -> &'static CStr {
+    fn name(self) -> &'static str {
         match self {
-            TagInsertion::Ctag => c"tx-vlan-hw-insert",
-            TagInsertion::Stag => c"tx-vlan-stag-hw-insert",
+            TagInsertion::Ctag => "tx-vlan-hw-insert",
+            TagInsertion::Stag => "tx-vlan-stag-hw-insert",
         }
     }
 }
 
-/// The features that are on at an interface of this thread's namespace.
-pub fn tag_insertions(ifindex: u32) -> Result<Vec<TagInsertion>> {
-    let doing = || format!("reading the features of interface number {ifindex}");
-    let mut request = ethtool::Request::new().op_features_get_do();
-    request.header_mut().cmd = FEATURES_GET;
-    request.encode().nested_header().push_dev_index(ifindex);
-    let mut socket = NetlinkSocket::new();
-    let mut reply = socket.request(&request).doing(doing)?;
-    let features = reply.recv_one().map_err(|error| explained(error, doing()))?;
-    let active = features.get_active().and_then(|active| active.get_bits());
-    let active = active.map_err(|error| explained(error.into(), doing()))?;
-    let mut found = Vec::new();
-    for bit in active {
-        let name = match bit {
-            Ok(ethtool::BitsetBits::Bit(bit)) => bit.get_name(),
-            _ => continue,
-        };
-        let is_named = |feature: &TagInsertion| name.as_ref().is_ok_and(|name| *name == feature.name());
-        found.extend(TagInsertion::ALL.into_iter().filter(is_named));
+/// The features by which a packet leaves a sending end with something beside its frame, or still to be filled in: those that are on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Offloads {
+    /// True if checksums are left to the device.
+    pub tx_checksum: bool,
+    /// The features by which tags go beside the frame.
+    pub tag_insertions: Vec<TagInsertion>,
+}
+
+/// The features of a packet that leaves an interface of this thread's namespace.
+pub fn offloads(link: &Link) -> Result<Offloads> {
+    /// The names of the features, which are the same for each interface of a kernel.
+    static NAMES: OnceLock<Vec<String>> = OnceLock::new();
+    let names = match NAMES.get() {
+        Some(names) => names,
+        None => {
+            let read = ethtool::feature_names(link)?;
+            NAMES.get_or_init(|| read)
+        }
+    };
+    let active = ethtool::features(link)?;
+    let is_on = |place: usize| active >> place & 1 == 1;
+    Ok(Offloads::of(
+        names.iter().enumerate().filter(|(place, _)| is_on(*place)).map(|(_, name)| name.as_str()),
+    ))
+}
+
+impl Offloads {
+    /// Those among the features of these names, as `ethtool -k` has them.
+    fn of<'a>(active: impl Iterator<Item = &'a str>) -> Offloads {
+        let mut found = Offloads::default();
+        for name in active {
+            found.tx_checksum |= name.starts_with("tx-checksum-");
+            found.tag_insertions.extend(TagInsertion::ALL.into_iter().find(|feature| feature.name() == name));
+        }
+        found
     }
-    Ok(found)
 }
 
 /// Switches features of an interface of this thread's namespace on or off; content with the interface being gone.
@@ -73,17 +90,31 @@ pub fn switch(ifindex: u32, features: &[TagInsertion], on: bool) -> Result<()> {
         return Ok(());
     }
     let doing = || format!("switching the insertion of VLAN tags of interface number {ifindex}");
-    let mut request = ethtool::Request::new().op_features_set_do();
+    let mut request = genl::Request::new().op_features_set_do();
     request.header_mut().cmd = FEATURES_SET;
     let header = request.encode().nested_header().push_dev_index(ifindex).push_flags(NO_REPLY);
     let mut bits = header.end_nested().nested_wanted().nested_bits();
     for feature in features {
-        let bit = bits.nested_bit().push_name(feature.name());
+        let bit = bits.nested_bit().push_name_bytes(feature.name().as_bytes());
         bits = if on { bit.push_value(()).end_nested() } else { bit.end_nested() };
     }
     drop(bits);
     match acknowledged(&mut NetlinkSocket::new(), &request, doing) {
         Err(error) if is_code(&error, libc::ENODEV) => Ok(()),
         result => result,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_goes_beside_the_frame_is_told_by_names() {
+        let of = |names: &[&str]| Offloads::of(names.iter().copied());
+        assert_eq!(of(&["tx-scatter-gather", "rx-checksum", "rx-vlan-hw-parse"]), Offloads::default());
+        let both = ["tx-checksum-ip-generic", "tx-vlan-hw-insert", "tx-vlan-stag-hw-insert"];
+        assert_eq!(of(&both), Offloads { tx_checksum: true, tag_insertions: TagInsertion::ALL.to_vec() });
+        assert_eq!(of(&["tx-checksum-sctp"]), Offloads { tx_checksum: true, ..Offloads::default() });
     }
 }

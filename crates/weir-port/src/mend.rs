@@ -62,14 +62,14 @@ pub fn pair(name: &str, say: &mut dyn FnMut(&str)) -> Result<Vec<String>> {
                 qdisc::restore(link.ifindex, &saved)?;
                 done.push(format!("{name}: the qdisc of before put back"));
             }
-            if checksum.before().unwrap_or(was_ours) && !ethtool::tx_checksum(link)? {
+            let present = features::offloads(link)?;
+            if checksum.before().unwrap_or(was_ours) && !present.tx_checksum {
                 ethtool::set_tx_checksum(link, true)?;
                 done.push(format!("{name}: checksum offload switched on"));
             }
             let left = if was_ours { TagInsertion::ALL.to_vec() } else { Vec::new() };
             let mut wanted = tags.before().unwrap_or(left);
-            let present = features::tag_insertions(link.ifindex)?;
-            wanted.retain(|feature| !present.contains(feature));
+            wanted.retain(|feature| !present.tag_insertions.contains(feature));
             if !wanted.is_empty() {
                 features::switch(link.ifindex, &wanted, true)?;
                 done.push(format!("{name}: the insertion of VLAN tags switched on"));

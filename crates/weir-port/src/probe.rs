@@ -25,7 +25,7 @@ use crate::netns::NetNs;
 use crate::way_out::{NftTable, nftables};
 use crate::xsk::socket::{RingSizes, XskSocket};
 use crate::xsk::umem::Umem;
-use crate::{ethtool, hooks, link};
+use crate::{ethtool, features, hooks, link};
 
 pub use holding::Held;
 use holding::Trial;
@@ -192,7 +192,7 @@ fn napi_set(pair: &ScratchPair) -> Result<()> {
 fn checksum(pair: &ScratchPair) -> Result<()> {
     let sender = &pair.sender;
     ethtool::set_tx_checksum(sender, false)?;
-    if ethtool::tx_checksum(sender)? {
+    if features::offloads(sender)?.tx_checksum {
         return Err(PortError::Unsuitable {
             name: sender.name.clone(),
             why: "keeps its checksum offload on whatever is asked".into(),

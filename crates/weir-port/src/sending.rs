@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::error::Result;
-use crate::features::{self, TagInsertion};
+use crate::features::{self, Offloads, TagInsertion};
 use crate::hold::{Hold, Thing};
 use crate::link::Link;
 use crate::lock::Lock;
@@ -19,25 +19,18 @@ use crate::netns::NetNs;
 use crate::undo::{Keeper, Undo};
 use crate::{ethtool, qdisc};
 
-/// The features that were on at a sending end and that a wire needs to be off.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Before {
-    /// True if checksums were left to the device.
-    pub tx_checksum: bool,
-    /// The features by which tags went beside the frame.
-    pub tag_insertions: Vec<TagInsertion>,
-}
-
 /// Makes the sending end of a pair, an interface of `netns`, hold packets; returns the features that were on before.
-pub fn arrange(netns: &NetNs, link: &Link, keeper: &mut dyn Keeper) -> Result<Before> {
+pub fn arrange(netns: &NetNs, link: &Link, keeper: &mut dyn Keeper) -> Result<Offloads> {
     hold_packets(netns, link, keeper)?;
-    let tx_checksum = fill_checksums(netns, link, keeper, || ethtool::tx_checksum(link))?;
-    let tag_insertions = tag_frames(netns, link, keeper, || features::tag_insertions(link.ifindex))?;
-    Ok(Before { tx_checksum, tag_insertions })
+    let tx_checksum =
+        fill_checksums(netns, link, keeper, || features::offloads(link).map(|on| on.tx_checksum))?;
+    let tag_insertions =
+        tag_frames(netns, link, keeper, || features::offloads(link).map(|on| on.tag_insertions))?;
+    Ok(Offloads { tx_checksum, tag_insertions })
 }
 
 /// Arranges an end that has come to `netns` from where it was arranged, and had the features `before`.
-pub fn arrange_moved(netns: &NetNs, link: &Link, before: &Before, keeper: &mut dyn Keeper) -> Result<()> {
+pub fn arrange_moved(netns: &NetNs, link: &Link, before: &Offloads, keeper: &mut dyn Keeper) -> Result<()> {
     hold_packets(netns, link, keeper)?;
     fill_checksums(netns, link, keeper, || Ok(before.tx_checksum))?;
     tag_frames(netns, link, keeper, || Ok(before.tag_insertions.clone()))?;

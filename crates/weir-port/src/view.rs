@@ -12,11 +12,10 @@ use std::sync::Arc;
 
 use crate::bpf::doorbell::DoorbellProgram;
 use crate::error::{Doing, PortError, Result};
-use crate::features::{self, TagInsertion};
+use crate::features::{self, Offloads};
 use crate::link::Link;
 use crate::netns::NetNs;
-use crate::sending::Before;
-use crate::{ethtool, hooks, qdisc};
+use crate::{hooks, qdisc};
 
 /// A pair, as of the last look at it.
 #[derive(Clone, Debug)]
@@ -28,7 +27,7 @@ pub struct Pair {
     /// The other end, by which programs send and receive.
     pub sender: Link,
     /// The features that were on at the sender's end before the wire came.
-    pub before: Before,
+    pub before: Offloads,
     /// The program at the sender's end, which rings when packets come.
     pub doorbell: Arc<DoorbellProgram>,
 }
@@ -40,10 +39,8 @@ pub struct View {
     pub link: Link,
     /// The queue that it sends by.
     pub queue: qdisc::Root,
-    /// True if checksums of packets that it sends are left to the device.
-    pub tx_checksum: bool,
-    /// The features by which VLAN tags of packets it sends go beside the frame.
-    pub tag_insertions: Vec<TagInsertion>,
+    /// The features of packets that it sends.
+    pub offloads: Offloads,
     /// The tcx programs that it runs on packets it sends, by number and in that order.
     pub egress_programs: Vec<u32>,
 }
@@ -53,13 +50,12 @@ impl View {
     pub fn of(ifindex: u32, roots: &qdisc::Roots) -> Result<Option<View>> {
         let look = || -> Result<View> {
             let link = Link::by_index(ifindex)?;
-            let tx_checksum = ethtool::tx_checksum(&link)?;
-            let tag_insertions = features::tag_insertions(ifindex)?;
+            let offloads = features::offloads(&link)?;
             let egress_programs =
                 hooks::on_egress(ifindex).doing(|| format!("reading the programs of {}", link.name))?;
             // One that came since has to be looked at by itself.
             let queue = roots.of(ifindex).cloned().map_or_else(|| qdisc::root(ifindex), Ok)?;
-            Ok(View { queue, link, tx_checksum, tag_insertions, egress_programs })
+            Ok(View { queue, link, offloads, egress_programs })
         };
         match look() {
             Ok(view) => Ok(Some(view)),

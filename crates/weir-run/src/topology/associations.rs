@@ -12,7 +12,7 @@ use std::path::Path;
 
 use toml::Spanned;
 use weir_core::dispatch::protocol::Mode;
-use weir_core::units::{parse_time_ns, time_text};
+use weir_core::units::{parse_size_bytes, parse_time_ns, time_text};
 use weir_ipsec::algorithm::Algorithm;
 use weir_ipsec::keepalive::EVERY_NS_DEFAULT;
 use weir_ipsec::lifetime::{Lifetime, Limits};
@@ -389,7 +389,10 @@ impl TopologyReader<'_> {
     }
 
     fn limits_of_life(&mut self, table: &LifetimeTable) -> Limits {
-        Limits { time_ns: self.value(&table.time, parse_time_ns), bytes: table.bytes, packets: table.packets }
+        let time_ns = self.value(&table.time, parse_time_ns);
+        // Bytes are counted, so a number alone says how many, as it does of `packets`.
+        let read = |text: &str| text.parse().or_else(|_| parse_size_bytes(text));
+        Limits { time_ns, bytes: self.value(&table.bytes, read), packets: table.packets }
     }
 
     /// The value of one of a few words; any other word is told as a fault.

@@ -213,7 +213,7 @@ const INSTEAD: [(&str, &str); 32] = [
     ("action = \"discard\"", "action = \"bypass\""),
     ("sa = [\"there\", \"bare\"]", "sa = [\"bare\", \"there\"]"),
     ("\"50s\"", "\"51s\""),
-    ("bytes = 2000", "bytes = 2001"),
+    ("bytes = 2000", "bytes = \"2kb\""),
     ("packets = 20 ", "packets = 21 "),
     ("direction = \"in\"\nfrom", "direction = \"out\"\nfrom"),
 ];

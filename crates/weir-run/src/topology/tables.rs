@@ -387,9 +387,10 @@ pub struct LifetimeTable {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", extend("examples" = ["3600s"]))]
     pub time: Option<Spanned<String>>,
-    /// Bytes that passed.
+    /// Bytes that passed, as a number or as a text with its unit.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub bytes: Option<u64>,
+    #[schemars(with = "Option<Word>", extend("examples" = ["100gb"]))]
+    pub bytes: Option<Spanned<Word>>,
     /// Packets that passed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub packets: Option<u64>,

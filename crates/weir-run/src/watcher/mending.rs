@@ -25,7 +25,7 @@ pub(super) fn put_right(
             Some(checksums_filled(noun, link))
         }
         Remedy::TagFrames => {
-            netns.run(|| features::switch(link.ifindex, &seen.tag_insertions, false))?;
+            netns.run(|| features::switch(link.ifindex, &seen.offloads.tag_insertions, false))?;
             Some(frames_tagged(noun, link))
         }
         Remedy::PutQueueBack => {

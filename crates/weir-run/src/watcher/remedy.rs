@@ -67,8 +67,8 @@ pub fn of_sender(kind: Kind, known: &Link, now: &View, is_first: bool) -> Vec<Re
     if now.link.tx_queues != known.tx_queues {
         remedies.push(queues_changed(kind, name, "sends", known.tx_queues, now.link.tx_queues));
     }
-    remedies.extend(now.tx_checksum.then_some(Remedy::FillChecksums));
-    remedies.extend((!now.tag_insertions.is_empty()).then_some(Remedy::TagFrames));
+    remedies.extend(now.offloads.tx_checksum.then_some(Remedy::FillChecksums));
+    remedies.extend((!now.offloads.tag_insertions.is_empty()).then_some(Remedy::TagFrames));
     remedies.extend((!now.queue.is_ours).then_some(Remedy::PutQueueBack));
     remedies.extend((!is_first).then_some(Remedy::PutProgramFirst));
     remedies
@@ -106,7 +106,7 @@ fn refuse(kind: Kind, what: String, undo: Option<String>) -> Remedy {
 
 #[cfg(test)]
 mod tests {
-    use weir_port::features::TagInsertion;
+    use weir_port::features::{Offloads, TagInsertion};
     use weir_port::qdisc::Root;
 
     use super::*;
@@ -161,8 +161,8 @@ mod tests {
 
     #[test]
     fn what_can_be_put_right_is() {
-        let tag_insertions = TagInsertion::ALL.to_vec();
-        let now = View { tx_checksum: true, tag_insertions, queue: Root::default(), ..view(link()) };
+        let offloads = Offloads { tx_checksum: true, tag_insertions: TagInsertion::ALL.to_vec() };
+        let now = View { offloads, queue: Root::default(), ..view(link()) };
         assert_eq!(
             of_sender(Kind::Wire, &link(), &now, false),
             [Remedy::FillChecksums, Remedy::TagFrames, Remedy::PutQueueBack, Remedy::PutProgramFirst]

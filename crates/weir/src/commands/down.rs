@@ -16,7 +16,7 @@ use weir_run::datapath::Kind;
 use weir_run::topology::{LimitWanted, Topology, name_of};
 
 use super::apply::target;
-use super::limit::remove_one;
+use super::limit::remove_each;
 use crate::output::Lines;
 use crate::{Failure, Outcome, names, output, text};
 
@@ -247,15 +247,12 @@ fn remove(wanted: &LimitWanted, lines: &mut Lines) -> Result<bool, Failure> {
     let ways = target.ways(wanted.rate_back.is_some())?;
     let held: Vec<_> = ways.ends().map(|place| (&place.netns, &place.link)).collect();
     let _ends = hold::ends::hold(&held, &mut |text| output::say(format_args!("weir: {text}")))?;
-    let there = wanted.rate.map(|_| Ok(&ways.there));
-    let back = wanted.rate_back.map(|_| ways.back(target, "rate_back"));
-    let mut is_done = true;
-    for place in there.into_iter().chain(back) {
-        let place = place?;
-        match remove_one(place, false, lines)? {
-            Some(is_gone) => is_done &= is_gone,
-            None => lines.print(format_args!("there is no limit at {}", place.describe())),
-        }
+    let back = wanted.rate_back.map(|_| ways.back(target, "rate_back")).transpose();
+    let places: Vec<_> =
+        wanted.rate.map(|_| &ways.there).into_iter().chain(back.as_ref().ok().copied().flatten()).collect();
+    let outcomes = remove_each(places.iter().copied(), false, lines)?;
+    for (place, _) in places.iter().zip(&outcomes).filter(|(_, outcome)| outcome.is_none()) {
+        lines.print(format_args!("there is no limit at {}", place.describe()));
     }
-    Ok(is_done)
+    back.map(|_| outcomes.into_iter().flatten().all(|is_gone| is_gone))
 }

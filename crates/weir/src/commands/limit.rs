@@ -64,10 +64,11 @@ pub struct LimitArguments {
     /// Limit of what is sent to them
     #[arg(long, value_name = "RATE", value_parser = text::rate, allow_hyphen_values = true)]
     rate_back: Option<Rate>,
-    /// How much may pass at once after a pause [default: 2 ms at the rate, 20kb at least]
+    /// How much may pass at once after a pause, each way as --classes [default: as it is, or 2 ms at the rate, 20kb at least]
     #[arg(long, value_name = "SIZE", value_parser = text::size, allow_hyphen_values = true)]
     burst: Option<u64>,
-    /// Classes that share the limit, each way, and filters that lead to them; another file takes the place of the one there is
+    /// Classes that share the limit, each way whose rate is given, or of what the programs send if none is, and filters that lead to them;
+    /// another file takes the place of the one there is
     #[arg(long, value_name = "FILE")]
     classes: Option<PathBuf>,
     /// The name of the limit in `weir stat` [default: as it is, or the host's end of the pair, or the device and PID]
@@ -422,18 +423,9 @@ fn warn_of_doubtful(place: &NetnsInterface, record: Option<&Record>) {
 }
 
 fn remove(ways: &Ways, now: bool) -> Outcome {
-    let mut is_none = true;
-    let mut status = ExitCode::SUCCESS;
     let mut lines = Lines::default();
-    for place in ways.ends() {
-        match remove_one(place, now, &mut lines)? {
-            Some(is_done) if !is_done => status = ExitCode::FAILURE,
-            Some(_) => {}
-            None => continue,
-        }
-        is_none = false;
-    }
-    if is_none {
+    let outcomes: Vec<_> = remove_each(ways.ends(), now, &mut lines)?.into_iter().flatten().collect();
+    if outcomes.is_empty() {
         ways.ends().for_each(|place| warn_of_doubtful(place, None));
         return Err(format!(
             "there is no limit at {}: `weir stat` lists those there are",
@@ -444,12 +436,32 @@ fn remove(ways: &Ways, now: bool) -> Outcome {
     if names::is_run(ways.ends()) {
         output::say("weir: it was the limit of a `weir run`, whose program goes on without one");
     }
-    lines.end().map(|()| status)
+    let is_done = outcomes.into_iter().all(|is_done| is_done);
+    lines.end().map(|()| if is_done { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Removes the limit of one interface, which nobody else changes meanwhile, and says the outcome. Returns whether it is gone as it should
-/// be; `None`, and nothing said, if there was none.
-pub fn remove_one(place: &NetnsInterface, now: bool, lines: &mut Lines) -> Result<Option<bool>, Failure> {
+/// Removes the limits of these interfaces, which nobody else changes meanwhile, and says the outcome of each: one that cannot go keeps
+/// none of the others. Returns whether each is gone as it should be, in order; `None`, and nothing said, if there was none.
+///
+/// # Errors
+/// The first that could not go; what became of the others is said.
+pub fn remove_each<'a>(
+    places: impl Iterator<Item = &'a NetnsInterface>,
+    now: bool,
+    lines: &mut Lines,
+) -> Result<Vec<Option<bool>>, Failure> {
+    let (mut outcomes, mut failed) = (Vec::new(), None);
+    for place in places {
+        match remove_one(place, now, lines) {
+            Ok(outcome) => outcomes.push(outcome),
+            Err(failure) if failed.is_none() => failed = Some(failure),
+            Err(failure) => output::say(format_args!("weir: {}", failure.message)),
+        }
+    }
+    failed.map_or(Ok(outcomes), Err)
+}
+
+fn remove_one(place: &NetnsInterface, now: bool, lines: &mut Lines) -> Result<Option<bool>, Failure> {
     let off = off::off(place, now, now_ns);
     if !matches!(off, Ok(Off::None)) {
         backlog::put_back();

@@ -6,11 +6,11 @@ use std::process::ExitCode;
 use weir_core::rate::Rate;
 use weir_core::units::size_text;
 use weir_port::limit::Asked;
-use weir_port::limit::find::LimitInPlace;
-use weir_port::limit::record::{Direction, Record};
+use weir_port::limit::find::{LimitInPlace, STRANGE};
+use weir_port::limit::record::{Direction, LimitStage, Record};
 use weir_run::control::{self, Command, Control, Running, SetClasses, ask};
 use weir_run::datapath::Kind;
-use weir_run::limits::{NO_LIMIT, SetLimits};
+use weir_run::limits::{NO_LIMIT, SetLimits, burst_bytes_default};
 use weir_run::nearest::{and, did_you_mean, or};
 use weir_run::stats::{DirectionStats, Snapshot};
 
@@ -28,9 +28,12 @@ use crate::{Failure, Outcome, names, output, text};
   weir set veth-a --rate-back 20mbit        from B to A alone
   weir set run-4711 --rate 5mbit            a program's, while it runs
   weir set veth-a --classes office.toml     those of the same name stay
-  weir set gateway --port uplink --rate 50mbit   what leaves by a port
+  weir set router --port uplink --rate 50mbit    what leaves by a port
 
-One line says what was changed, from what to what.")]
+One line says what was changed, from what to what. A burst or queue that was
+asked for stays until another is; one that was not follows the rate. --queue is
+not for a limit in place. A topology needs --port, and its ports take neither
+--rate-back nor --classes: these are in its file.")]
 pub struct SetArguments {
     /// The name of the wire, the topology, the limit or the run, as `weir stat` shows it; or if none is called so the interface that a
     /// limit is of
@@ -109,11 +112,12 @@ pub fn run(arguments: &SetArguments) -> Outcome {
         Some(file) => Some(read_classes(&before.clone()?, file)?),
         None => None,
     };
-    for change in changes {
-        ask(&Control::path_of(wire), &Command::Set(change))?;
-    }
-    if let Some(classes) = classes {
-        ask(&Control::path_of(wire), &Command::SetClasses(classes))?;
+    let requests = changes.into_iter().map(Command::Set).chain(classes.map(Command::SetClasses));
+    for (done, request) in requests.enumerate() {
+        ask(&Control::path_of(wire), &request).map_err(|why| match done {
+            0 => why,
+            _ => format!("{why}; what was asked before it is done, as `weir stat {wire}` shows"),
+        })?;
     }
     let ways = |snapshot: &Snapshot| -> Vec<Way> {
         directions(snapshot).map(|class| Way::of_wire(class, limit.queue.is_some())).collect()
@@ -124,7 +128,9 @@ pub fn run(arguments: &SetArguments) -> Outcome {
     }
     let kind = if is_topology { Kind::Topology } else { Kind::Wire }.noun();
     output::print_line(match (before, after) {
-        (Ok(before), Ok(after)) => line(kind, wire, &ways(&before), &ways(&after), limit.classes.as_deref()),
+        (Ok(before), Ok(after)) => {
+            line(kind, wire, &changed_parts(&ways(&before), &ways(&after), limit.classes.as_deref()))
+        }
         (Err(why), _) | (_, Err(why)) => {
             format!("{wire} is as asked, and from what to what is not known: {why}")
         }
@@ -199,7 +205,8 @@ fn set_in_place(
         return Err(Failure::usage(format!("--queue is for wires, and {wire} is a limit in place")));
     }
     let classes = limit.classes.as_deref().map(text::classes_in_place).transpose()?;
-    let records: Vec<_> = limits.iter().filter_map(|seen| Some((seen, seen.record.as_ref()?))).collect();
+    let records = limits.iter().map(|seen| Ok((seen, seen.record.as_ref().ok_or_else(|| unknown(seen))?)));
+    let records: Vec<_> = records.collect::<Result<_, Failure>>()?;
     if rate_back.is_some() && records.iter().all(|(_, record)| record.direction != Direction::Back) {
         return Err(Failure::usage(format!(
             "{wire} does not limit the way back: `weir limit DEV --rate-back RATE` sets a limit of it"
@@ -207,18 +214,16 @@ fn set_in_place(
     }
     let mut tasks = Vec::new();
     for &(seen, record) in &records {
-        let rate = match record.direction {
-            Direction::There => limit.rate,
-            Direction::Back => rate_back.or(limit.rate),
+        let (rate, burst_bytes) = match record.direction {
+            // A burst beside the rate of the way back alone is that way's.
+            Direction::There if limit.rate.is_none() && rate_back.is_some() => (None, None),
+            Direction::There => (limit.rate, limit.burst),
+            Direction::Back => (rate_back.or(limit.rate), limit.burst),
         };
-        if rate.is_some() || limit.burst.is_some() || classes.is_some() {
-            let asked = Asked {
-                name: record.name.clone(),
-                direction: record.direction,
-                rate,
-                burst_bytes: limit.burst,
-                classes: classes.clone(),
-            };
+        if rate.is_some() || burst_bytes.is_some() || classes.is_some() {
+            let (name, direction) = (record.name.clone(), record.direction);
+            let asked = Asked { name, direction, rate, burst_bytes, classes: classes.clone() };
+            let asked = if seen.is_gone { asked.again(record, burst_bytes_default) } else { asked };
             tasks.push((seen, asked));
         }
     }
@@ -226,13 +231,35 @@ fn set_in_place(
     let seen = || tasks.iter().map(|(seen, _)| *seen);
     let before: Vec<_> = seen().filter_map(|seen| Some(Way::of_limit(seen, seen.record.as_ref()?))).collect();
     let after: Vec<_> = seen().zip(&changed).map(|(seen, record)| Way::of_limit(seen, record)).collect();
-    let unlike: usize = seen().map(LimitInPlace::classes_unlike).sum();
-    let mut line = line("limit", wire, &before, &after, limit.classes.as_deref());
-    if unlike > 0 {
-        line += &format!("; set again: {unlike} of its classes, which somebody had changed");
-    }
-    output::print_line(line)?;
+    let mut parts = changed_parts(&before, &after, limit.classes.as_deref());
+    parts.extend(seen().filter_map(set_again));
+    output::print_line(line("limit", wire, &parts))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The refusal of a limit without a record.
+fn unknown(seen: &LimitInPlace) -> Failure {
+    let place = seen.place.describe();
+    if seen.is_strange {
+        return format!("{place} {STRANGE}").into();
+    }
+    format!(
+        "{place} has a limit that is half made, or whose filter somebody removed: `weir limit` sets it again, and its --off removes it"
+    )
+    .into()
+}
+
+/// The part of the line on a limit that was not whole.
+fn set_again(seen: &LimitInPlace) -> Option<String> {
+    let place = seen.place.describe();
+    let unlike = seen.classes_unlike();
+    match seen.record.as_ref()?.stage {
+        _ if seen.is_gone => Some(format!("{place} set again, whose queue somebody had removed")),
+        LimitStage::Opening => Some(format!("{place} set again, which was open and limited nothing")),
+        LimitStage::Making => Some(format!("{place} set again, which was half made")),
+        LimitStage::Limiting => (unlike > 0)
+            .then(|| format!("{place} set again: {unlike} of its classes, which somebody had changed")),
+    }
 }
 
 /// The limits of one way, for people.
@@ -282,10 +309,15 @@ fn rate_text(bits_per_s: Option<u64>) -> String {
     bits_per_s.and_then(Rate::from_bits_per_s).map_or("no limit".into(), |rate| rate.to_string())
 }
 
-/// The line on the changes.
-fn line(kind: &str, name: &str, before: &[Way], after: &[Way], classes: Option<&Path>) -> String {
+/// The parts of the line on the changes.
+fn changed_parts(before: &[Way], after: &[Way], classes: Option<&Path>) -> Vec<String> {
     let mut parts: Vec<_> = before.iter().zip(after).filter_map(|(before, now)| now.since(before)).collect();
     parts.extend(classes.map(|file| format!("the classes of {}", file.display())));
+    parts
+}
+
+/// The line on the changes.
+fn line(kind: &str, name: &str, parts: &[String]) -> String {
     if parts.is_empty() {
         return format!("{kind} {name}: it was so already");
     }
@@ -314,12 +346,15 @@ mod tests {
         let mut after = [way("wa->wb", "50mbit"), way("wb->wa", "50mbit")];
         after[1].burst = "12kb".into();
         assert_eq!(
-            line("wire", "office", &before, &after, None),
+            line("wire", "office", &changed_parts(&before, &after, None)),
             "wire office changed: wa->wb 200mbit -> 50mbit; wb->wa no limit -> 50mbit, burst 20kb -> 12kb"
         );
-        assert_eq!(line("wire", "office", &before, &before, None), "wire office: it was so already");
         assert_eq!(
-            line("limit", "office", &before, &before, Some(Path::new("f.toml"))),
+            line("wire", "office", &changed_parts(&before, &before, None)),
+            "wire office: it was so already"
+        );
+        assert_eq!(
+            line("limit", "office", &changed_parts(&before, &before, Some(Path::new("f.toml")))),
             "limit office changed: the classes of f.toml"
         );
     }

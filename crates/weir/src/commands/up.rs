@@ -81,7 +81,7 @@ pub fn run(arguments: &UpArguments) -> Outcome {
     if !weir_port::sys::is_root() {
         return Err(PortError::NotRoot { doing: format!("running {file}") }.into());
     }
-    let (memory_bytes, cores) = arguments.machine.check(plan.ports.len())?;
+    let (memory_bytes, cores) = arguments.machine.check(plan.ports.len(), plan.workers_max())?;
     names::refuse_limited(plan.ports.iter().map(|port| port.interface.as_str()))?;
     let port_names = topology.ports.iter().map(|port| port.name.clone()).collect();
     let config =

@@ -66,7 +66,8 @@ pub struct MachineArguments {
     /// Packet memory [default: 64mb, or 1mb for each port if that is more]
     #[arg(long, value_name = "SIZE", value_parser = text::size, allow_hyphen_values = true)]
     memory: Option<u64>,
-    /// Threads that move packets, each on a core of its own: of a wire 1 or 2, one for each end; of more ports 1 to as many [default: 1]
+    /// Threads that move packets, each on a core of its own: of a wire 1 or 2, one for each end; of a topology up to one for each port,
+    /// each `[[esp]]` with dispatch and each of its sealers [default: 1]
     #[arg(long, value_name = "NUMBER")]
     workers: Option<usize>,
     /// The core of each worker, such as 3 or 2,3 [default: the last ones this process may use]
@@ -85,8 +86,8 @@ impl MachineArguments {
         given.into_iter().find(|(_, is_given)| *is_given).map(|(option, _)| option)
     }
 
-    /// Packet memory in bytes, for so many ports, and a core for each worker, checked.
-    pub fn check(&self, ports: usize) -> Result<(u64, Vec<usize>), Failure> {
+    /// Packet memory in bytes, for so many ports, and a core for each of at most so many workers, checked.
+    pub fn check(&self, ports: usize, workers_max: usize) -> Result<(u64, Vec<usize>), Failure> {
         let default = MEMORY_BYTES_DEFAULT.max(ports as u64 * MEMORY_BYTES_PER_PORT);
         const MEMORY_BYTES_MAX: u64 = 16 << 30;
         let (memory_bytes, workers) = (self.memory.unwrap_or(default), self.workers.unwrap_or(1));
@@ -96,12 +97,15 @@ impl MachineArguments {
         if memory_bytes < MEMORY_BYTES_DEFAULT / 32 {
             return Err(Failure::usage("--memory is below 2mb, which is too little for one queue each way"));
         }
-        if !(1..=ports).contains(&workers) {
-            return Err(Failure::usage(match ports {
-                2 => format!("--workers {workers} is not 1 or 2: there are two ports, each with one owner"),
-                _ => format!(
-                    "--workers {workers} is not 1 to {ports}: each worker has ports, of which there are {ports}"
-                ),
+        if !(1..=workers_max).contains(&workers) {
+            return Err(Failure::usage(match workers_max {
+                1 => format!("--workers {workers} is not 1: there is work for no more than one"),
+                2 => format!("--workers {workers} is not 1 or 2: there is work for no more than two"),
+                _ => {
+                    format!(
+                        "--workers {workers} is not 1 to {workers_max}: there is work for no more than those"
+                    )
+                }
             }));
         }
         let allowed = weir_port::sys::allowed_cores();
@@ -147,7 +151,7 @@ pub fn run(arguments: &WireArguments) -> Outcome {
     text::check_name(&name)?;
     names::refuse_limited([first, second].into_iter().map(String::as_str))?;
     names::refuse_a_limits(&name)?;
-    let (memory_bytes, cores) = machine.check(2)?;
+    let (memory_bytes, cores) = machine.check(2, 2)?;
     text::check_queue(limit.queue, limit.classes.is_some())?;
     let classes = match &limit.classes {
         Some(file) => Some(Arc::new(text::classes(file, [first, second])?.1)),

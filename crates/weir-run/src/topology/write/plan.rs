@@ -295,7 +295,7 @@ fn keepalive(association: &AssociationPlan) -> Option<String> {
 fn lifetime_table(limits: &Limits) -> LifetimeTable {
     LifetimeTable {
         time: limits.time_ns.map(|time_ns| spanned(time_text(time_ns))),
-        bytes: limits.bytes,
+        bytes: limits.bytes.map(|bytes| spanned(Word(bytes.to_string()))),
         packets: limits.packets,
     }
 }

@@ -58,7 +58,7 @@ impl Prepared {
         file: Option<&(String, String)>,
     ) -> Result<Prepared, Failure> {
         let RunArguments { rate, rate_back, burst, queue, machine, .. } = arguments;
-        let (memory_bytes, cores) = machine.check(2)?;
+        let (memory_bytes, cores) = machine.check(2, 2)?;
         let limits = [
             text::limits(Some(*rate), *burst, *queue)?,
             text::limits(rate_back.or(Some(*rate)), *burst, *queue)?,

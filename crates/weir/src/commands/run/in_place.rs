@@ -17,9 +17,8 @@ use weir_port::monitor::{LinkEvent, Monitor};
 use weir_port::netns::NetNs;
 use weir_port::{Doing, unsent};
 use weir_run::classes::Classes;
-use weir_run::control;
+use weir_run::control::{self, Control};
 use weir_run::guardian::Guardian;
-use weir_run::limits::burst_bytes_default;
 use weir_run::watcher::News;
 
 use super::RunArguments;
@@ -27,6 +26,7 @@ use super::gate::{self, GateKeeper};
 use super::rest::Remainder;
 use super::way::{Blind, HEARD, RunNetwork, Totals};
 use crate::commands::drops::DropsByReason;
+use crate::commands::limit::set_patiently;
 use crate::guarded::{self, Guarded, SessionEvent, spawn};
 use crate::{Failure, human, output};
 
@@ -57,7 +57,7 @@ pub fn open(
     name: &str,
     classes: Option<&Classes>,
 ) -> Result<Opened, Failure> {
-    if arguments.name.is_some() && control::stat(name).is_ok() {
+    if arguments.name.is_some() && control::is_up(&Control::path_of(name)) {
         let failure = Failure::from(format!(
             "a wire called {name} is up already, as `weir stat {name}` shows: give another --name"
         ));
@@ -66,7 +66,11 @@ pub fn open(
     let limit = |ends: &Limited| limit_both(ends, arguments, name, classes);
     let mut ends = match enclosure::make_limited(&mut guardian, limit) {
         Ok(ends) => ends,
-        Err(EnclosureError::Limit(error)) => return Ok(Opened::Refused(guardian, error.to_string())),
+        Err(EnclosureError::Limit(error)) => {
+            // The limit of one end may have been there for a moment.
+            let _ = backlog::put_back_if_unused();
+            return Ok(Opened::Refused(guardian, error.to_string()));
+        }
         Err(EnclosureError::Network(error)) => return Err(guarded::give_up(guardian, error.into())),
     };
     let guarded = Guarded::start(guardian, &HEARD)?;
@@ -103,7 +107,7 @@ fn limit_both(
     {
         let classes = classes.cloned();
         let asked = Asked { name: name.into(), direction, rate: Some(rate), burst_bytes: *burst, classes };
-        limit::set(place, &asked, burst_bytes_default)?;
+        set_patiently(place, &asked)?;
     }
     Ok(())
 }
@@ -144,21 +148,20 @@ impl InPlace {
 fn watch_interface(guarded: &Guarded, ifindex: u32, name: &str) -> Result<(), Failure> {
     let monitor = Monitor::new()?;
     let (events, name) = (guarded.events(), name.to_string());
+    let is_gone_now = move || LinkEvent::now(ifindex).is_ok_and(|now| now == LinkEvent::Gone { ifindex });
     spawn("weir-watcher", move || {
-        loop {
-            let is_gone = match monitor.wait() {
+        // It may have gone before anybody listened.
+        let mut is_gone = is_gone_now();
+        while !is_gone {
+            is_gone = match monitor.wait() {
                 Ok(Some(told)) => told.contains(&LinkEvent::Gone { ifindex }),
                 // Something was not heard: look.
-                Ok(None) => LinkEvent::now(ifindex).is_ok_and(|now| now == LinkEvent::Gone { ifindex }),
+                Ok(None) => is_gone_now(),
                 Err(_) => return,
             };
-            if is_gone {
-                // At the end of the run nobody listens any more.
-                let _ =
-                    events.send(SessionEvent::News(News::Ended(format!("its interface {name} vanished"))));
-                return;
-            }
         }
+        // At the end of the run nobody listens any more.
+        let _ = events.send(SessionEvent::News(News::Ended(format!("its interface {name} vanished"))));
     })
     .doing(|| "starting to watch the program's interface".into())?;
     Ok(())

@@ -6,7 +6,7 @@
 //! Rule: the network stays until nothing waits for the limit and no closed TCP socket waits for an acknowledgement, by two looks in a row
 //! between which nothing moved. Children may go on sending, so the wait is bounded by twice the time that the bytes which stood there at
 //! the end need at the limit, and the time of a stall: 2 s, or two of the longest packets' time if that is more. It ends too when nothing
-//! was delivered for the time of a stall, when the network fails, and by a signal. A packet may be of many segments that the kernel has not
+//! was delivered for the time of a stall, when the network fails, and by a signal or `weir down`. A packet may be of many segments that the kernel has not
 //! cut yet; once it has left, the limit delivers nothing until its time is over.
 //!
 //! Owner: the main thread. Source: the counters of the [`RunNetwork`], [`weir_port::unsent`].
@@ -118,6 +118,15 @@ fn time_ns(bytes: u64, rate_bits_per_s: u64) -> u64 {
     u64::try_from(ns).unwrap_or(u64::MAX)
 }
 
+/// Returns whether somebody does not want to wait any longer.
+fn asks_to_end(event: &SessionEvent) -> bool {
+    match event {
+        SessionEvent::AskedToEnd => true,
+        SessionEvent::Signal(received) => ENDING.contains(&received.signal),
+        _ => false,
+    }
+}
+
 /// Waits until the packets of the program have left. Returns the remainder when the wait ends.
 pub fn wait(way: &dyn RunNetwork) -> Remainder {
     let start_ns = now_ns();
@@ -128,9 +137,7 @@ pub fn wait(way: &dyn RunNetwork) -> Remainder {
     let mut said = false;
     loop {
         match way.guarded().next_event_within(LOOK_EVERY) {
-            Some(SessionEvent::Signal(received)) if ENDING.contains(&received.signal) => {
-                return way.look().unwrap_or(before);
-            }
+            Some(event) if asks_to_end(&event) => return way.look().unwrap_or(before),
             Some(
                 SessionEvent::WorkerEnded
                 | SessionEvent::News(News::Interface(_, State::Gone) | News::Ended(_)),

@@ -68,7 +68,11 @@ the kernel has sent is refused, so its packets must come by Weir alone.
 What no policy names is dropped here, while the kernel lets it pass: add
 policies with action allow for what is to pass in the clear. The kernel asks
 IKE for nothing (ACQUIRE), so IKE is to begin by itself (strongSwan:
-start_action = start).")]
+start_action = start).
+
+It hears the kernel of the network namespace that it is started in. `weir apply`
+of the file, which has no [[sa]], takes all of this away until the next look, a
+second later. When this ends, everything stays as it is.")]
 pub struct FollowArguments {
     /// The topology that is up
     topology: String,

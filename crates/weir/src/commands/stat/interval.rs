@@ -38,8 +38,8 @@ pub struct Reading {
 /// A limit in place at that time, with its counters so far.
 #[derive(Clone, PartialEq, Eq)]
 struct LimitSeen {
-    /// The place of the limit, which no other has.
-    place: String,
+    /// The place of the limit, which no other has: the network namespace and the number of the interface there.
+    place: (u64, u32),
     /// Its name, with `back` if it limits packets to the programs.
     name: String,
     output: Flow,
@@ -54,7 +54,7 @@ impl LimitSeen {
         let drops = seen.dropped().iter().map(|(_, packets)| packets).sum();
         let (packets, bytes) = (seen.traffic.packets, seen.traffic.bytes);
         Some(LimitSeen {
-            place: seen.place.describe(),
+            place: (seen.place.netns.inode(), seen.place.link.ifindex),
             name: format!("{}{back}", record.name),
             output: Flow { packets, errors: 0, drops, bytes },
             held_packets: seen.traffic.waiting,
@@ -124,7 +124,9 @@ impl Flow {
 pub fn between(before: &Reading, after: &Reading) -> Vec<Line> {
     let mut lines = of_wires(&before.snapshot, &after.snapshot);
     lines.extend(after.limits.iter().map(|seen| {
-        let old = before.limits.iter().find(|old| old.place == seen.place);
+        // One that was removed and set again meanwhile counts from when it was made.
+        let is_same = |old: &&LimitSeen| old.place == seen.place && old.output.bytes <= seen.output.bytes;
+        let old = before.limits.iter().find(is_same);
         let old_blocked_ns = old.and_then(|old| old.blocked_ns).unwrap_or_default();
         let interval_ns = after.now_ns.saturating_sub(before.now_ns);
         Line {
@@ -304,7 +306,7 @@ mod tests {
     #[test]
     fn a_limit_has_a_line_without_what_nobody_counts() {
         let seen = |packets, blocked_ns| LimitSeen {
-            place: "eth0 in network namespace a".into(),
+            place: (4_026_531_840, 2),
             name: "veth-a".into(),
             output: Flow { packets, bytes: packets * 1000, ..Flow::default() },
             held_packets: 7,
@@ -320,6 +322,8 @@ mod tests {
             lines[0].to_json().to_string(),
             r#"{"blocked_ns":500000000,"held":7,"in":null,"interval_ns":1000000000,"limit":"veth-a","out":{"bytes":20000,"drops":0,"errors":0,"packets":20}}"#
         );
+        let again = between(&before, &reading(vec![seen(3, Some(0))], 1_000_000_000));
+        assert_eq!(again[0].output.packets, 3, "it was made anew");
         let unseen = between(&before, &reading(vec![seen(30, None)], 1_000_000_000));
         assert!(unseen[0].to_text(6).ends_with(" 7     -"), "{}", unseen[0].to_text(6));
     }
