@@ -10,7 +10,6 @@ use weir_lab::bed::{End, Namespace, names};
 use weir_lab::clock::{now, wait_until};
 use weir_lab::iperf::{Flood, Load};
 use weir_lab::process::run;
-use weir_tests::classes::File;
 use weir_tests::limits::{Between, Row};
 use weir_tests::raw::{Random, RawSocket, frame};
 use weir_tests::{harness, kernel, privileged};
@@ -29,7 +28,6 @@ fn main() -> ExitCode {
         privileged!(what_passes_the_queue_by_is_counted).together(),
         privileged!(a_look_that_is_removed_is_said_and_put_back).together(),
         privileged!(what_is_changed_by_hand_is_said_and_set_again).together(),
-        privileged!(what_is_set_again_is_as_it_was_and_said).together(),
         privileged!(no_priority_passes_the_limit).together(),
         privileged!(who_is_held_and_for_how_long_is_told).flooding(),
         privileged!(filters_of_others_where_packets_arrive_stay).together(),
@@ -313,40 +311,6 @@ fn what_is_changed_by_hand_is_said_and_set_again() -> Result<()> {
     row.weir("limit wa --rate 10mbit")?.success()?;
     row.weir("stat wa --check")?.success()?;
     row.weir("limit wa --off")?.success().map(drop)
-}
-
-/// A limit with classes and a burst, of which root of the container takes away the queue, and then the filter.
-fn what_is_set_again_is_as_it_was_and_said() -> Result<()> {
-    let row = Row::new(Between::Routes)?;
-    let file = File::new("[[class]]\nname = \"one\"\nrate = \"5mbit\"\nceil = \"10mbit\"\n")?;
-    let set = format!("limit wa --rate 10mbit --burst 64kb --classes {} --name office", file.path());
-    row.weir(&set)?.success()?;
-    row.left.tc("qdisc del dev veth0 root")?;
-    let done = row.weir("set office --rate 20mbit")?.success()?;
-    let told = "10mbit -> 20mbit; veth0";
-    ensure!(
-        done.stdout.contains(told) && done.stdout.contains("whose queue somebody had removed"),
-        "{}",
-        done.stdout
-    );
-    row.weir("stat office --check")?.success()?;
-    let limit = row.limits("office")?.swap_remove(0);
-    ensure!(limit["burst_bytes"] == 64 << 10 && limit["classes"][0]["name"] == "one", "{limit}");
-    ensure!(
-        row.weir("set office --rate 20mbit")?.success()?.stdout.contains("it was so already"),
-        "it is whole"
-    );
-
-    row.left.tc("filter del dev veth0 parent 7769:")?;
-    for change in ["set wa --rate 30mbit", &format!("set wa --classes {}", file.path())] {
-        let done = row.weir(change)?;
-        let is_refused =
-            done.status.code() == Some(1) && done.stderr.contains("whose filter somebody removed");
-        ensure!(is_refused, "{change}: {}{}", done.stdout, done.stderr);
-    }
-    row.weir(&set)?.success()?;
-    row.weir("stat office --check")?.success()?;
-    row.weir("limit office --off")?.success().map(drop)
 }
 
 /// No priority passes it, be it that of the queue, of a class or of a leaf, for a program that has CAP_NET_RAW and nothing else.

@@ -11,6 +11,7 @@ use weir_lab::clock::wait_until;
 use weir_lab::process::{Finished, Process, Signal, run};
 use weir_tests::classes::File;
 use weir_tests::limits::{Between, Row};
+use weir_tests::rig::Rig;
 use weir_tests::{harness, nobody, privileged, weir_binary};
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -33,6 +34,8 @@ fn main() -> ExitCode {
         privileged!(a_change_does_not_bring_a_removed_limit_back).together(),
         privileged!(a_limit_is_found_and_renamed_by_its_name),
         privileged!(what_could_not_be_looked_at_is_no_proof).together(),
+        privileged!(what_is_set_again_is_as_it_was_and_said).together(),
+        privileged!(a_wire_elsewhere_that_is_called_as_an_interface_here_is_not_changed).together(),
     ])
 }
 
@@ -423,4 +426,68 @@ fn what_could_not_be_looked_at_is_no_proof() -> Result<()> {
     let shown: serde_json::Value = serde_json::from_str(&as_nobody(&["stat", "--json"])?.success()?.stdout)?;
     ensure!(shown["limits"].is_null(), "{}", shown["limits"]);
     Ok(())
+}
+
+/// A limit with classes and a burst, of which root of the container takes away the queue, and then the filter.
+fn what_is_set_again_is_as_it_was_and_said() -> Result<()> {
+    let row = Row::new(Between::Routes)?;
+    let file = File::new("[[class]]\nname = \"one\"\nrate = \"5mbit\"\nceil = \"10mbit\"\n")?;
+    let set = format!("limit wa --rate 10mbit --burst 64kb --classes {} --name office", file.path());
+    row.weir(&set)?.success()?;
+    row.left.tc("qdisc del dev veth0 root")?;
+    let done = row.weir("set office --rate 20mbit")?.success()?;
+    let told = "10mbit -> 20mbit; veth0";
+    ensure!(
+        done.stdout.contains(told) && done.stdout.contains("whose queue somebody had removed"),
+        "{}",
+        done.stdout
+    );
+    row.weir("stat office --check")?.success()?;
+    let limit = row.limits("office")?.swap_remove(0);
+    ensure!(limit["burst_bytes"] == 64 << 10 && limit["classes"][0]["name"] == "one", "{limit}");
+    ensure!(
+        row.weir("set office --rate 20mbit")?.success()?.stdout.contains("it was so already"),
+        "it is whole"
+    );
+
+    row.weir("limit wa --rate-back 10mbit")?.success()?;
+    row.left.tc("filter del dev veth0 parent 7769:")?;
+    let classes = format!("set wa --classes {}", file.path());
+    for change in ["set wa --rate 30mbit", "set office --rate 30mbit", &classes] {
+        let done = row.weir(change)?;
+        let is_refused =
+            done.status.code() == Some(1) && done.stderr.contains("whose filter somebody removed");
+        ensure!(is_refused, "{change}: {}{}", done.stdout, done.stderr);
+    }
+    row.weir(&set)?.success()?;
+    row.weir("stat office --check")?.success()?;
+
+    let clsact = || row.middle.tc("qdisc show dev wa").map(|shown| shown.contains("clsact"));
+    row.middle.tc("filter del dev wa ingress")?;
+    row.weir("set office --rate 30mbit")?.success()?;
+    row.weir("stat office --check")?.success()?;
+    ensure!(clsact()?, "what looks at the other end is there again");
+    row.weir("limit office --off")?.success()?;
+    ensure!(!clsact()?, "the clsact that was made for it stays");
+    Ok(())
+}
+
+/// A wire of another namespace has the name of an interface here that has a limit.
+fn a_wire_elsewhere_that_is_called_as_an_interface_here_is_not_changed() -> Result<()> {
+    let row = Row::new(Between::Routes)?;
+    let elsewhere = Rig::new(1, 1)?;
+    let mut wire = Process::spawn(&mut elsewhere.weir(&["wire", "wa", "wb", "--rate", "100mbit"]))?;
+    wire.wait_for_output("ready", PATIENCE)?;
+    row.weir("limit wa --rate 50mbit")?.success()?;
+    let done = row.weir("set wa --rate 7mbit")?;
+    let is_told = done.stderr.contains("wa means two") && done.stderr.contains("limit is called wa.2");
+    ensure!(done.status.code() == Some(2) && is_told, "{}{}", done.stdout, done.stderr);
+    ensure!(row.weir("set wa.2 --rate 8mbit")?.success()?.stdout.contains("50mbit -> 8mbit"), "by its name");
+    row.weir("limit wa.2 --off")?.success()?;
+    ensure!(
+        row.weir("set wa --rate 9mbit")?.success()?.stdout.contains("100mbit -> 9mbit"),
+        "one meaning is left"
+    );
+    wire.signal(Signal::TERM)?;
+    wire.wait(PATIENCE)?.success().map(drop)
 }

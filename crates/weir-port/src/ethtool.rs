@@ -104,7 +104,7 @@ pub(crate) fn feature_names(link: &Link) -> Result<Vec<String>> {
     struct Sizes {
         command: u32,
         reserved: u32,
-        sets: [u32; 2],
+        sets: u64,
         size: u32,
     }
     /// `struct ethtool_gstrings`; the kernel writes as many names as there are.
@@ -116,10 +116,7 @@ pub(crate) fn feature_names(link: &Link) -> Result<Vec<String>> {
         name: [[u8; NAME_BYTES]; FEATURE_WORDS * 32],
     }
     let doing = || "reading the names of the features of interfaces".to_string();
-    let sets = (1u64 << SET_OF_FEATURES).to_ne_bytes();
-    let [low, high] =
-        [0, 4].map(|at| u32::from_ne_bytes([sets[at], sets[at + 1], sets[at + 2], sets[at + 3]]));
-    let mut sizes = Sizes { command: ETHTOOL_GSSET_INFO, reserved: 0, sets: [low, high], size: 0 };
+    let mut sizes = Sizes { command: ETHTOOL_GSSET_INFO, reserved: 0, sets: 1 << SET_OF_FEATURES, size: 0 };
     ask(link.ifindex, &link.name, &mut sizes, doing)?;
     let mut names = Names {
         command: ETHTOOL_GSTRINGS,

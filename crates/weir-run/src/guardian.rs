@@ -201,8 +201,12 @@ fn proceed(child: &Child) {
 
 impl Keeper for Guardian {
     fn record(&mut self, netns: &NetNs, undo: Undo, mut hold: Option<Hold>) -> weir_port::Result<()> {
-        self.tell(netns, &undo, hold.as_ref()).doing(|| "telling the guardian what to put back".into())?;
-        hold.iter_mut().for_each(Hold::hand_on);
+        let told = self.tell(netns, &undo, hold.as_ref());
+        // A guardian that did not answer in time may have the hold all the same, and put back what it says.
+        if told.as_ref().err().is_none_or(|error| error.kind() == io::ErrorKind::TimedOut) {
+            hold.iter_mut().for_each(Hold::hand_on);
+        }
+        told.doing(|| "telling the guardian what to put back".into())?;
         if let Undo::Qdisc { ifindex, .. } = undo
             && let Ok(link) = netns.run(|| Link::by_index(ifindex))
         {

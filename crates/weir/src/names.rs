@@ -54,6 +54,12 @@ pub fn limits_meant(name: &str) -> Result<Vec<LimitInPlace>, Failure> {
     let is_there = |seen: &LimitInPlace| ways.iter().flat_map(Ways::ends).any(|end| end.is(&seen.place));
     let (called, others): (Vec<_>, Vec<_>) =
         all.into_iter().partition(|seen| seen.record.as_ref().is_some_and(|record| record.name == name));
+    // The other way of a limit that lost its name with its filter, or is half made.
+    let is_half_of = |seen: &LimitInPlace| {
+        let far_end = if seen.record.is_none() { seen.place.far_end().ok().flatten() } else { None };
+        far_end.is_some_and(|far_end| called.iter().any(|known| known.place.is(&far_end)))
+    };
+    let (halves, others): (Vec<_>, Vec<_>) = others.into_iter().partition(is_half_of);
     let (of_interface, _): (Vec<_>, Vec<_>) = others.into_iter().partition(is_there);
     match (&called[..], &of_interface[..]) {
         ([], _) => Ok(of_interface),
@@ -70,8 +76,22 @@ pub fn limits_meant(name: &str) -> Result<Vec<LimitInPlace>, Failure> {
              where its interface is, or give it another name by `weir limit DEV --name NAME` there",
             first.place.describe()
         ))),
-        _ => Ok(called),
+        _ => Ok(called.into_iter().chain(halves).collect()),
     }
+}
+
+/// Refuses the name of what is up that is also an interface of this namespace which has a limit, called otherwise.
+pub fn refuse_two_meanings(name: &str) -> Result<(), Failure> {
+    let Ok(ways) = (LimitTarget { pid: None, device: name }).ways(false) else { return Ok(()) };
+    for place in ways.ends() {
+        if let Some(limit) = find::at(place)?.and_then(|found| found.record) {
+            let limit = limit.name;
+            return Err(Failure::usage(format!(
+                "{name} means two: what is up under that name, and the interface {name} here, whose limit is called {limit}: write {limit}                  for that limit, and for the other run the command in another network namespace"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Refuses a name that a limit in place has, for a wire or topology that is to be up: `weir set` could tell neither.

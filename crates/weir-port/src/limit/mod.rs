@@ -145,7 +145,7 @@ impl NetnsInterface {
         let link = netns.run(|| Link::by_name(name)).map_err(|error| match error {
             PortError::NoInterface { .. } => PortError::Unsuitable {
                 name: name.into(),
-                why: format!("is not in the network namespace of process {pid}: name another with --device"),
+                why: format!("is not in the network namespace of process {pid}: name another (`--device`, or `device` in a file)"),
             },
             error => error,
         })?;

@@ -33,7 +33,9 @@ pub fn keep_beside(
     // The end where the programs are is theirs: root there could take away the program that looks.
     let looks_from = far_end.filter(|_| record.direction == Direction::There);
     if let Some(far_end) = looks_from {
-        let seen = Record { sees_arrivals: true, made_clsact: makes_clsact(far_end), ..record.clone() };
+        // A program that somebody took away has left the clsact that was made for it.
+        let made_clsact = record.sees_arrivals && record.made_clsact || makes_clsact(far_end);
+        let seen = Record { sees_arrivals: true, made_clsact, ..record.clone() };
         if memory.write(&seen).is_ok() && arrivals::watch(far_end, memory, seen.made_clsact).is_ok() {
             *record = seen;
             return;

@@ -16,7 +16,7 @@ use weir_run::datapath::Kind;
 use weir_run::topology::{LimitWanted, Topology, name_of};
 
 use super::apply::target;
-use super::limit::remove_each;
+use super::limit::removal::remove_each;
 use crate::output::Lines;
 use crate::{Failure, Outcome, names, output, text};
 

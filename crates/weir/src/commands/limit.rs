@@ -1,5 +1,7 @@
 //! `weir limit`: limits an interface where it stands, by the kernel's own queue.
 
+pub mod removal;
+
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -21,7 +23,7 @@ use weir_run::limits::{burst_bytes_default, burst_warnings};
 use super::backlog;
 use super::ways::{LimitTarget, Ways};
 use crate::output::Lines;
-use crate::{Failure, Outcome, human, names, output, text};
+use crate::{Failure, Outcome, human, output, text};
 
 /// Limit an interface where it stands; programs that send are held back and lose nothing.
 ///
@@ -135,7 +137,7 @@ pub fn run(arguments: &LimitArguments) -> Outcome {
     let held: Vec<_> = ways.ends().map(|place| (&place.netns, &place.link)).collect();
     let _ends = hold::ends::hold(&held, &mut |text| output::say(format_args!("weir: {text}")))?;
     if arguments.off {
-        return remove(&ways, arguments.now);
+        return removal::remove(&ways, arguments.now);
     }
     let tasks = tasks(arguments, target, &ways, classes.as_ref())?;
     // The name is told where a reader of the line would not expect it.
@@ -283,33 +285,47 @@ pub fn set_patiently(place: &NetnsInterface, asked: &Asked) -> weir_port::Result
     set
 }
 
-/// Changes limits that were seen, all or none, while nobody else changes them. Returns their records then, in order.
+/// A limit that was changed: its record before, when nobody else changed it any more, and after that.
+pub struct Change {
+    /// The record before; of one whose queue was gone, as it was seen.
+    pub before: Record,
+    /// The record now.
+    pub after: Record,
+}
+
+/// Changes limits that were seen, all or none, while nobody else changes them. Returns the changes, in order.
 ///
 /// # Errors
 /// If one of them was removed since it was seen: a change does not bring it back.
-pub fn hold_and_change(tasks: &[(&LimitInPlace, Asked)]) -> Result<Vec<Record>, Failure> {
+pub fn hold_and_change(tasks: &[(&LimitInPlace, Asked)]) -> Result<Vec<Change>, Failure> {
     let say = &mut |text: &str| output::say(format_args!("weir: {text}"));
     let held: Vec<_> = tasks.iter().map(|(seen, _)| (&seen.place.netns, &seen.place.link)).collect();
     let _ends = hold::ends::hold(&held, say)?;
-    tasks.iter().try_for_each(|(seen, _)| check_still_there(seen))?;
+    let before = tasks.iter().map(|(seen, _)| still_there(seen)).collect::<Result<Vec<_>, _>>()?;
     let tasks: Vec<_> = tasks.iter().map(|(seen, asked)| (&seen.place, asked.clone())).collect();
-    let records: Vec<_> = set_all(&tasks)?.into_iter().map(|(_, record)| record).collect();
-    for ((place, _), record) in tasks.iter().zip(&records) {
-        warn_of_burst(record);
-        say_what_stays(place, record);
+    let set = set_all(&tasks)?.into_iter().zip(before);
+    let changes: Vec<_> = set.map(|((_, after), before)| Change { before, after }).collect();
+    for ((place, _), change) in tasks.iter().zip(&changes) {
+        warn_of_burst(&change.after);
+        say_what_stays(place, &change.after);
     }
-    Ok(records)
+    Ok(changes)
 }
 
-/// Refuses a limit that is gone since it was seen. One that was seen as gone, its queue removed by hand, is made again.
-fn check_still_there(seen: &LimitInPlace) -> Result<(), Failure> {
-    let Some(record) = seen.record.as_ref().filter(|_| !seen.is_gone) else { return Ok(()) };
-    let now = find::at(&seen.place)?.and_then(|found| found.record);
-    if now.is_some_and(|now| now.name == record.name) {
-        return Ok(());
+/// The record of a limit now. One that was seen as gone, its queue removed by hand, is made again.
+///
+/// # Errors
+/// If it is gone since it was seen.
+fn still_there(seen: &LimitInPlace) -> Result<Record, Failure> {
+    let place = seen.place.describe();
+    let record = seen.record.as_ref().ok_or_else(|| format!("the limit at {place} cannot be read"))?;
+    if seen.is_gone {
+        return Ok(record.clone());
     }
-    Err(format!("limit {} at {} is gone meanwhile: nothing was changed", record.name, seen.place.describe())
-        .into())
+    let now = find::at(&seen.place)?.and_then(|found| found.record);
+    now.filter(|now| now.name == record.name).ok_or_else(|| {
+        format!("limit {} at {place} is gone meanwhile: nothing was changed", record.name).into()
+    })
 }
 
 /// Tells of a limit that is set.
@@ -420,78 +436,4 @@ fn warn_of_unseen(place: &NetnsInterface) {
 fn warn_of_doubtful(place: &NetnsInterface, record: Option<&Record>) {
     // A fault of this look is said where it matters.
     order::doubtful(place, record).unwrap_or_default().iter().for_each(output::warn);
-}
-
-fn remove(ways: &Ways, now: bool) -> Outcome {
-    let mut lines = Lines::default();
-    let outcomes: Vec<_> = remove_each(ways.ends(), now, &mut lines)?.into_iter().flatten().collect();
-    if outcomes.is_empty() {
-        ways.ends().for_each(|place| warn_of_doubtful(place, None));
-        return Err(format!(
-            "there is no limit at {}: `weir stat` lists those there are",
-            ways.there.describe()
-        )
-        .into());
-    }
-    if names::is_run(ways.ends()) {
-        output::say("weir: it was the limit of a `weir run`, whose program goes on without one");
-    }
-    let is_done = outcomes.into_iter().all(|is_done| is_done);
-    lines.end().map(|()| if is_done { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-/// Removes the limits of these interfaces, which nobody else changes meanwhile, and says the outcome of each: one that cannot go keeps
-/// none of the others. Returns whether each is gone as it should be, in order; `None`, and nothing said, if there was none.
-///
-/// # Errors
-/// The first that could not go; what became of the others is said.
-pub fn remove_each<'a>(
-    places: impl Iterator<Item = &'a NetnsInterface>,
-    now: bool,
-    lines: &mut Lines,
-) -> Result<Vec<Option<bool>>, Failure> {
-    let (mut outcomes, mut failed) = (Vec::new(), None);
-    for place in places {
-        match remove_one(place, now, lines) {
-            Ok(outcome) => outcomes.push(outcome),
-            Err(failure) if failed.is_none() => failed = Some(failure),
-            Err(failure) => output::say(format_args!("weir: {}", failure.message)),
-        }
-    }
-    failed.map_or(Ok(outcomes), Err)
-}
-
-fn remove_one(place: &NetnsInterface, now: bool, lines: &mut Lines) -> Result<Option<bool>, Failure> {
-    let off = off::off(place, now, now_ns);
-    if !matches!(off, Ok(Off::None)) {
-        backlog::put_back();
-    }
-    match off? {
-        Off::None => return Ok(None),
-        Off::Removed { lost: 0 } => {
-            lines.print(format_args!("removed: {} sends as before", place.describe()));
-        }
-        Off::Removed { lost } => lines.print(format_args!(
-            "removed: {} sends as before; {} lost, which waited or came meanwhile",
-            place.describe(),
-            human::plural(lost, "packet")
-        )),
-        Off::Gone => {
-            output::say(format_args!(
-                "weir: {} vanished while its limit was being removed, and took along the limit and what waited there: nothing is left to \
-                 remove",
-                place.describe()
-            ));
-            return Ok(Some(false));
-        }
-        Off::Open => {
-            output::say(format_args!(
-                "weir: {} limits nothing any more, but never stops sending, and its queue could not be removed without loss: --off again \
-                 later removes it, `--off --now` at once",
-                place.describe()
-            ));
-            return Ok(Some(false));
-        }
-    }
-    Ok(Some(true))
 }

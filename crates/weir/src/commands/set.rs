@@ -14,6 +14,7 @@ use weir_run::limits::{NO_LIMIT, SetLimits, burst_bytes_default};
 use weir_run::nearest::{and, did_you_mean, or};
 use weir_run::stats::{DirectionStats, Snapshot};
 
+use super::limit::{Change, hold_and_change};
 use super::wire::RateArguments;
 use crate::{Failure, Outcome, names, output, text};
 
@@ -83,6 +84,7 @@ pub fn run(arguments: &SetArguments) -> Outcome {
             }
         };
     }
+    names::refuse_two_meanings(wire)?;
     // A wire of another version may count in another way, and yet be changed.
     let before = control::stat(wire);
     let is_topology = match &before {
@@ -227,10 +229,12 @@ fn set_in_place(
             tasks.push((seen, asked));
         }
     }
-    let changed = super::limit::hold_and_change(&tasks)?;
+    let changed = hold_and_change(&tasks)?;
     let seen = || tasks.iter().map(|(seen, _)| *seen);
-    let before: Vec<_> = seen().filter_map(|seen| Some(Way::of_limit(seen, seen.record.as_ref()?))).collect();
-    let after: Vec<_> = seen().zip(&changed).map(|(seen, record)| Way::of_limit(seen, record)).collect();
+    let ways = |of: fn(&Change) -> &Record| -> Vec<Way> {
+        seen().zip(&changed).map(|(seen, change)| Way::of_limit(seen, of(change))).collect()
+    };
+    let (before, after) = (ways(|change| &change.before), ways(|change| &change.after));
     let mut parts = changed_parts(&before, &after, limit.classes.as_deref());
     parts.extend(seen().filter_map(set_again));
     output::print_line(line("limit", wire, &parts))?;
@@ -254,9 +258,9 @@ fn set_again(seen: &LimitInPlace) -> Option<String> {
     let place = seen.place.describe();
     let unlike = seen.classes_unlike();
     match seen.record.as_ref()?.stage {
+        LimitStage::Making => Some(format!("{place} set again, which was half made")),
         _ if seen.is_gone => Some(format!("{place} set again, whose queue somebody had removed")),
         LimitStage::Opening => Some(format!("{place} set again, which was open and limited nothing")),
-        LimitStage::Making => Some(format!("{place} set again, which was half made")),
         LimitStage::Limiting => (unlike > 0)
             .then(|| format!("{place} set again: {unlike} of its classes, which somebody had changed")),
     }

@@ -224,7 +224,11 @@ pub fn render(seen: &LimitInPlace) -> String {
     let mut text = String::new();
     let place = seen.place.describe();
     let Some(record) = &seen.record else {
-        let what = if seen.is_strange { "of another version of weir" } else { "half made" };
+        let what = if seen.is_strange {
+            "of another version of weir"
+        } else {
+            "half made, or its filter was removed"
+        };
         return format!("limit at {place}: {what}\n");
     };
     let bypassed = seen.arrivals.map(|arrivals| {

@@ -1,0 +1,94 @@
+//! The removal of limits in place, for `weir limit --off` and `weir down`.
+//!
+//! Rule: a limit that cannot go keeps none of the others, and is said.
+//!
+//! Owner: the command, which holds the ends so that nobody else changes them. Source: [`weir_port::limit::off`].
+
+use std::process::ExitCode;
+
+use weir_port::limit::NetnsInterface;
+use weir_port::limit::off::{self, Off};
+use weir_run::clock::now_ns;
+
+use super::warn_of_doubtful;
+use crate::commands::backlog;
+use crate::commands::ways::Ways;
+use crate::output::Lines;
+use crate::{Failure, Outcome, human, names, output};
+
+/// Removes the limits of both ways, and says the outcome of each.
+pub fn remove(ways: &Ways, now: bool) -> Outcome {
+    let mut lines = Lines::default();
+    let outcomes: Vec<_> = remove_each(ways.ends(), now, &mut lines)?.into_iter().flatten().collect();
+    if outcomes.is_empty() {
+        ways.ends().for_each(|place| warn_of_doubtful(place, None));
+        return Err(format!(
+            "there is no limit at {}: `weir stat` lists those there are",
+            ways.there.describe()
+        )
+        .into());
+    }
+    if names::is_run(ways.ends()) {
+        output::say(
+            "weir: it was the limit of a `weir run`, which goes on without one if its program has not ended",
+        );
+    }
+    let is_done = outcomes.into_iter().all(|is_done| is_done);
+    lines.end().map(|()| if is_done { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Removes the limits of these interfaces, which nobody else changes meanwhile, and says the outcome of each: one that cannot go keeps
+/// none of the others. Returns whether each is gone as it should be, in order; `None`, and nothing said, if there was none.
+///
+/// # Errors
+/// The first that could not go; what became of the others is said.
+pub fn remove_each<'a>(
+    places: impl Iterator<Item = &'a NetnsInterface>,
+    now: bool,
+    lines: &mut Lines,
+) -> Result<Vec<Option<bool>>, Failure> {
+    let (mut outcomes, mut failed) = (Vec::new(), None);
+    for place in places {
+        match remove_one(place, now, lines) {
+            Ok(outcome) => outcomes.push(outcome),
+            Err(failure) if failed.is_none() => failed = Some(failure),
+            Err(failure) => output::say(format_args!("weir: {}", failure.message)),
+        }
+    }
+    failed.map_or(Ok(outcomes), Err)
+}
+
+fn remove_one(place: &NetnsInterface, now: bool, lines: &mut Lines) -> Result<Option<bool>, Failure> {
+    let off = off::off(place, now, now_ns);
+    if !matches!(off, Ok(Off::None)) {
+        backlog::put_back();
+    }
+    match off? {
+        Off::None => return Ok(None),
+        Off::Removed { lost: 0 } => {
+            lines.print(format_args!("removed: {} sends as before", place.describe()));
+        }
+        Off::Removed { lost } => lines.print(format_args!(
+            "removed: {} sends as before; {} lost, which waited or came meanwhile",
+            place.describe(),
+            human::plural(lost, "packet")
+        )),
+        Off::Gone => {
+            output::say(format_args!(
+                "weir: {} vanished while its limit was being removed, and took along the limit and what waited there: nothing is left to \
+                 remove",
+                place.describe()
+            ));
+            return Ok(Some(false));
+        }
+        Off::Open => {
+            output::say(format_args!(
+                "weir: {} limits nothing any more, but never stops sending, and its queue could not be removed without loss: --off again \
+                 later removes it, `--off --now` at once",
+                place.describe()
+            ));
+            return Ok(Some(false));
+        }
+    }
+    Ok(Some(true))
+}
