@@ -484,6 +484,10 @@ fn limits_of_an_association_are_told_as_they_are_reached() -> Result<()> {
     sites[0].apply(&ups[0], &[(limits[0], limits[1])])?;
     ping(5)?.success()?;
     ensure!(count(&association(&ups[0], "one-to-two")?, "packets")? >= 45, "it began anew");
+    // The same key by another path.
+    let folder = sites[0].folder.0.display().to_string();
+    let roundabout = format!("{folder}/../{}/", sites[0].gateway.name());
+    sites[0].apply(&ups[0], &[(limits[0], limits[1]), (&format!("{folder}/"), &roundabout)])?;
     for (up, times) in ups.into_iter().zip([2, 0]) {
         up.check()?;
         let said = up.down()?.stderr;

@@ -49,14 +49,15 @@ pub fn pair(name: &str, say: &mut dyn FnMut(&str)) -> Result<Vec<String>> {
         };
         netns.run(|| {
             // The release comes first, as packets that the queue holds would be lost with it.
-            done.extend(release(link, &name, &mut means)?);
             let was_ours = qdisc::is_installed(link.ifindex)?;
+            let saved = queue.before::<Option<qdisc::Saved>>();
+            done.extend(release(link, &name, was_ours || saved.is_some(), &mut means)?);
             if was_ours {
                 qdisc::remove(link.ifindex)?;
                 done.push(format!("{name}: the queue removed"));
             }
             // Whoever removed the queue and was stopped then, or could not put back the other, has left the default of a new interface.
-            if let Some(Some(saved)) = queue.before::<Option<qdisc::Saved>>()
+            if let Some(Some(saved)) = saved
                 && (was_ours || qdisc::is_default(link.ifindex)?)
             {
                 qdisc::restore(link.ifindex, &saved)?;
@@ -85,8 +86,8 @@ pub fn pair(name: &str, say: &mut dyn FnMut(&str)) -> Result<Vec<String>> {
     Ok(done)
 }
 
-/// Starts the queues that send into an interface that nobody polls.
-fn release(link: &Link, name: &str, means: &mut Means) -> Result<Option<String>> {
+/// Starts the queues that send into an interface that nobody polls. One that is down tells of its senders where anything `is_left` there.
+fn release(link: &Link, name: &str, is_left: bool, means: &mut Means) -> Result<Option<String>> {
     if let Some(program) = link.xdp_program {
         let who = holder::of_program(program);
         let who = who.map_or("nobody".to_string(), |process| process.to_string());
@@ -96,9 +97,9 @@ fn release(link: &Link, name: &str, means: &mut Means) -> Result<Option<String>>
         });
     }
     if !link.up {
-        return Ok(Some(format!(
-            "{name}: is down, so senders are not let go: set it up (`ip link`) and mend it again"
-        )));
+        return Ok(is_left.then(|| {
+            format!("{name}: is down, so senders are not let go: set it up (`ip link`) and mend it again")
+        }));
     }
     let deferrals = match napi::deferrals(link.ifindex) {
         // No weir can have taken instances over that the kernel does not even list (Linux before 6.8).

@@ -52,14 +52,16 @@ pub fn check_burst(burst_bytes: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns whether a wire or a topology can be called so, by which a control socket is found.
+/// Returns whether a wire or a topology can be called so, by which a control socket is found. What ends in `.toml` is a file to `weir down`.
 pub fn is_path_name(name: &str) -> bool {
     let fits = |c: char| c.is_ascii_alphanumeric() || "-_.@".contains(c);
-    !name.is_empty() && name.len() <= 64 && !name.starts_with('.') && name.chars().all(fits)
+    let is_free = !name.starts_with('.') && !name.ends_with(".toml");
+    !name.is_empty() && name.len() <= 64 && is_free && name.chars().all(fits)
 }
 
 /// The rule for names of wires and topologies, in words.
-pub const PATH_NAME_IS: &str = "1 to 64 letters, digits or any of -_.@ (and no dot in front)";
+pub const PATH_NAME_IS: &str =
+    "1 to 64 letters, digits or any of -_.@ (and no dot in front, and no .toml behind)";
 
 /// Returns whether a limit in place can be called so, which may be any interface's name. The name is text in the limit's memory, and a
 /// file's name where a wire is looked for by it.
@@ -170,6 +172,12 @@ mod tests {
             said(10_000_000, None)
         );
         assert!(said(10_000_000, Some(20_480)).ends_with("1gb makes up for it"));
+    }
+
+    #[test]
+    fn what_is_a_file_to_weir_down_is_no_name() {
+        assert!(["veth-a", "eth0.7", "a@b", "toml"].into_iter().all(is_path_name));
+        assert!(["q.toml", ".toml", ".a", "", "a/b"].into_iter().all(|name| !is_path_name(name)));
     }
 
     #[test]

@@ -96,18 +96,17 @@ impl Running {
     fn start(config: &DatapathConfig, guarded: &Guarded, cores: &[usize]) -> Result<Running, Failure> {
         // Nobody else asks for the guardian before there is a watcher.
         let mut guardian = guarded.guardian();
-        let control = Control::listen(&config.name)
-            .map_err(|error| match error.kind() {
-                io::ErrorKind::AddrInUse => {
-                    let name = &config.name;
-                    let how = format!(
-                        "`weir down {name}` ends it, or give this one another name: --name of a wire, name = \"...\" in a file"
-                    );
-                    io::Error::new(error.kind(), format!("{error}; {how}"))
-                }
-                _ => error,
-            })
-            .doing(|| format!("making the control socket {}", Control::path_of(&config.name).display()))?;
+        let name = &config.name;
+        let control = match Control::listen(name) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                let how = format!(
+                    "`weir down {name}` ends it, or give this one another name: --name of a wire, name = \"...\" in a file"
+                );
+                return Err(format!("{error}; {how}").into());
+            }
+            listening => listening
+                .doing(|| format!("making the control socket {}", Control::path_of(name).display()))?,
+        };
         control.entrust(&mut *guardian)?;
         let (mailboxes, inboxes): (Vec<_>, Vec<_>) =
             (0..config.workers).map(|_| Mailbox::new()).collect::<io::Result<Vec<_>>>()?.into_iter().unzip();

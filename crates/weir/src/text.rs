@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 use std::io::{ErrorKind, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use weir_core::rate::Rate;
@@ -127,13 +127,19 @@ pub fn topology(file: &Path) -> Result<Result<Topology, Vec<String>>, Failure> {
         let path = folder.join(path);
         Ok((path.display().to_string(), read_file(&path)?))
     });
-    // The process that runs the topology may be in another directory.
+    // The process that runs the topology may be in another directory, and knows a key by its path.
     if let Ok(Topology { plan: Some(plan), .. }) = &mut topology {
         let folder = std::path::absolute(folder.join("."))?;
-        key_files(plan).for_each(|key| *key = folder.join(&*key).display().to_string());
+        key_files(plan).for_each(|key| *key = without_links(folder.join(&*key)).display().to_string());
     }
     topology.iter().flat_map(|topology| &topology.warnings).for_each(output::warn);
     Ok(topology)
+}
+
+/// A path by whose directory no other leads there: it has no links and no `..`. Of a directory that cannot be found it stays as it is.
+fn without_links(path: PathBuf) -> PathBuf {
+    let folder = path.parent().and_then(|folder| std::fs::canonicalize(folder).ok());
+    folder.zip(path.file_name()).map_or_else(|| path.clone(), |(folder, name)| folder.join(name))
 }
 
 /// The key files that a plan names.
@@ -219,8 +225,31 @@ pub fn check_limit_name(name: &str) -> Result<(), Failure> {
 pub fn check_name(name: &str) -> Result<(), Failure> {
     if !is_path_name(name) {
         return Err(Failure::usage(format!(
-            "a wire cannot be called \"{name}\": a --name is {PATH_NAME_IS}"
+            "a wire cannot be called \"{name}\": give it a --name of {PATH_NAME_IS}"
         )));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn a_key_is_known_by_one_path() {
+        let base = std::env::temp_dir().join(format!("weir-text-{}", std::process::id()));
+        fs::create_dir_all(base.join("keys")).unwrap();
+        symlink(base.join("keys"), base.join("link")).unwrap();
+        let base_in_full = fs::canonicalize(&base).unwrap();
+        let expected = base_in_full.join("keys/there.key");
+        for path in ["keys/there.key", "link/there.key", "keys/../keys/./there.key"] {
+            assert_eq!(without_links(base.join(path)), expected, "{path}");
+        }
+        let nowhere = base.join("nowhere/../there.key");
+        assert_eq!(without_links(nowhere.clone()), nowhere);
+        fs::remove_dir_all(&base).unwrap();
+    }
 }

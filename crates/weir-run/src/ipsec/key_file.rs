@@ -35,7 +35,15 @@ pub(super) fn none(algorithm: Algorithm) -> Result<KeyMaterial, String> {
 pub(super) fn read(path: &Path, algorithm: Algorithm) -> Result<KeyMaterial, String> {
     let shown = path.display();
     // A pipe may have no end, or nobody who writes to it.
-    let about = std::fs::metadata(path).map_err(|error| format!("{shown}: {error}"))?;
+    let about = std::fs::metadata(path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => {
+            let bytes = algorithm.key_len();
+            format!(
+                "{shown} is missing: `od -An -v -tx1 -N{bytes} /dev/urandom | tr -d ' \\n'` makes such a key"
+            )
+        }
+        _ => format!("{shown}: {error}"),
+    })?;
     if !about.is_file() {
         return Err(format!("{shown}: it is not a regular file"));
     }

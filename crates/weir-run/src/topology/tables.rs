@@ -381,7 +381,7 @@ pub struct AssociationTable {
 
 /// `soft` and `hard` of a `[[sa]]`.
 #[derive(Debug, Default, Deserialize, Serialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table, such as { bytes = \"100gb\" }")]
 pub struct LifetimeTable {
     /// Since it began, as a text with its unit.
     #[serde(skip_serializing_if = "Option::is_none")]

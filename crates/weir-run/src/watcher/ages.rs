@@ -37,7 +37,9 @@ fn sentence(name: &str, spi: u32, age: &str) -> String {
         "exhausted" => {
             "has used all its sequence numbers, and nothing passes it any more: it needs a successor"
         }
-        _ => "has reached a hard limit, and nothing passes it any more: it needs a successor",
+        _ => {
+            "has reached a hard limit, and nothing passes it any more: it needs a successor, or another limit"
+        }
     };
     format!("association {name} (SPI {spi:#x}) {what}")
 }
@@ -58,7 +60,7 @@ mod tests {
         assert_eq!(
             told,
             [
-                "association out (SPI 0x1001) has reached a hard limit, and nothing passes it any more: it needs a successor",
+                "association out (SPI 0x1001) has reached a hard limit, and nothing passes it any more: it needs a successor, or another limit",
                 "association out (SPI 0x1002) has reached a soft limit: its successor is due"
             ]
         );
