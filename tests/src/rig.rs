@@ -142,7 +142,7 @@ pub fn require_lossless(flows: &[Flow], load: &Load) -> Result<()> {
     require_lossless_but(flows, load, 0)
 }
 
-/// Requires that; so many packets were dropped on the way where nobody can be held, because who receives them was too slow.
+/// Requires the same, but for `not_held` packets that were dropped where nobody can be held, because their receiver was too slow.
 pub fn require_lossless_but(flows: &[Flow], load: &Load, not_held: u64) -> Result<()> {
     let lost: u64 = flows.iter().map(|flow| flow.lost).sum();
     let missing: u64 = flows.iter().map(|flow| flow.missing() / load.payload_bytes).sum();
@@ -159,7 +159,7 @@ pub fn require_lossless_but(flows: &[Flow], load: &Load, not_held: u64) -> Resul
     ensure!(gone <= refused + overflowed + not_held, "{}", told()?);
     let reordered: u64 = flows.iter().map(|flow| flow.out_of_order).sum();
     ensure!(reordered == 0, "{reordered} of {total} datagrams arrived out of order");
-    // What came to its server, or to who receives it, and was too fast for it was not lost on the way.
+    // A datagram that reached a receiver too slow for it was not lost on the way.
     crate::require_timing!(gone <= refused, "{}", told()?);
     Ok(())
 }

@@ -198,7 +198,11 @@ fn after_both_were_killed_a_command_mends() -> Result<()> {
     ensure!(answers(&rig.left, &names(1, 2).v4), "the pair does not carry");
     let again = run(&mut rig.weir(&["mend", "wa", "wb"]), LIMIT)?.success()?;
     ensure!(again.stdout == "nothing was left behind\n", "it says: {}", again.stdout);
-    before.require_same(&rig)
+    before.require_same(&rig)?;
+    rig.middle.ip("link set wa down")?;
+    let down = run(&mut rig.weir(&["mend", "wa"]), LIMIT)?.success()?;
+    ensure!(down.stdout == "nothing was left behind\n", "it says: {}", down.stdout);
+    Ok(())
 }
 
 /// The first mending was killed between two steps: the queue is removed, and the qdisc of before not put back.

@@ -15,7 +15,7 @@ use weir_tests::gateways::{
     BESIDE, COMMAND_LIMIT, FAR, PATIENCE, Site, association, count, esp, require_lossless_through, sites,
     wait_for,
 };
-use weir_tests::rig::measure_rate;
+use weir_tests::rig::{measure_rate, require_lossless};
 use weir_tests::topology::flood;
 use weir_tests::{harness, privileged, require_timing, weir_binary};
 
@@ -105,7 +105,7 @@ fn back_to_back_they_find_each_other() -> Result<()> {
     wait_for(near, FAR[0])?;
     let load = Load { payload_bytes: PAYLOAD_BYTES, ..Load::new(near, far, FAR[0], 2, SECONDS) };
     let flood = flood(&load)?;
-    require_lossless_through(&ups, &sites, &flood.finish(PATIENCE)?, &load)?;
+    require_lossless(&flood.finish(PATIENCE)?, &load)?;
     for up in ups {
         up.check()?;
         up.down()?;
@@ -202,13 +202,12 @@ fn hybrid_shares_with_sealers_and_keeps_the_order() -> Result<()> {
 fn shares_of_two_sealers(dispatch: &str) -> Result<[u64; 2]> {
     let [one, two] = sites(None)?;
     let text = one.text.replace("[[esp]]\n", &format!("[[esp]]\ndispatch = \"{dispatch}\"\nsealers = 2\n"));
-    let sites = [Site { text, ..one }, two];
-    let [one, two] = &sites;
+    let one = Site { text, ..one };
     let ups = [Up::start_with(&weir_binary()?, &one.gateway, &one.text, &["--workers", "2"])?, two.up()?];
     wait_for(&one.host, FAR[0])?;
     for (from, to, address) in [(&one.host, &two.host, FAR[0]), (&two.host, &one.host, "10.1.0.2")] {
         let load = Load { payload_bytes: PAYLOAD_BYTES, ..Load::new(from, to, address, 2, SECONDS / 2.0) };
-        require_lossless_through(&ups, &sites, &flood(&load)?.finish(PATIENCE)?, &load)?;
+        require_lossless(&flood(&load)?.finish(PATIENCE)?, &load)?;
     }
     ups[0].check()?;
     let stats = ups[0].stat()?;

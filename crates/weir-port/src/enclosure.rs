@@ -162,12 +162,13 @@ pub fn make_limited(
         limited.host.netns.run(|| link::delete(limited.host.link.ifindex))?;
         return Err(EnclosureError::Limit(error));
     }
-    let (program, host) = (&limited.program, &limited.host);
     // The lock of a site is for moments, and many classes take long.
-    let site = Site::choose(&host.netns)?;
-    for (place, side) in [(program, Side::Program), (host, Side::Host)] {
-        place.netns.run(|| link::set_address(place.link.ifindex, site.subnet.ethernet(side)))?;
+    let site = Site::choose(&limited.host.netns)?;
+    for (place, side) in [(&mut limited.program, Side::Program), (&mut limited.host, Side::Host)] {
+        place.link.address = site.subnet.ethernet(side);
+        place.netns.run(|| link::set_address(place.link.ifindex, place.link.address))?;
     }
+    let (program, host) = (&limited.program, &limited.host);
     limited.way_out = site.connect(&host.netns, &host.link, &program.netns, &program.link, keeper)?;
     Ok(limited)
 }

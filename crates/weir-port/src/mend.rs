@@ -50,14 +50,15 @@ pub fn pair(name: &str, say: &mut dyn FnMut(&str)) -> Result<Vec<String>> {
         netns.run(|| {
             // The release comes first, as packets that the queue holds would be lost with it.
             let was_ours = qdisc::is_installed(link.ifindex)?;
-            let saved = queue.before::<Option<qdisc::Saved>>();
-            done.extend(release(link, &name, was_ours || saved.is_some(), &mut means)?);
+            let saved = queue.before::<Option<qdisc::Saved>>().flatten();
+            let is_left = was_ours || saved.is_some() || checksum.before::<bool>().is_some();
+            done.extend(release(link, &name, is_left, &mut means)?);
             if was_ours {
                 qdisc::remove(link.ifindex)?;
                 done.push(format!("{name}: the queue removed"));
             }
-            // Whoever removed the queue and was stopped then, or could not put back the other, has left the default of a new interface.
-            if let Some(Some(saved)) = saved
+            // A weir that removed the queue and was stopped then, or could not put back the other, has left the default of a new interface.
+            if let Some(saved) = saved
                 && (was_ours || qdisc::is_default(link.ifindex)?)
             {
                 qdisc::restore(link.ifindex, &saved)?;

@@ -52,7 +52,7 @@ pub fn check_burst(burst_bytes: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns whether a wire or a topology can be called so, by which a control socket is found. What ends in `.toml` is a file to `weir down`.
+/// Returns whether a wire or a topology can be called so, by which a control socket is found. A word that ends in `.toml` is a file to `weir down`.
 pub fn is_path_name(name: &str) -> bool {
     let fits = |c: char| c.is_ascii_alphanumeric() || "-_.@".contains(c);
     let is_free = !name.starts_with('.') && !name.ends_with(".toml");

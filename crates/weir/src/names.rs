@@ -80,14 +80,18 @@ pub fn limits_meant(name: &str) -> Result<Vec<LimitInPlace>, Failure> {
     }
 }
 
-/// Refuses the name of what is up that is also an interface of this namespace which has a limit, called otherwise.
+/// Refuses the name of a wire or topology that is up, if it is also an interface of this namespace which has a limit of another name.
 pub fn refuse_two_meanings(name: &str) -> Result<(), Failure> {
+    if !sys::is_root() {
+        return Ok(());
+    }
     let Ok(ways) = (LimitTarget { pid: None, device: name }).ways(false) else { return Ok(()) };
     for place in ways.ends() {
-        if let Some(limit) = find::at(place)?.and_then(|found| found.record) {
-            let limit = limit.name;
+        let record = find::at(place)?.and_then(|found| found.record);
+        if let Some(limit) = record.map(|record| record.name).filter(|limit| limit != name) {
             return Err(Failure::usage(format!(
-                "{name} means two: what is up under that name, and the interface {name} here, whose limit is called {limit}: write {limit}                  for that limit, and for the other run the command in another network namespace"
+                "{name} means two: what is up under that name, and the interface {name} here, whose limit is called {limit}: write \
+                 {limit} for that limit, and for the other run the command in another network namespace"
             )));
         }
     }

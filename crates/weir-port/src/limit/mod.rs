@@ -41,7 +41,7 @@ use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
 
-use weir_core::limit::{BURST_NS_MAX, FALLBACK, HtbClass, HtbTree, LeafQueue};
+use weir_core::limit::{FALLBACK, HtbClass, HtbTree, LeafQueue};
 use weir_core::rate::Rate;
 use weir_path::classes::Classes;
 
@@ -93,15 +93,11 @@ impl Asked {
         }
     }
 
-    /// The request that makes a limit again whose queue is gone: as `record` has it, but for what this asks for. A burst that was not asked
-    /// for follows the rate.
+    /// The request that makes a limit again whose queue is gone. A part that this does not ask for is as in `record`.
     pub fn again(self, record: &Record, burst_default: impl Fn(Rate) -> u64) -> Asked {
         let Asked { rate: rate_before, classes, .. } = Asked::of(record);
         let rate = self.rate.or(rate_before);
-        let is_default = rate_before.is_some_and(|rate| record.burst_bytes == burst_default(rate));
-        let burst_max = rate.map_or(u64::MAX, |rate| rate.bytes_in(BURST_NS_MAX));
-        let burst_kept = (!is_default).then_some(record.burst_bytes.min(burst_max));
-        let burst_bytes = self.burst_bytes.or(burst_kept);
+        let burst_bytes = self.burst_bytes.or_else(|| record.burst_kept(rate?, burst_default));
         Asked { rate, burst_bytes, classes: self.classes.or(classes), ..self }
     }
 

@@ -121,6 +121,12 @@ impl Record {
         })
     }
 
+    /// The burst that the limit keeps at a new rate; `None` if it was not asked for, and so follows the rate.
+    pub(super) fn burst_kept(&self, rate: Rate, burst_default: impl Fn(Rate) -> u64) -> Option<u64> {
+        let is_default = burst_default(Rate::from_bits_per_s(self.rate_bits_per_s)?) == self.burst_bytes;
+        (!is_default).then(|| self.burst_bytes.min(rate.bytes_in(BURST_NS_MAX)))
+    }
+
     /// Returns whether this limit has switched steering on at the other end of a pair, where it was off; masks that somebody had set it has
     /// left.
     pub fn has_steered(&self) -> bool {
@@ -192,16 +198,12 @@ pub(super) fn wanted(
     let rate_before = before.and_then(|before| Rate::from_bits_per_s(before.rate_bits_per_s));
     let rate = asked.rate.or(rate_before);
     let rate = rate.ok_or_else(|| unsuitable(place, "has no limit yet: give its rate"))?;
-    // A burst that was not asked for follows the rate.
-    let burst_kept = before
-        .filter(|before| rate_before.is_some_and(|rate| before.burst_bytes != burst_default(rate)))
-        .map(|before| before.burst_bytes);
     let beyond = |burst_bytes| Some((burst_bytes, burst_beyond(rate, burst_bytes)?));
     if let Some((burst_bytes, why)) = asked.burst_bytes.and_then(beyond) {
         return Err(unsuitable(place, &format!("has no burst of {}: {why}", size_text(burst_bytes))));
     }
     let frame_bytes_max = frame_bytes_max(&place.link);
-    let burst_kept = burst_kept.map(|burst_bytes| burst_bytes.min(rate.bytes_in(BURST_NS_MAX)));
+    let burst_kept = before.and_then(|before| before.burst_kept(rate, &burst_default));
     Ok(Record {
         name: asked.name.clone(),
         direction: asked.direction,

@@ -45,7 +45,7 @@ use crate::{Failure, Outcome, human, output, text};
 /// the same, those before it are put back as they were.
 ///
 /// Ports must be up: `weir up` of the file before. What leaves by them changes live: rates, bursts, queues, classes and filters, of all ports
-/// at once. What waits stays, and no flow is reordered. So do the associations, the policies, and `address` and `mtu` of an `[[esp]]`. For other
+/// at once. What waits stays, and no flow is reordered. Associations, policies, `address` and `mtu` of an `[[esp]]` change live too. For other
 /// ports, bridges, routers, links or dispatch run `weir down` and `weir up`.
 #[derive(clap::Args)]
 #[command(after_help = concat!("Examples:

@@ -248,8 +248,8 @@ fn remove(wanted: &LimitWanted, lines: &mut Lines) -> Result<bool, Failure> {
     let held: Vec<_> = ways.ends().map(|place| (&place.netns, &place.link)).collect();
     let _ends = hold::ends::hold(&held, &mut |text| output::say(format_args!("weir: {text}")))?;
     let back = wanted.rate_back.map(|_| ways.back(target, "rate_back")).transpose();
-    let places: Vec<_> =
-        wanted.rate.map(|_| &ways.there).into_iter().chain(back.as_ref().ok().copied().flatten()).collect();
+    let mut places: Vec<_> = wanted.rate.iter().map(|_| &ways.there).collect();
+    places.extend(back.as_ref().ok().copied().flatten());
     let outcomes = remove_each(places.iter().copied(), false, lines)?;
     for (place, _) in places.iter().zip(&outcomes).filter(|(_, outcome)| outcome.is_none()) {
         lines.print(format_args!("there is no limit at {}", place.describe()));

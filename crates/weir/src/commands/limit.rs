@@ -315,14 +315,17 @@ pub fn hold_and_change(tasks: &[(&LimitInPlace, Asked)]) -> Result<Vec<Change>, 
 /// The record of a limit now. One that was seen as gone, its queue removed by hand, is made again.
 ///
 /// # Errors
-/// If it is gone since it was seen.
+/// If it is gone since it was seen, or set again.
 fn still_there(seen: &LimitInPlace) -> Result<Record, Failure> {
     let place = seen.place.describe();
     let record = seen.record.as_ref().ok_or_else(|| format!("the limit at {place} cannot be read"))?;
+    let found = find::at(&seen.place)?;
     if seen.is_gone {
-        return Ok(record.clone());
+        let again =
+            || format!("limit {} at {place} was set again meanwhile: nothing was changed", record.name);
+        return found.map_or_else(|| Ok(record.clone()), |_| Err(again().into()));
     }
-    let now = find::at(&seen.place)?.and_then(|found| found.record);
+    let now = found.and_then(|found| found.record);
     now.filter(|now| now.name == record.name).ok_or_else(|| {
         format!("limit {} at {place} is gone meanwhile: nothing was changed", record.name).into()
     })

@@ -74,17 +74,22 @@ pub fn run(arguments: &SetArguments) -> Outcome {
         ));
     }
     // A wire listens; a limit has nobody who could.
-    if !Control::path_of(wire).exists() {
+    let path = Control::path_of(wire);
+    if control::is_up(&path) {
+        names::refuse_two_meanings(wire)?;
+    } else {
         let limits = names::limits_meant(wire)?;
-        return match (limits.is_empty(), port) {
-            (true, _) => Err(names::unknown(wire).into()),
-            (false, None) => set_in_place(&limits, arguments),
+        match (limits.is_empty(), port) {
+            // A wire that was killed has left its socket, and is asked to no avail.
+            (true, _) if path.exists() => {}
+            (true, _) => return Err(names::unknown(wire).into()),
+            (false, None) => return set_in_place(&limits, arguments),
             (false, Some(_)) => {
-                Err(Failure::usage(format!("--port is for topologies, and {wire} is a limit in place")))
+                let why = format!("--port is for topologies, and {wire} is a limit in place");
+                return Err(Failure::usage(why));
             }
-        };
+        }
     }
-    names::refuse_two_meanings(wire)?;
     // A wire of another version may count in another way, and yet be changed.
     let before = control::stat(wire);
     let is_topology = match &before {
@@ -236,7 +241,7 @@ fn set_in_place(
     };
     let (before, after) = (ways(|change| &change.before), ways(|change| &change.after));
     let mut parts = changed_parts(&before, &after, limit.classes.as_deref());
-    parts.extend(seen().filter_map(set_again));
+    parts.extend(seen().zip(&changed).filter_map(|(seen, change)| set_again(seen, change)));
     output::print_line(line("limit", wire, &parts))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -248,16 +253,17 @@ fn unknown(seen: &LimitInPlace) -> Failure {
         return format!("{place} {STRANGE}").into();
     }
     format!(
-        "{place} has a limit that is half made, or whose filter somebody removed: `weir limit` sets it again, and its --off removes it"
+        "{place} has a limit that is half made, or whose filter somebody removed: `weir limit` sets it again, or changes the other way alone, and its --off removes it"
     )
     .into()
 }
 
 /// The part of the line on a limit that was not whole.
-fn set_again(seen: &LimitInPlace) -> Option<String> {
+fn set_again(seen: &LimitInPlace, change: &Change) -> Option<String> {
     let place = seen.place.describe();
-    let unlike = seen.classes_unlike();
-    match seen.record.as_ref()?.stage {
+    // Of a limit that another command was changing, the classes were between two plans.
+    let unlike = if seen.command.is_none() { seen.classes_unlike() } else { 0 };
+    match change.before.stage {
         LimitStage::Making => Some(format!("{place} set again, which was half made")),
         _ if seen.is_gone => Some(format!("{place} set again, whose queue somebody had removed")),
         LimitStage::Opening => Some(format!("{place} set again, which was open and limited nothing")),

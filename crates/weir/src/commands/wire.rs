@@ -98,15 +98,13 @@ impl MachineArguments {
             return Err(Failure::usage("--memory is below 2mb, which is too little for one queue each way"));
         }
         if !(1..=workers_max).contains(&workers) {
-            return Err(Failure::usage(match workers_max {
-                1 => format!("--workers {workers} is not 1: there is work for no more than one"),
-                2 => format!("--workers {workers} is not 1 or 2: there is work for no more than two"),
-                _ => {
-                    format!(
-                        "--workers {workers} is not 1 to {workers_max}: there is work for no more than those"
-                    )
-                }
-            }));
+            let range = match workers_max {
+                1 => "1".into(),
+                2 => "1 or 2".into(),
+                _ => format!("1 to {workers_max}"),
+            };
+            let why = format!("--workers {workers} is not {range}: there is no work for more");
+            return Err(Failure::usage(why));
         }
         let allowed = weir_port::sys::allowed_cores();
         if workers > allowed.len() {

@@ -1,6 +1,6 @@
 //! The removal of limits in place, for `weir limit --off` and `weir down`.
 //!
-//! Rule: a limit that cannot go keeps none of the others, and is said.
+//! Rule: a limit that cannot go does not hinder the others, and is said.
 //!
 //! Owner: the command, which holds the ends so that nobody else changes them. Source: [`weir_port::limit::off`].
 
@@ -37,13 +37,13 @@ pub fn remove(ways: &Ways, now: bool) -> Outcome {
     lines.end().map(|()| if is_done { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Removes the limits of these interfaces, which nobody else changes meanwhile, and says the outcome of each: one that cannot go keeps
-/// none of the others. Returns whether each is gone as it should be, in order; `None`, and nothing said, if there was none.
+/// Removes the limits of these interfaces, which nobody else changes meanwhile, and says the outcome of each. One that cannot go
+/// does not hinder the others. Returns whether each is gone as it should be, in order; `None`, and nothing said, if there was none.
 ///
 /// # Errors
 /// The first that could not go; what became of the others is said.
 pub fn remove_each<'a>(
-    places: impl Iterator<Item = &'a NetnsInterface>,
+    places: impl IntoIterator<Item = &'a NetnsInterface>,
     now: bool,
     lines: &mut Lines,
 ) -> Result<Vec<Option<bool>>, Failure> {

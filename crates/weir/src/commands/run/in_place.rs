@@ -71,7 +71,11 @@ pub fn open(
             let _ = backlog::put_back_if_unused();
             return Ok(Opened::Refused(guardian, error.to_string()));
         }
-        Err(EnclosureError::Network(error)) => return Err(guarded::give_up(guardian, error.into())),
+        Err(EnclosureError::Network(error)) => {
+            let failure = guarded::give_up(guardian, error.into());
+            let _ = backlog::put_back_if_unused();
+            return Err(failure);
+        }
     };
     let guarded = Guarded::start(guardian, &HEARD)?;
     // A machine whose setting stays as it is limits all the same.
