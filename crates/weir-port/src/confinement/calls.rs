@@ -127,6 +127,7 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_getdents64,
     libc::SYS_readlinkat,
     libc::SYS_faccessat,
+    libc::SYS_faccessat2,
     libc::SYS_getcwd,
     // The socket and the locks in /run/weir.
     libc::SYS_mkdirat,
