@@ -6,7 +6,6 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use serde_json::Value;
 use weir_lab::clock::wait_until;
 use weir_lab::iperf::Load;
 use weir_tests::rig::{Demand, measure_rate, require_lossless, require_rate};
@@ -43,13 +42,11 @@ fn hosts() -> Result<Hosts> {
 
 /// A figure of the rows of a protocol, for packets from the first host to the second, worker by worker.
 fn of_workers(up: &Up, proto: &str, figure: &str) -> Result<Vec<u64>> {
-    let done = up.weir(&["stat", &up.name, "--json"])?.success()?;
-    let all: Value = serde_json::from_str(&done.stdout)?;
-    let rows = all["workstreams"].as_array().context("rows")?;
+    let all = up.stat_rows("workstreams")?;
     let name = format!("{proto}@p0->p1");
-    let rows = rows.iter().filter(|row| row["name"] == name.as_str());
+    let rows = all.iter().filter(|row| row["name"] == name.as_str());
     let counts: Vec<_> = rows.map(|row| row[figure].as_u64().context("a count")).collect::<Result<_>>()?;
-    ensure!(counts.len() == 2, "{} rows of {name}: {all}", counts.len());
+    ensure!(counts.len() == 2, "{} rows of {name}: {all:?}", counts.len());
     Ok(counts)
 }
 

@@ -76,9 +76,7 @@ fn plug_in(hosts: &Hosts) -> Result<()> {
 }
 
 fn port(up: &Up, port: usize) -> Result<Value> {
-    let done = up.weir(&["stat", &up.name, "--json"])?.success()?;
-    let all: Value = serde_json::from_str(&done.stdout)?;
-    Ok(all["ports"][port].clone())
+    Ok(up.stat_rows("ports")?.swap_remove(port))
 }
 
 fn wait_for_state(up: &Up, state: &str) -> Result<()> {

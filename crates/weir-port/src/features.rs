@@ -1,10 +1,12 @@
-//! The place of a VLAN's tag on its way through a sending end: in the frame, where AF_XDP finds it, or beside it.
+//! The features of a sending end that leave something out of the frame, where AF_XDP would find it: a VLAN's tag, which goes beside it, and a
+//! checksum, which is still to be filled in ([`crate::ethtool`]).
 //!
 //! A VLAN interface leaves its tag in the packet's description where the device below says that it can insert it (`tx-vlan-hw-insert`,
 //! `tx-vlan-stag-hw-insert`), as every veth does. XDP and AF_XDP see the frame alone: it would arrive untagged, in another network. With
 //! these features off, the kernel writes the tag into the frame first.
 //!
-//! Source: `Documentation/networking/ethtool-netlink.rst`, `FEATURES_SET`; kernel `net/core/dev.c:validate_xmit_vlan`.
+//! Source: `ETHTOOL_GFEATURES` of `include/uapi/linux/ethtool.h`, by which they are read; `FEATURES_SET` of
+//! `Documentation/networking/ethtool-netlink.rst`, by which they are switched; kernel `net/core/dev.c:validate_xmit_vlan`.
 
 use std::sync::OnceLock;
 
@@ -45,7 +47,7 @@ impl TagInsertion {
     }
 }
 
-/// The features by which a packet leaves a sending end with something beside its frame, or still to be filled in: those that are on.
+/// The features that are on at a sending end and leave something out of the frame.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Offloads {
     /// True if checksums are left to the device.
@@ -54,7 +56,7 @@ pub struct Offloads {
     pub tag_insertions: Vec<TagInsertion>,
 }
 
-/// The features of a packet that leaves an interface of this thread's namespace.
+/// The features of an interface of this thread's namespace that are on and leave something out of the frame.
 pub fn offloads(link: &Link) -> Result<Offloads> {
     /// The names of the features, which are the same for each interface of a kernel.
     static NAMES: OnceLock<Vec<String>> = OnceLock::new();

@@ -39,7 +39,7 @@ pub struct View {
     pub link: Link,
     /// The queue that it sends by.
     pub queue: qdisc::Root,
-    /// The features of packets that it sends.
+    /// The features that leave something out of the frames that it sends.
     pub offloads: Offloads,
     /// The tcx programs that it runs on packets it sends, by number and in that order.
     pub egress_programs: Vec<u32>,

@@ -136,7 +136,7 @@ pub fn topology(file: &Path) -> Result<Result<Topology, Vec<String>>, Failure> {
     Ok(topology)
 }
 
-/// A path by whose directory no other leads there: it has no links and no `..`. Of a directory that cannot be found it stays as it is.
+/// A path whose directory is said without links and `..`, or as it is if that cannot be found. The file itself may be a link.
 fn without_links(path: PathBuf) -> PathBuf {
     let folder = path.parent().and_then(|folder| std::fs::canonicalize(folder).ok());
     folder.zip(path.file_name()).map_or_else(|| path.clone(), |(folder, name)| folder.join(name))

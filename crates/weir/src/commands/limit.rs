@@ -66,7 +66,7 @@ pub struct LimitArguments {
     /// Limit of what is sent to them
     #[arg(long, value_name = "RATE", value_parser = text::rate, allow_hyphen_values = true)]
     rate_back: Option<Rate>,
-    /// How much may pass at once after a pause, each way as --classes [default: as it is, or 2 ms at the rate, 20kb at least]
+    /// How much may pass at once after a pause, of the same ways as --classes [default: as it is, or 2 ms at the rate, 20kb at least]
     #[arg(long, value_name = "SIZE", value_parser = text::size, allow_hyphen_values = true)]
     burst: Option<u64>,
     /// Classes that share the limit, each way whose rate is given, or of what the programs send if none is, and filters that lead to them;
