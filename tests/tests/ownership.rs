@@ -212,13 +212,11 @@ fn a_wire_that_is_killed_and_started_at_once_stays_whole() -> Result<()> {
 }
 
 /// A run that waits until it is told to end.
+/// A run whose program has started: its way out is open, whatever other runs have opened.
 fn a_run(host: &Host) -> Result<Process> {
-    let before = host.namespace.ip("-br link")?;
-    let run = Process::spawn(&mut host.weir_run(&[], "exec sleep 60"))?;
-    wait_until("the run has its interface", Duration::from_secs(20), || {
-        Ok(host.namespace.ip("-br link")? != before && host.namespace.sh("nft list tables")?.contains("weir"))
-    })?;
-    wait_until("the host forwards", A_MOMENT, || host.forwards())?;
+    let mut run = Process::spawn(&mut host.weir_run(&[], "echo up; exec sleep 60"))?;
+    run.wait_for_output("up", LIMIT)?;
+    ensure!(host.forwards()?, "the run has no way out");
     Ok(run)
 }
 
