@@ -8,8 +8,9 @@
 //! Rule: the parts are dealt the largest first, each to the worker with the fewest ports, so none has more than the others by more than one
 //! part. Where there are more workers than parts, the parts with stages have several: each worker has as many of the part's ports, in the
 //! order of the plan, and a stage is with the worker of most ports and stages that it is joined to. A part with an ESP stage that seals at
-//! once has one worker. Where packets wait for sealing in a queue, the last workers, up to half of all or as many as the parts leave over,
-//! have nothing but such stages, in turn: the others receive meanwhile.
+//! once has one worker. Where packets wait for sealing in a queue, and are all sealed by the worker of the stage, the last workers, up to
+//! half of all or as many as the parts leave over, have nothing but such stages, in turn: the others receive meanwhile. An ESP stage with
+//! sealers is dealt as others are, because a worker of its own would be one more for each packet to cross to and back.
 //!
 //! Pure: the same plan is dealt the same way each time. Owner: the caller.
 
@@ -51,11 +52,11 @@ impl Owners {
             return owners;
         }
         let parts = parts(plan);
-        let deferred: Vec<_> = (0..plan.stages.len()).filter(|&stage| defers(&plan.stages[stage])).collect();
+        let apart: Vec<_> = (0..plan.stages.len()).filter(|&stage| is_apart(&plan.stages[stage])).collect();
         let receiving_max: usize = parts.iter().map(Joined::workers_max).sum();
-        let sealing = deferred.len().min((workers / 2).max(workers.saturating_sub(receiving_max.max(1))));
+        let sealing = apart.len().min((workers / 2).max(workers.saturating_sub(receiving_max.max(1))));
         owners.deal_parts(plan, parts, workers - sealing);
-        for (turn, &stage) in deferred.iter().enumerate().filter(|_| sealing > 0) {
+        for (turn, &stage) in apart.iter().enumerate().filter(|_| sealing > 0) {
             owners.stages[stage] = workers - sealing + turn % sealing;
         }
         owners
@@ -150,12 +151,12 @@ impl Plan {
     }
 
     /// The most workers that may own a part of the plan: a wire has two; where stages join ports, each port may have a worker, and so may
-    /// each ESP stage whose packets wait in a queue, and each of its sealers.
+    /// each ESP stage whose packets wait in a queue, or each of its sealers.
     pub fn workers_max(&self) -> usize {
-        let deferred = self.stages.iter().filter(|stage| defers(stage)).count();
+        let apart = self.stages.iter().filter(|stage| is_apart(stage)).count();
         let sealers: usize = self.stages.iter().map(|stage| stage.kind.sealers()).sum();
         let receiving_max: usize = parts(self).iter().map(Joined::workers_max).sum();
-        if self.is_wire() { 2 } else { receiving_max + deferred + sealers }
+        if self.is_wire() { 2 } else { receiving_max + apart + sealers }
     }
 }
 
@@ -202,6 +203,11 @@ fn parts(plan: &Plan) -> Vec<Joined> {
     }
     parts.retain(|part| !part.ports.is_empty() || !part.stages.is_empty());
     parts
+}
+
+/// Returns whether the stage is an ESP stage that has a worker of its own, if there are enough: it seals by itself what waits in its queue.
+fn is_apart(stage: &StagePlan) -> bool {
+    defers(stage) && stage.kind.sealers() == 0
 }
 
 /// Returns whether the stage is an ESP stage whose packets wait in a queue.
@@ -283,14 +289,14 @@ mod tests {
     }
 
     /// Two ports and so many gateways in a row between them.
-    fn gateways(count: usize, mode: Mode) -> Plan {
+    fn gateways(count: usize, mode: Mode, sealers: u16) -> Plan {
         let mut plan = plan(2, count, &[[Attachment::Port(0), Attachment::Stage(0, 0)]]);
         let esp = EspPlan {
             addresses: Vec::new(),
             mtu_bytes: 1500,
             associations: Vec::new(),
             policies: Vec::new(),
-            dispatch: EspDispatch { mode, ..EspDispatch::default() },
+            dispatch: EspDispatch { mode, sealers, ..EspDispatch::default() },
         };
         for (number, stage) in plan.stages.iter_mut().enumerate() {
             stage.kind = StageKind::Esp(Box::new(esp.clone()));
@@ -304,7 +310,7 @@ mod tests {
     #[test]
     fn stages_that_packets_wait_for_have_workers_of_their_own() {
         let deal = |count, mode, workers| {
-            let Owners { ports, stages } = Owners::deal(&gateways(count, mode), workers);
+            let Owners { ports, stages } = Owners::deal(&gateways(count, mode, 0), workers);
             (ports, stages)
         };
         let one = |workers| deal(1, Mode::Deferred, workers);
@@ -314,8 +320,24 @@ mod tests {
         assert_eq!(deal(3, Mode::Hybrid, 2), (vec![0, 0], vec![1, 1, 1]));
         assert_eq!(deal(3, Mode::Deferred, 5), (vec![0, 1], vec![2, 3, 4]));
         assert_eq!(deal(2, Mode::Direct, 2), (vec![0, 0], vec![0, 0]));
-        let most = [Mode::Direct, Mode::Hybrid, Mode::Deferred].map(|mode| gateways(3, mode).workers_max());
+        let most =
+            [Mode::Direct, Mode::Hybrid, Mode::Deferred].map(|mode| gateways(3, mode, 0).workers_max());
         assert_eq!(most, [1, 5, 5]);
+    }
+
+    /// Each packet crosses to another worker once on its way, and to a sealer and back at the most.
+    #[test]
+    fn a_stage_with_sealers_is_with_its_ports() {
+        let deal = |count, workers| {
+            let Owners { ports, stages } = Owners::deal(&gateways(count, Mode::Deferred, 2), workers);
+            (ports, stages)
+        };
+        assert_eq!(deal(1, 1), (vec![0, 0], vec![0]));
+        assert_eq!(deal(1, 2), (vec![0, 1], vec![0]));
+        assert_eq!(deal(2, 2), (vec![0, 1], vec![0, 1]));
+        assert_eq!(deal(1, 4), (vec![0, 1], vec![0]), "the others are for the sealers");
+        let most = |mode| gateways(1, mode, 2).workers_max();
+        assert_eq!([Mode::Direct, Mode::Hybrid, Mode::Deferred].map(most), [1, 4, 4]);
     }
 
     #[test]

@@ -67,7 +67,7 @@ pub struct MachineArguments {
     #[arg(long, value_name = "SIZE", value_parser = text::size, allow_hyphen_values = true)]
     memory: Option<u64>,
     /// Threads that move packets, each on a core of its own: of a wire 1 or 2, one for each end; of a topology up to one for each port,
-    /// each `[[esp]]` with dispatch and each of its sealers [default: 1]
+    /// each `[[esp]]` with dispatch, or each of its sealers [default: 1]
     #[arg(long, value_name = "NUMBER")]
     workers: Option<usize>,
     /// The core of each worker, such as 3 or 2,3 [default: the last ones this process may use]
