@@ -144,7 +144,7 @@ fn sealers(size: u16, floors: &mut Floors) -> Result<()> {
     floors.at_least(
         &format!("one association over two sealers beside two, {size} bytes"),
         median(&ratios),
-        0.1,
+        0.3,
     );
     Ok(())
 }
