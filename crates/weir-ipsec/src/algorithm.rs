@@ -24,6 +24,8 @@ use aws_lc_rs::aead::{AES_128_GCM, AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafe
 use aws_lc_rs::{constant_time, digest, hmac};
 use zeroize::Zeroize;
 
+/// The longest IV.
+pub const IV_LEN_MAX: usize = 8;
 /// The longest ICV.
 pub const ICV_LEN_MAX: usize = 16;
 
@@ -79,7 +81,7 @@ impl Algorithm {
     /// The length of the IV that stands before the payload.
     pub const fn iv_len(self) -> usize {
         match self {
-            Algorithm::Aes128Gcm | Algorithm::Aes256Gcm | Algorithm::ChaCha20Poly1305 => 8,
+            Algorithm::Aes128Gcm | Algorithm::Aes256Gcm | Algorithm::ChaCha20Poly1305 => IV_LEN_MAX,
             Algorithm::NullHmacSha256 | Algorithm::Null => 0,
         }
     }

@@ -35,6 +35,8 @@ struct Common {
     encapsulation: Encapsulation,
     extended: bool,
     lifetime: Lifetime,
+    /// True if the lifetime ends: asked of each packet, before all its limits are.
+    ends: bool,
     usage: Usage,
 }
 
@@ -62,6 +64,7 @@ impl Common {
             encapsulation,
             extended,
             lifetime,
+            ends: lifetime.ends(),
             usage: Usage::since(now_ns),
         }
     }
@@ -70,8 +73,14 @@ impl Common {
         Associated { spi: self.spi, sequence, extended: self.extended }
     }
 
+    #[inline]
+    fn is_over(&self, now_ns: u64) -> bool {
+        self.ends && self.lifetime.is_over(&self.usage, now_ns)
+    }
+
+    #[inline]
     fn check_age(&self, now_ns: u64) -> Result<(), DropReason> {
-        if self.lifetime.is_over(&self.usage, now_ns) { Err(DropReason::EspExpired) } else { Ok(()) }
+        if self.is_over(now_ns) { Err(DropReason::EspExpired) } else { Ok(()) }
     }
 }
 
@@ -100,7 +109,7 @@ macro_rules! common {
 
             /// Has other limits from here on; what passed before counts.
             pub fn set_lifetime(&mut self, lifetime: Lifetime) {
-                self.common.lifetime = lifetime;
+                (self.common.ends, self.common.lifetime) = (lifetime.ends(), lifetime);
             }
 
             /// The packets and bytes that passed.
@@ -111,7 +120,7 @@ macro_rules! common {
             /// Returns whether the association may be used no more.
             #[inline]
             pub fn is_over(&self, now_ns: u64) -> bool {
-                self.common.lifetime.is_over(&self.common.usage, now_ns)
+                self.common.is_over(now_ns)
             }
 
             /// The age of the association, by its limits.

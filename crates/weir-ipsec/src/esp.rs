@@ -20,7 +20,7 @@
 use smoltcp::wire::{IpAddress, Ipv6Packet, UdpPacket};
 use weir_core::drops::DropReason;
 
-use crate::algorithm::{Algorithm, Associated, Transform, Unproven};
+use crate::algorithm::{Algorithm, Associated, ICV_LEN_MAX, IV_LEN_MAX, Transform, Unproven};
 use crate::ip::{self, IPV6_LEN, IpFamily, IpHeaders, number};
 use crate::room::Room;
 use crate::trailer;
@@ -30,6 +30,9 @@ use crate::tunnel::{self, Tunnel};
 pub const HEADER_LEN: usize = 8;
 /// The length of a UDP header.
 pub const UDP_LEN: usize = 8;
+/// The most bytes by which a packet grows when it is sealed: an outer header of IPv6, UDP, ESP with its IV, the trailer and the ICV.
+pub const ADDED_LEN_MAX: usize =
+    IPV6_LEN + UDP_LEN + HEADER_LEN + IV_LEN_MAX + trailer::LEN_MAX + ICV_LEN_MAX;
 /// The port of ESP in UDP.
 pub const UDP_PORT: u16 = 4500;
 

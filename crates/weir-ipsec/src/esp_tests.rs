@@ -87,6 +87,7 @@ proptest! {
         let headers = IpHeaders::read(&sealed).unwrap();
         prop_assert_eq!(headers.packet_len(), sealed.len());
         let overhead = sealed.len() - whole.len();
+        prop_assert!(sealed.len() <= whole.len() + ADDED_LEN_MAX);
         prop_assert!(encapsulation.packet_len_max(algorithm, sealed.len(), whole.len() - data.len()) >= whole.len());
         prop_assert!(encapsulation.packet_len_max(algorithm, sealed.len() - 1, whole.len() - data.len()) < whole.len());
         prop_assert!(overhead >= HEADER_LEN + 2);

@@ -73,6 +73,11 @@ impl Usage {
 }
 
 impl Lifetime {
+    /// Returns whether there is a hard limit, so that an association may end by itself.
+    pub fn ends(&self) -> bool {
+        self.hard != Limits::default()
+    }
+
     /// The age of an association with this usage.
     #[inline]
     pub fn age(&self, usage: &Usage, now_ns: u64) -> Age {

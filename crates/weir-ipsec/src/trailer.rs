@@ -14,6 +14,8 @@ use weir_core::drops::DropReason;
 pub const ALIGNMENT: usize = 4;
 /// The shortest trailer.
 pub const LEN_MIN: usize = 2;
+/// The longest trailer that is written.
+pub const LEN_MAX: usize = LEN_MIN + ALIGNMENT - 1;
 
 /// The length of the trailer of such a payload.
 #[inline]

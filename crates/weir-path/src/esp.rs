@@ -55,7 +55,7 @@ use std::net::IpAddr;
 use weir_core::drops::{Count, DropReason};
 use weir_core::net::limit::Limiter;
 use weir_ipsec::association::Unsealed;
-use weir_ipsec::esp::{Arrival, Located, UDP_LEN, UDP_PORT, locate};
+use weir_ipsec::esp::{ADDED_LEN_MAX, Arrival, Located, UDP_LEN, UDP_PORT, locate};
 use weir_ipsec::ip::{IpHeaders, destination_of, number, source_of};
 use weir_ipsec::policy::{Policies, PolicyAction};
 use weir_ipsec::reassembly::Reassembly;
@@ -305,20 +305,24 @@ impl Esp {
             PolicyAction::Bypass => return Ok(EspVerdict::Pass(OUTSIDE)),
             PolicyAction::Protect(bundle) => bundle,
         };
-        let places = &self.bundles[bundle.0 as usize];
         let lives = |&&place: &&usize| {
             let association = &self.associations[place];
             !association.is_over(now_ns) && !association.is_exhausted()
         };
-        let place = places.iter().find(lives).or(places.last()).copied();
-        let place = place.ok_or(DropReason::EspNoAssociation)?;
+        let place = match self.bundles[bundle.0 as usize][..] {
+            // Nothing else can be chosen: a number says whether it lives.
+            [place] => place,
+            ref places => *places.iter().find(lives).or(places.last()).ok_or(DropReason::EspNoAssociation)?,
+        };
         let association = &mut self.associations[place];
         let mtu_bytes = association.path_mtu.limit(self.mtu_bytes, now_ns);
-        let longest = association.packet_len_max(mtu_bytes, ip, &headers)?;
-        if headers.packet_len() > longest {
-            let passes_cut = association.plan.is_tunnel && self.outbound.passes_cut(ip, &headers);
-            if let Some(verdict) = too_long(ip, &headers, longest as u16, passes_cut) {
-                return Ok(verdict);
+        if headers.packet_len() + ADDED_LEN_MAX > mtu_bytes.into() {
+            let longest = association.packet_len_max(mtu_bytes, ip, &headers)?;
+            if headers.packet_len() > longest {
+                let passes_cut = association.plan.is_tunnel && self.outbound.passes_cut(ip, &headers);
+                if let Some(verdict) = too_long(ip, &headers, longest as u16, passes_cut) {
+                    return Ok(verdict);
+                }
             }
         }
         let out = match self.sealing.gives() {
@@ -425,15 +429,17 @@ impl Esp {
 
     /// Returns whether a packet is a message of IKE from or to this gateway, or a keepalive of IKE's. A fragment does not tell, and counts as
     /// none.
+    #[inline]
     fn is_own_ike(&self, ip: &[u8], headers: &IpHeaders, is_outbound: bool) -> bool {
         if headers.next() != number::UDP || headers.is_fragment() {
             return false;
         }
-        let udp = ip.get(headers.end()..headers.packet_len()).and_then(<[u8]>::split_first_chunk::<UDP_LEN>);
-        let Some((&[s0, s1, d0, d1, ..], data)) = udp else { return false };
-        let is_ike = match u16::from_be_bytes(if is_outbound { [s0, s1] } else { [d0, d1] }) {
-            IKE_PORT => true,
-            UDP_PORT => matches!(data, [0, 0, 0, 0, ..] | [0xff]),
+        let port = headers.end() + if is_outbound { 0 } else { 2 };
+        let port = ip.get(port..).and_then(<[u8]>::first_chunk).map(|port| u16::from_be_bytes(*port));
+        let udp = || ip.get(headers.end()..headers.packet_len())?.split_first_chunk::<UDP_LEN>();
+        let is_ike = match port {
+            Some(IKE_PORT) => udp().is_some(),
+            Some(UDP_PORT) => udp().is_some_and(|(_, data)| matches!(data, [0, 0, 0, 0, ..] | [0xff])),
             _ => false,
         };
         let own = if is_outbound { source_of } else { destination_of };
