@@ -128,7 +128,7 @@ fn sealers(size: u16, floors: &mut Floors) -> Result<()> {
     let shared = EspDispatch { mode: Mode::Deferred, sealers: 2, ..EspDispatch::default() };
     let (mut rates, mut ratios) = ([Vec::new(), Vec::new()], Vec::new());
     for _ in 0..TURNS {
-        let [copies, sealers] = [rate(2, EspDispatch::default(), size)?, rate(1, shared, size)?];
+        let [copies, sealers] = [rate(2, [EspDispatch::default(); 2], size)?, rate(1, [shared; 2], size)?];
         rates[0].push(copies);
         rates[1].push(sealers);
         ratios.push(sealers / copies);
@@ -157,7 +157,8 @@ fn hybrid(size: u16, floors: &mut Floors) -> Result<()> {
     for turn in 0..TURNS {
         // Systems take turns in being the first, too.
         for system in (turn..turn + 3).map(|number| number % 3) {
-            rates[system].push(rate(1, systems[system], size)?);
+            // With the owners of hybrid dispatch, which cannot choose others.
+            rates[system].push(rate(1, [systems[system], systems[0]], size)?);
         }
     }
     let [mine, sealers, alone] = [0, 1, 2].map(|system| median(&rates[system]) / 1e6);
@@ -175,8 +176,8 @@ fn hybrid(size: u16, floors: &mut Floors) -> Result<()> {
     Ok(())
 }
 
-/// The packets a second of so many tunnels on two workers.
-fn rate(count: usize, dispatch: EspDispatch, size: u16) -> Result<f64> {
+/// The packets a second of so many tunnels on two workers: their dispatch, and that by which they are dealt to the workers.
+fn rate(count: usize, dispatch: [EspDispatch; 2], size: u16) -> Result<f64> {
     let summary = tunnels(count, dispatch, 2, size + LINK_BYTES, TIME).run(&mut |_, _| true)?;
     require_clean(&summary)?;
     Ok(summary.packets_per_s())

@@ -71,10 +71,11 @@ pub fn tunnel(between: Between, size_bytes: u16, until: Until) -> MemoryPath {
     }
 }
 
-/// So many beds beside each other with an association each, by AES-256-GCM, on so many workers.
+/// So many beds beside each other with an association each, by AES-256-GCM, on so many workers. Ports and stages are dealt to these as if
+/// gateways had `dealt_as` for their dispatch.
 pub fn tunnels(
     count: usize,
-    dispatch: EspDispatch,
+    [dispatch, dealt_as]: [EspDispatch; 2],
     workers: usize,
     size_bytes: u16,
     until: Until,
@@ -86,7 +87,7 @@ pub fn tunnels(
         plan.ports.extend(["gen", "sink"].map(|name| port(&format!("{name}-{bed}"))));
         plan.stages.extend(["near", "far"].into_iter().zip(0..).map(|(name, own)| StagePlan {
             name: format!("{name}-{bed}"),
-            kind: StageKind::Esp(Box::new(gateway(GATEWAYS, own, Algorithm::Aes256Gcm, dispatch))),
+            kind: StageKind::Esp(Box::new(gateway(GATEWAYS, own, Algorithm::Aes256Gcm, dealt_as))),
         }));
         let [near, far] = [2 * bed, 2 * bed + 1];
         plan.links.extend([
@@ -99,6 +100,11 @@ pub fn tunnels(
         ends.push(MemoryEnd::Sink { flows: FLOWS });
     }
     let owners = Owners::deal(&plan, workers);
+    for stage in &mut plan.stages {
+        if let StageKind::Esp(esp) = &mut stage.kind {
+            esp.dispatch = dispatch;
+        }
+    }
     MemoryPath { owners, plan, ends, workers, frames: FRAMES, held_packets_max: 256 }
 }
 

@@ -211,7 +211,6 @@ fn a_wire_that_is_killed_and_started_at_once_stays_whole() -> Result<()> {
     wire.stop().map(drop)
 }
 
-/// A run that waits until it is told to end.
 /// A run whose program has started: its way out is open, whatever other runs have opened.
 fn a_run(host: &Host) -> Result<Process> {
     let mut run = Process::spawn(&mut host.weir_run(&[], "echo up; exec sleep 60"))?;

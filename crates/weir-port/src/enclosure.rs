@@ -99,12 +99,7 @@ pub fn make(host: &NetNs, keeper: &mut dyn Keeper) -> Result<Enclosure> {
     let site = Site::choose(host)?;
     let pair = |name, far_name, side, netns, queues| {
         let near = VethEnd { name, address: None };
-        veth::create(
-            &near,
-            &VethEnd { name: far_name, address: Some(site.subnet.ethernet(side)) },
-            netns,
-            queues,
-        )
+        veth::create(&near, &VethEnd { name: far_name, address: Some(ethernet(side)) }, netns, queues)
     };
     let (near_program, eth0) = pair(c"program", c"eth0", Side::Program, &program, QUEUES_PROGRAM)?;
     let (near_host, outer) = pair(c"host", c"weir%d", Side::Host, host, QUEUES_HOST)?;
@@ -150,9 +145,9 @@ pub fn make_limited(
 ) -> std::result::Result<Limited, EnclosureError> {
     let host = NetNs::current()?;
     let program = NetNs::new()?;
-    let end = |name| VethEnd { name, address: None };
+    let end = |name, side| VethEnd { name, address: Some(ethernet(side)) };
     // The far end is the one that may have a number in its name, and one queue keeps the order of packets of several processors.
-    let make = || veth::create(&end(c"eth0"), &end(c"weir%d"), &host, 1);
+    let make = || veth::create(&end(c"eth0", Side::Program), &end(c"weir%d", Side::Host), &host, 1);
     let (eth0, outer) = program.run(make)?;
     keeper.record(&host, Undo::Link { ifindex: outer.ifindex, name: outer.name.clone() }, None)?;
     let (program, host) =
@@ -164,10 +159,6 @@ pub fn make_limited(
     }
     // The lock of a site is for moments, and many classes take long.
     let site = Site::choose(&limited.host.netns)?;
-    for (place, side) in [(&mut limited.program, Side::Program), (&mut limited.host, Side::Host)] {
-        place.link.address = site.subnet.ethernet(side);
-        place.netns.run(|| link::set_address(place.link.ifindex, place.link.address))?;
-    }
     let (program, host) = (&limited.program, &limited.host);
     limited.way_out = site.connect(&host.netns, &host.link, &program.netns, &program.link, keeper)?;
     Ok(limited)
@@ -195,7 +186,14 @@ fn settle(link: &Link, subnet: &PairSubnet, side: Side, ipv6: bool) -> Result<()
     };
     addresses(subnet, side, ipv6).try_for_each(|own| address::add_address(link.ifindex, own))?;
     addresses(subnet, other, ipv6)
-        .try_for_each(|far| address::add_neighbour(link.ifindex, far.address, subnet.ethernet(other)))
+        .try_for_each(|far| address::add_neighbour(link.ifindex, far.address, ethernet(other)))
+}
+
+/// The Ethernet address of one side: locally administered, with the number of this process, which makes one network. It is given when the
+/// end is made, because udev changes one that is given later.
+fn ethernet(side: Side) -> [u8; 6] {
+    let [a, b, c, d] = std::process::id().to_be_bytes();
+    [0x02, 0x50 | side as u8, a, b, c, d]
 }
 
 /// Lets the program out by `outer`, where the host has a way out; other traffic gets no way that it did not have before.

@@ -175,16 +175,6 @@ pub fn set_up(ifindex: u32, up: bool) -> Result<()> {
     })
 }
 
-/// Gives an interface of this thread's namespace its Ethernet address.
-pub fn set_address(ifindex: u32, address: [u8; 6]) -> Result<()> {
-    let header = Ifinfomsg { ifi_index: ifindex as i32, ..Default::default() };
-    let mut request = rt_link::Request::new().op_newlink_do(&header);
-    request.encode().push_address(&address);
-    acknowledged(&mut NetlinkSocket::new(), &request, || {
-        format!("giving interface number {ifindex} its Ethernet address")
-    })
-}
-
 /// The record of how an interface is joined to others of its namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Joint {

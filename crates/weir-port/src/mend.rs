@@ -47,7 +47,7 @@ pub fn pair(name: &str, say: &mut dyn FnMut(&str)) -> Result<Vec<String>> {
         } else {
             link.name.clone()
         };
-        netns.run(|| {
+        let is_left_over = netns.run(|| {
             // The release comes first, as packets that the queue holds would be lost with it.
             let was_ours = qdisc::is_installed(link.ifindex)?;
             let saved = queue.before::<Option<qdisc::Saved>>().flatten();
@@ -76,10 +76,13 @@ pub fn pair(name: &str, say: &mut dyn FnMut(&str)) -> Result<Vec<String>> {
                 features::switch(link.ifindex, &wanted, true)?;
                 done.push(format!("{name}: the insertion of VLAN tags switched on"));
             }
-            Ok(())
+            Ok(is_left && !link.up)
         })?;
         queue.finish();
-        checksum.finish();
+        // By this the next mending knows that there are senders to let go.
+        if !is_left_over {
+            checksum.finish();
+        }
         tags.finish();
     }
     means.end();

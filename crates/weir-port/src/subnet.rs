@@ -63,12 +63,6 @@ impl PairSubnet {
         let address = Ipv6Addr::new(a, b, c, 0, 0, 0, (low >> 16) as u16, low as u16);
         Prefix { address: address.into(), length: V6_LENGTH }
     }
-
-    /// An Ethernet address for one side: locally administered, ending in the IPv4 address.
-    pub fn ethernet(&self, side: Side) -> [u8; 6] {
-        let [a, b, c, d] = (self.v4 + side as u32).to_be_bytes();
-        [0x02, 0x57, a, b, c, d]
-    }
 }
 
 /// Returns whether a route to `prefix` is one to nearly everywhere.
@@ -136,7 +130,5 @@ mod tests {
         assert_eq!(subnet.v6(Side::Host), prefix("fd57:4549:5200::a57:1/126"));
         assert_eq!(subnet.v6(Side::Program), prefix("fd57:4549:5200::a57:2/126"));
         assert!(overlap(&subnet.v4(Side::Host), &subnet.v4(Side::Program)));
-        assert_eq!(subnet.ethernet(Side::Program), [2, 0x57, 10, 87, 0, 2]);
-        assert_ne!(subnet.ethernet(Side::Host), subnet.ethernet(Side::Program));
     }
 }

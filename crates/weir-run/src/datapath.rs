@@ -60,7 +60,7 @@ pub struct DatapathConfig {
     pub port_names: Vec<String>,
     /// Packet memory, in bytes.
     pub memory_bytes: u64,
-    /// Workers: of a wire 1 or 2, one for each end; of a topology as many as it has ports, or fewer where some of these are wires.
+    /// Workers: 1 up to [`Plan::workers_max`].
     pub workers: usize,
 }
 
@@ -73,7 +73,7 @@ impl DatapathConfig {
         let most = self.plan.workers_max();
         if self.workers > most {
             return Err(format!(
-                "--workers {}: this topology has work for {most}, of which each owns ports: give 1 to {most}",
+                "{} workers: there is work for {most}, one for each port, and for each ESP stage with a queue or each of its sealers",
                 self.workers
             ));
         }
@@ -227,6 +227,7 @@ impl Datapath {
         let has_classes = plan.ports.iter().any(|port| port.classes.is_some());
         let links: Vec<_> = there.iter().flatten().collect();
         let mut warnings = look_over::interfaces(&links, kind, has_classes)?;
+        warnings.extend(look_over::sealers(plan, *workers));
         let queues_gone = queues_gone(&links);
         let umem = Arc::new(Umem::new(Arc::clone(frames[0].pool.memory())));
         let queues = there.iter().map(|link| link.as_ref().map_or(queues_gone, |link| link.rx_queues));

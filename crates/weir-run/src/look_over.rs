@@ -121,6 +121,15 @@ fn passed_by(name: &str, noun: &str, hooks: &[String]) -> Option<String> {
     ))
 }
 
+/// The warnings of sealers that have one worker, by the name of their stage.
+pub fn sealers(plan: &Plan, workers: usize) -> Vec<String> {
+    let stages = plan.stages.iter().filter(|stage| workers == 1 && stage.kind.sealers() > 0);
+    let told = |stage: &StagePlan| {
+        format!("the sealers of {} share nothing with one worker: give --workers 2 or more", stage.name)
+    };
+    stages.map(told).collect()
+}
+
 /// The networks of a plan, by numbers: packets go unchanged between what is joined directly or through bridges. A router cuts a packet that
 /// is too long, or says so to its sender.
 pub fn networks(plan: &Plan) -> HashMap<Attachment, usize> {

@@ -87,7 +87,17 @@ pub fn refuse_two_meanings(name: &str) -> Result<(), Failure> {
     }
     let Ok(ways) = (LimitTarget { pid: None, device: name }).ways(false) else { return Ok(()) };
     for place in ways.ends() {
-        let record = find::at(place)?.and_then(|found| found.record);
+        // A limit without a record lost it with its filter, or with its queue.
+        let record = match find::at(place)? {
+            Some(found) if found.record.is_some() => found.record,
+            Some(_) => {
+                return Err(Failure::usage(format!(
+                    "{name} means two: what is up under that name, and the interface {name} here, which has a limit that is half made \
+                     or lost its filter: `weir limit {name}` sets that again, and its --off removes it"
+                )));
+            }
+            None => find::left_at(place)?,
+        };
         if let Some(limit) = record.map(|record| record.name).filter(|limit| limit != name) {
             return Err(Failure::usage(format!(
                 "{name} means two: what is up under that name, and the interface {name} here, whose limit is called {limit}: write \
@@ -172,7 +182,8 @@ fn sentence(name: &str, known: &[String], sees_limits: bool) -> String {
     let more = known.len().saturating_sub(LISTED);
     let more = if more > 0 { format!(" and {more} more, which `weir stat` lists") } else { String::new() };
     let there = match known {
-        [] => "there is none at all".to_string(),
+        [] if !sees_limits => "there is none that you may see".to_string(),
+        [] => "there is none at all".into(),
         [only] => format!("there is {only}"),
         _ => format!("there are {}{more}", known[..known.len().min(LISTED)].join(", ")),
     };

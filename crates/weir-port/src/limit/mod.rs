@@ -66,7 +66,7 @@ pub struct NetnsInterface {
     pub link: Link,
 }
 
-/// The limit asked for; an absent part stays as it is, or is the default.
+/// The limit asked for; an absent part stays as it is, also where somebody removed the queue of the limit, or is the default.
 #[derive(Clone, Debug)]
 pub struct Asked {
     /// The name of the limit.
@@ -94,7 +94,7 @@ impl Asked {
     }
 
     /// The request that makes a limit again whose queue is gone. A part that this does not ask for is as in `record`.
-    pub fn again(self, record: &Record, burst_default: impl Fn(Rate) -> u64) -> Asked {
+    fn again(self, record: &Record, burst_default: impl Fn(Rate) -> u64) -> Asked {
         let Asked { rate: rate_before, classes, .. } = Asked::of(record);
         let rate = self.rate.or(rate_before);
         let burst_bytes = self.burst_bytes.or_else(|| record.burst_kept(rate?, burst_default));
@@ -277,6 +277,8 @@ fn prepare(place: &NetnsInterface, asked: &Asked, burst_default: impl Fn(Rate) -
         return Err(unsuitable(place, find::STRANGE));
     }
     let before = found.as_ref().and_then(|found| found.record.as_ref());
+    let gone = if before.is_none() { note::gone_from(place, place.far_end()?.as_ref()) } else { None };
+    let asked = &gone.map_or_else(|| asked.clone(), |gone| asked.clone().again(&gone, &burst_default));
     // A command that ended half-way may have left out leaves or their queues.
     let is_whole = before.is_some_and(|before| before.stage != LimitStage::Making);
     let is_whole = is_whole && before.is_some_and(|before| lacks_nothing(place, before));

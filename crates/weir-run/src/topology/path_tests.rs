@@ -120,7 +120,11 @@ fn packets_may_wait_for_an_esp() {
             let told = (told.mode, told.queue_packets, told.sealers);
             assert_eq!(told, (mode, queue_packets, sealers), "{keys}");
         }
-        let workers_max = 1 + 2 * usize::from(mode != Mode::Direct) + usize::from(sealers);
+        let workers_max = match (mode, sealers) {
+            (Mode::Direct, _) => 1,
+            (_, 0) => 3,
+            _ => 2 + usize::from(sealers),
+        };
         assert_eq!(topology.plan.unwrap().workers_max(), workers_max, "{keys}");
     }
     for (keys, why) in [

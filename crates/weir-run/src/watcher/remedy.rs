@@ -93,7 +93,12 @@ fn follow(known: &Link, now: &Link) -> Vec<Remedy> {
 
 fn queues_changed(kind: Kind, name: &str, does: &str, before: u32, now: u32) -> Remedy {
     let what = format!("{name} {does} on {now} queues now, and the {} was made for {before}", kind.noun());
-    refuse(kind, what, Some(format!("take the change back (`ethtool -L {name}`)")))
+    let queues = if does == "sends" { "tx" } else { "rx" };
+    refuse(
+        kind,
+        what,
+        Some(format!("take the change back (`ethtool -L {name} {queues} {before}` in its namespace)")),
+    )
 }
 
 /// A port is not fit any more: `what` is so, and `undo` undoes it.
@@ -181,7 +186,8 @@ mod tests {
             "{ends:?}"
         );
         let ends = of_sender(Kind::Topology, &link(), &fewer, true);
-        let expected = "eth0 sends on 2 queues now, and the topology was made for 4: take the change back (`ethtool -L eth0`)";
+        let expected = "eth0 sends on 2 queues now, and the topology was made for 4: take the change back \
+                        (`ethtool -L eth0 tx 4` in its namespace)";
         assert_eq!(ends, [Remedy::Refuse(expected.into())], "a topology goes on without the port");
         let more = view(Link { rx_queues: 5, ..link() });
         assert_eq!(of_sender(Kind::Wire, &link(), &more, true), []);

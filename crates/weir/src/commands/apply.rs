@@ -34,7 +34,7 @@ use weir_run::topology::diff::{LimitChange, LimitNow, compare};
 use weir_run::topology::{LimitWanted, Topology};
 
 use self::ports::Ports;
-use super::limit::{say_what_is_not_expected, set_patiently};
+use super::limit::{say_what_is_not_expected, set_with_room};
 use super::ways::{LimitTarget, Ways};
 use crate::{Failure, Outcome, human, output, text};
 
@@ -225,7 +225,7 @@ fn carry_out(tasks: &[Task], ports: &Ports) -> Result<(), Failure> {
         if signals.arrived()?.is_some() {
             return Err(put_back(&changing[..done], "it was interrupted"));
         }
-        match set_patiently(task.place, &task.asked) {
+        match set_with_room(task.place, &task.asked) {
             Ok((done, record)) => say_what_is_not_expected(task.place, done, &record),
             // As if it had not been there at the look before.
             Err(_) if task.is_optional && task.place.is_gone() => say_vanished(task.at, task.place),

@@ -34,7 +34,9 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 What is inside the ports of a file that is up is delivered, then they are put
 back as they were. Each limit is raised until nothing waits, then taken off
 while nothing is sent, so that nothing is lost. One that is not there is no
-failure; one that cannot go is said, and the others go.")]
+failure; one that cannot go is said, and the others go.
+A `weir run` by a wire is up under its name, and ends with its program. One
+whose limit is in place is not: a signal to it or its program ends it.")]
 pub struct DownArguments {
     /// The file, or the name of what is up
     file: PathBuf,
@@ -250,9 +252,17 @@ fn remove(wanted: &LimitWanted, lines: &mut Lines) -> Result<bool, Failure> {
     let back = wanted.rate_back.map(|_| ways.back(target, "rate_back")).transpose();
     let mut places: Vec<_> = wanted.rate.iter().map(|_| &ways.there).collect();
     places.extend(back.as_ref().ok().copied().flatten());
-    let outcomes = remove_each(places.iter().copied(), false, lines)?;
-    for (place, _) in places.iter().zip(&outcomes).filter(|(_, outcome)| outcome.is_none()) {
-        lines.print(format_args!("there is no limit at {}", place.describe()));
+    let removed = remove_each(places.iter().copied(), false, lines);
+    for (place, outcome) in places.iter().zip(removed.iter().flatten()) {
+        if outcome.is_none() {
+            lines.print(format_args!("there is no limit at {}", place.describe()));
+        }
     }
-    back.map(|_| outcomes.into_iter().flatten().all(|is_gone| is_gone))
+    match (removed, back) {
+        (Ok(outcomes), Ok(_)) => Ok(outcomes.into_iter().flatten().all(|is_gone| is_gone)),
+        (Ok(_), Err(failure)) | (Err(failure), Ok(_)) => Err(failure),
+        (Err(there), Err(back)) => {
+            Err(Failure { message: format!("{}; {}", there.message, back.message), ..there })
+        }
+    }
 }

@@ -42,7 +42,7 @@ use crate::{Failure, Outcome, human, output, text};
   weir limit veth-a --rate 50mbit --classes office.toml
   weir limit veth-a --off                 remove it, without loss
   weir limit office --off                 the same by the limit's name
-  weir set veth-a --rate 100mbit          change it by its name
+  weir set veth-a --rate 100mbit          change it by its name, both ways
   weir stat                               what it does
 
 `weir wire --help` explains classes files. In place HTB shares what classes
@@ -220,7 +220,7 @@ fn set_all(tasks: &[(&NetnsInterface, Asked)]) -> Result<Vec<(Done, Record)>, Fa
     let before = tasks.iter().map(check).collect::<weir_port::Result<Vec<_>>>()?;
     let mut set = Vec::new();
     for (place, asked) in tasks {
-        match set_patiently(place, asked).map_err(Failure::from) {
+        match set_with_room(place, asked).map_err(Failure::from) {
             Ok(set_now) => set.push(set_now),
             Err(failure) => {
                 let done = tasks[..set.len()].iter().zip(&before);
@@ -247,7 +247,7 @@ pub fn put_back(place: &NetnsInterface, before: Option<&Record>) -> Option<Strin
             backlog::put_back();
             off.map(|off| off != Off::Open)
         }
-        Some(record) => set_patiently(place, &Asked::of(record)).map(|_| true),
+        Some(record) => set_with_room(place, &Asked::of(record)).map(|_| true),
     };
     match done {
         Ok(true) => None,
@@ -259,6 +259,20 @@ pub fn put_back(place: &NetnsInterface, before: Option<&Record>) -> Option<Strin
         Err(_) if place.is_gone() => None,
         Err(error) => Some(format!("{} is not as it was: {error}", place.describe())),
     }
+}
+
+/// Sets a limit, with room for what has left it, and says so if the kernel takes long.
+pub fn set_with_room(place: &NetnsInterface, asked: &Asked) -> weir_port::Result<(Done, Record)> {
+    backlog::raise();
+    let set = set_patiently(place, asked);
+    match &set {
+        // The last limit of others may have gone before this one could be found.
+        Ok(_) => backlog::raise(),
+        Err(_) => {
+            backlog::put_back();
+        }
+    }
+    set
 }
 
 /// Sets a limit, and says so if the kernel takes long, as it does for many classes.
@@ -273,16 +287,7 @@ pub fn set_patiently(place: &NetnsInterface, asked: &Asked) -> weir_port::Result
         "weir: {}: the kernel makes the leaves {of} one after the other, which takes it up to a minute where there are many",
         place.describe()
     );
-    backlog::raise();
-    let set = output::patiently(what, || weir_port::limit::set(place, asked, burst_bytes_default));
-    match &set {
-        // The last limit of others may have gone before this one could be found.
-        Ok(_) => backlog::raise(),
-        Err(_) => {
-            backlog::put_back();
-        }
-    }
-    set
+    output::patiently(what, || weir_port::limit::set(place, asked, burst_bytes_default))
 }
 
 /// A limit that was changed: its record before, when nobody else changed it any more, and after that.
@@ -320,12 +325,11 @@ fn still_there(seen: &LimitInPlace) -> Result<Record, Failure> {
     let place = seen.place.describe();
     let record = seen.record.as_ref().ok_or_else(|| format!("the limit at {place} cannot be read"))?;
     let found = find::at(&seen.place)?;
-    if seen.is_gone {
-        let again =
-            || format!("limit {} at {place} was set again meanwhile: nothing was changed", record.name);
-        return found.map_or_else(|| Ok(record.clone()), |_| Err(again().into()));
+    if seen.is_gone && found.is_some() {
+        let why = format!("limit {} at {place} was set again meanwhile: nothing was changed", record.name);
+        return Err(why.into());
     }
-    let now = found.and_then(|found| found.record);
+    let now = if seen.is_gone { find::left_at(&seen.place)? } else { found.and_then(|found| found.record) };
     now.filter(|now| now.name == record.name).ok_or_else(|| {
         format!("limit {} at {place} is gone meanwhile: nothing was changed", record.name).into()
     })

@@ -99,10 +99,11 @@ fn import(arguments: &ImportArguments) -> Outcome {
 /// The directory of the keys, if nobody else may enter it.
 fn keys_directory(keys: &Path) -> Result<PathBuf, Failure> {
     const OTHERS: u32 = 0o077;
-    let directory = std::path::absolute(keys)?;
-    let shown = directory.display();
-    let about = std::fs::metadata(&directory)
-        .map_err(|error| Failure::usage(format!("{shown}: {error}: make it by mkdir -m 700 {shown}")))?;
+    let shown = keys.display();
+    let missing = |error| Failure::usage(format!("{shown}: {error}: make it by mkdir -m 700 {shown}"));
+    // As `weir up` knows the keys of a file.
+    let directory = std::fs::canonicalize(keys).map_err(missing)?;
+    let about = std::fs::metadata(&directory).map_err(missing)?;
     if !about.is_dir() || about.uid() != sys::user() || about.mode() & OTHERS != 0 {
         let who = if sys::is_root() { "root" } else { "you" };
         return Err(Failure::usage(format!(

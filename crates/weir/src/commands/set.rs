@@ -10,7 +10,7 @@ use weir_port::limit::find::{LimitInPlace, STRANGE};
 use weir_port::limit::record::{Direction, LimitStage, Record};
 use weir_run::control::{self, Command, Control, Running, SetClasses, ask};
 use weir_run::datapath::Kind;
-use weir_run::limits::{NO_LIMIT, SetLimits, burst_bytes_default};
+use weir_run::limits::{NO_LIMIT, SetLimits};
 use weir_run::nearest::{and, did_you_mean, or};
 use weir_run::stats::{DirectionStats, Snapshot};
 
@@ -76,7 +76,10 @@ pub fn run(arguments: &SetArguments) -> Outcome {
     // A wire listens; a limit has nobody who could.
     let path = Control::path_of(wire);
     if control::is_up(&path) {
-        names::refuse_two_meanings(wire)?;
+        // A port is a topology's.
+        if port.is_none() {
+            names::refuse_two_meanings(wire)?;
+        }
     } else {
         let limits = names::limits_meant(wire)?;
         match (limits.is_empty(), port) {
@@ -103,7 +106,7 @@ pub fn run(arguments: &SetArguments) -> Outcome {
         ask(&Control::path_of(wire), &Command::Set(change(0, limit.rate)))?;
     }
     if is_topology || port.is_some() {
-        let direction = direction(arguments, is_topology)?;
+        let direction = direction(arguments, is_topology, before.as_ref().ok())?;
         changes = vec![change(direction, limit.rate)];
     }
     if let Ok(before) = &before {
@@ -170,10 +173,11 @@ fn shared(direction: &DirectionStats) -> Option<(Rate, Vec<u64>)> {
     ))
 }
 
-/// The direction that leaves by the port that was named.
+/// The direction that leaves by the port that was named: by its name in the file, or by its interface, as it is called now or was at the start.
 fn direction(
     SetArguments { wire, port, limit, rate_back }: &SetArguments,
     is_topology: bool,
+    seen: Option<&Snapshot>,
 ) -> Result<usize, Failure> {
     let Running { ports, .. } = control::running(wire)?;
     let interfaces: Vec<_> = ports.iter().map(|port| port.interface.as_str()).collect();
@@ -190,7 +194,10 @@ fn direction(
         )));
     }
     let by_name = ports.iter().position(|port| port.name == *wanted);
-    let place = by_name.or_else(|| interfaces.iter().position(|interface| interface == wanted));
+    let now = seen.map_or(&[][..], |seen| &seen.ports);
+    let by_interface = || now.iter().position(|port| port.name == *wanted);
+    let place = by_name.or_else(by_interface);
+    let place = place.or_else(|| interfaces.iter().position(|interface| interface == wanted));
     let Some(place) = place else {
         let known = ports.iter().map(|port| port.name.as_str()).chain(interfaces.iter().copied());
         return Err(Failure::usage(format!(
@@ -219,6 +226,14 @@ fn set_in_place(
             "{wire} does not limit the way back: `weir limit DEV --rate-back RATE` sets a limit of it"
         )));
     }
+    if limit.rate.is_some()
+        && rate_back.is_some()
+        && records.iter().all(|(_, record)| record.direction == Direction::Back)
+    {
+        return Err(Failure::usage(format!(
+            "{wire} limits the way back alone: `weir limit DEV --rate RATE` sets a limit of the other way"
+        )));
+    }
     let mut tasks = Vec::new();
     for &(seen, record) in &records {
         let (rate, burst_bytes) = match record.direction {
@@ -230,7 +245,6 @@ fn set_in_place(
         if rate.is_some() || burst_bytes.is_some() || classes.is_some() {
             let (name, direction) = (record.name.clone(), record.direction);
             let asked = Asked { name, direction, rate, burst_bytes, classes: classes.clone() };
-            let asked = if seen.is_gone { asked.again(record, burst_bytes_default) } else { asked };
             tasks.push((seen, asked));
         }
     }

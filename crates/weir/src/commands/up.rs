@@ -42,14 +42,15 @@ the start, or down at either end, is an error, unless its port has
 optional = true. One that vanishes, or whose other end is given other queues,
 is a port again when it is there and fit; what is bound for it meanwhile is
 dropped, and a single wire ends. `weir apply FILE` changes what leaves by the
-ports of a file that is up, and its associations and policies; anything else
-needs weir down, then weir up.
+ports of a file that is up, and associations, policies, `address` and `mtu` of
+an [[esp]]; anything else needs weir down, then weir up.
 Under systemd it says when it is up (Type=notify) and feeds the watchdog while
 its workers answer.
 With --workers what no link joins to the rest, such as each wire of many, is
 one worker's while there are as many; otherwise ports that a bridge or router
-joins are shared out, but for what is joined to an [[esp]] without dispatch. One
-with dispatch is with a worker that has no ports. `weir stat` shows which worker has a port."))]
+joins are shared out, but for what is joined to an [[esp]] without dispatch.
+One with dispatch and without sealers is with a worker that has no ports.
+`weir stat` shows which worker has a port."))]
 pub struct UpArguments {
     /// The file
     file: PathBuf,

@@ -103,7 +103,10 @@ impl MachineArguments {
                 2 => "1 or 2".into(),
                 _ => format!("1 to {workers_max}"),
             };
-            let why = format!("--workers {workers} is not {range}: there is no work for more");
+            let why = format!(
+                "--workers {workers} is not {range}: each port gives work to one, and so does an `[[esp]]` with dispatch, or each of its \
+                 sealers"
+            );
             return Err(Failure::usage(why));
         }
         let allowed = weir_port::sys::allowed_cores();

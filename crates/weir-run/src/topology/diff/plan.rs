@@ -53,7 +53,7 @@ pub fn compare_plans(now: Named, wanted: Named) -> Result<Live, String> {
     let told = built_otherwise(now, wanted);
     if !told.is_empty() {
         return Err(format!(
-            "limits, classes and filters of ports, associations and policies change live; for the rest run `weir down` and `weir up`: {}",
+            "limits, classes and filters of ports, and associations, policies, `address` and `mtu` of an `[[esp]]` change live; for the rest run `weir down` and `weir up`: {}",
             told.join("; ")
         ));
     }

@@ -26,7 +26,7 @@ fn lines(now: &str, wanted: &str) -> Vec<String> {
 fn refused(now: &str, wanted: &str) -> String {
     let why = compare(&topology(now), &topology(wanted)).unwrap_err();
     why.strip_prefix(
-        "limits, classes and filters of ports, associations and policies change live; for the rest run `weir down` and `weir up`: ",
+        "limits, classes and filters of ports, and associations, policies, `address` and `mtu` of an `[[esp]]` change live; for the rest run `weir down` and `weir up`: ",
     )
     .unwrap_or_else(|| panic!("{why}"))
     .to_string()

@@ -97,7 +97,7 @@ pub fn open(
     }
 }
 
-/// Limits both ends. Nobody else knows of them yet, so nobody is in the way.
+/// Limits both ends. Nobody else knows of them yet, so nobody is in the way; the room for what leaves the limits is made when both are there.
 fn limit_both(
     ends: &Limited,
     arguments: &RunArguments,
