@@ -199,6 +199,15 @@ fn after_both_were_killed_a_command_mends() -> Result<()> {
     let again = run(&mut rig.weir(&["mend", "wa", "wb"]), LIMIT)?.success()?;
     ensure!(again.stdout == "nothing was left behind\n", "it says: {}", again.stdout);
     before.require_same(&rig)?;
+    kill_both(&rig)?;
+    rig.middle.ip("link set wa down")?;
+    // Its senders stand until it is up.
+    for time in 1..=2 {
+        let down = run(&mut rig.weir(&["mend", "wa"]), LIMIT)?.success()?;
+        ensure!(down.stdout.contains("mend it again"), "time {time}: it says: {}", down.stdout);
+    }
+    rig.middle.ip("link set wa up")?;
+    run(&mut rig.weir(&["mend", "wa", "wb"]), LIMIT)?.success()?;
     rig.middle.ip("link set wa down")?;
     let down = run(&mut rig.weir(&["mend", "wa"]), LIMIT)?.success()?;
     ensure!(down.stdout == "nothing was left behind\n", "it says: {}", down.stdout);

@@ -64,13 +64,13 @@ fn hosts() -> Result<Hosts> {
 }
 
 /// Makes the pair of the last port again.
-fn plug_in(hosts: &Hosts) -> Result<()> {
+fn plug_in(hosts: &Hosts, queues: u32) -> Result<()> {
     let (host, middle) = (&hosts.hosts[LAST], &hosts.middle);
     veth(
         LAST as u8 + 1,
         End { namespace: host, name: "veth0" },
         End { namespace: middle, name: "p2" },
-        QUEUES,
+        queues,
     )?;
     hosts.address(LAST, "10.99.1.3/24")
 }
@@ -115,7 +115,7 @@ fn a_pair_that_is_deleted_is_gone_and_comes_back() -> Result<()> {
     let said = format!("{}{}", refused.stdout, refused.stderr);
     ensure!(refused.success().is_err() && said.contains("p2: the interface is gone"), "{said}");
     ensure!(said.lines().filter(|line| line.contains("p2")).count() == said.lines().count(), "{said}");
-    plug_in(&hosts)?;
+    plug_in(&hosts, QUEUES)?;
     wait_for_state(&up, "up")?;
     require_lossless(&flood.finish(PATIENCE)?, &load)?;
     drop(bound_for_it);
@@ -143,8 +143,9 @@ fn a_container_that_ends_takes_nothing_along() -> Result<()> {
     .with_context(|| format!("weir said: {}", up.daemon.stderr()))?;
     answers(&hosts, "10.99.1.2")?;
     hosts.hosts.push(Namespace::new("again")?);
-    plug_in(&hosts)?;
+    plug_in(&hosts, 1)?;
     wait_for_state(&up, "up")?;
+    ensure!(up.daemon.stderr().contains("warning: p2 has one queue"), "{}", up.daemon.stderr());
     answers(&hosts, "10.99.1.3")?;
     up.check()?;
     up.down()?;
@@ -167,7 +168,7 @@ fn containers_that_restart_in_a_loop_disturb_nobody() -> Result<()> {
     let before = descriptors("before")?;
     for time in 0..times {
         hosts.middle.ip("link del p2")?;
-        plug_in(&hosts)?;
+        plug_in(&hosts, QUEUES)?;
         // Half of them vanish while they are taken over.
         if time % 2 == 0 {
             wait_for_state(&up, "up")?;
@@ -326,7 +327,7 @@ fn an_optional_port_is_taken_in_when_it_comes() -> Result<()> {
         let load = Load::new(&hosts.hosts[0], &hosts.hosts[1], "10.99.1.2", 2, 6.0);
         let flood = flood(&load)?;
         for _ in 0..2 {
-            plug_in(&hosts)?;
+            plug_in(&hosts, QUEUES)?;
             wait_for_state(&up, "up")?;
             answers(&hosts, "10.99.1.3")?;
             hosts.middle.ip("link del p2")?;
@@ -334,7 +335,7 @@ fn an_optional_port_is_taken_in_when_it_comes() -> Result<()> {
             let checked = up.weir(&["stat", &up.name, "--check"])?.success()?.stdout;
             ensure!(checked.contains("p2 is not up (gone): nothing passes there\n"), "{checked}");
         }
-        plug_in(&hosts)?;
+        plug_in(&hosts, QUEUES)?;
         wait_for_state(&up, "up")?;
         require_lossless(&flood.finish(PATIENCE)?, &load)?;
         answers(&hosts, "10.99.1.3")?;
@@ -481,7 +482,7 @@ fn an_interface_that_is_not_there_is_told_or_waited_for() -> Result<()> {
     ensure!(said[1].contains(&told) && said[1].contains("also after 1 s"), "{said:?}");
     let mut daemon = Process::spawn(&mut up(&["--wait", "600"])?)?;
     wait_until("it says that it waits", PATIENCE, || Ok(daemon.stderr().contains("for p2")))?;
-    plug_in(&hosts)?;
+    plug_in(&hosts, QUEUES)?;
     daemon.wait_for_output("ready", PATIENCE)?;
     answers(&hosts, "10.99.1.3")?;
     ensure!(daemon.stderr().lines().count() == 1, "{}", daemon.stderr());

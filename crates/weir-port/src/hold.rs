@@ -283,6 +283,18 @@ impl Hold {
         self.remove();
     }
 
+    /// Gives the thing up, and leaves the next holder this for its state before.
+    ///
+    /// # Errors
+    /// If it cannot be noted; then nothing is left.
+    pub fn leave<T: Serialize>(mut self, before: T) -> Result<()> {
+        let Some(Note { owner, identity, before: _ }) = self.noted::<Value>() else { return Ok(()) };
+        self.note(&Note { owner, identity, before })
+            .doing(|| format!("noting what is left in {}", self.path.display()))?;
+        self.is_new = false;
+        Ok(())
+    }
+
     /// Keeps the file when this is dropped: another process will put the old state back and [finish](Hold::finish) the hold.
     pub fn hand_on(&mut self) {
         self.is_new = false;

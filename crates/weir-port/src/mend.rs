@@ -41,17 +41,19 @@ pub fn pair(name: &str, say: &mut dyn FnMut(&str)) -> Result<Vec<String>> {
             let place = holds.iter().position(|hold| hold.is_on(thing)).expect("each thing is held");
             holds.swap_remove(place)
         });
-        queues.push(receive);
         let name = if link.ifindex == far.ifindex && far_netns.is(netns) {
             format!("{} at the other end", link.name)
         } else {
             link.name.clone()
         };
-        let is_left_over = netns.run(|| {
+        let has_senders = netns.run(|| {
             // The release comes first, as packets that the queue holds would be lost with it.
             let was_ours = qdisc::is_installed(link.ifindex)?;
             let saved = queue.before::<Option<qdisc::Saved>>().flatten();
-            let is_left = was_ours || saved.is_some() || checksum.before::<bool>().is_some();
+            let is_left = was_ours
+                || saved.is_some()
+                || checksum.before::<bool>().is_some()
+                || receive.before::<bool>().is_some();
             done.extend(release(link, &name, is_left, &mut means)?);
             if was_ours {
                 qdisc::remove(link.ifindex)?;
@@ -78,15 +80,16 @@ pub fn pair(name: &str, say: &mut dyn FnMut(&str)) -> Result<Vec<String>> {
             }
             Ok(is_left && !link.up)
         })?;
+        queues.push((receive, has_senders));
         queue.finish();
-        // By this the next mending knows that there are senders to let go.
-        if !is_left_over {
-            checksum.finish();
-        }
+        checksum.finish();
         tags.finish();
     }
     means.end();
-    queues.into_iter().for_each(Hold::finish);
+    for (receive, has_senders) in queues {
+        // By what is left the next mending knows that there are senders to let go.
+        if has_senders { receive.leave(true)? } else { receive.finish() }
+    }
     Ok(done)
 }
 

@@ -115,7 +115,7 @@ impl ReceiveSteering {
         let online = processors(online.trim());
         let isolated = ISOLATED.map(|file| processors(fs::read_to_string(file).unwrap_or_default().trim()));
         let allowed = not_isolated(&online, &isolated.concat());
-        let one = one_of(&allowed, link.ifindex.wrapping_add(link.peer_ifindex.unwrap_or(0)));
+        let one = one_of(&allowed, link.ifindex.max(link.peer_ifindex.unwrap_or(0)));
         Ok(ReceiveSteering {
             _view: view,
             folder,
@@ -247,9 +247,10 @@ fn not_isolated(online: &[usize], isolated: &[usize]) -> Vec<usize> {
     if left.is_empty() { online.to_vec() } else { left }
 }
 
-/// The one processor of a pair, by the sum of its ends' numbers: the same for both ways, and spread over pairs made one after the other.
-fn one_of(allowed: &[usize], ends: u32) -> usize {
-    let spread = ends.wrapping_mul(0x9e37_79b1) >> 16;
+/// The one processor of a pair, by the greater of its ends' numbers: the same for both ways, and spread over pairs made one after the other.
+/// The number of a container's end is mostly the lower, and may change where the end is moved to another network namespace.
+fn one_of(allowed: &[usize], pair: u32) -> usize {
+    let spread = pair.wrapping_mul(0x9e37_79b1) >> 16;
     allowed.get(spread as usize % allowed.len().max(1)).copied().unwrap_or(0)
 }
 
@@ -301,13 +302,14 @@ mod tests {
     #[test]
     fn one_processor_serves_both_ways_and_pairs_are_spread() {
         let online: Vec<_> = (0..8).collect();
-        let of = |near: u32, far: u32| one_of(&online, near + far);
+        let of = |near: u32, far: u32| one_of(&online, near.max(far));
         assert_eq!(of(7, 8), of(8, 7));
         for step in [1, 2, 4] {
             let mut counts = [0; 8];
             (0..256).for_each(|pair| counts[of(2, 3 + pair * step)] += 1);
             assert!(counts.iter().all(|count| (16..=48).contains(count)), "step {step}: {counts:?}");
         }
+        assert_eq!(of(50, 2), of(50, 3), "the container's end is moved");
         assert_eq!(one_of(&[], 5), 0);
     }
 
@@ -319,7 +321,7 @@ mod tests {
         let left = allowed("2-7,9");
         assert_eq!(left, [0, 1]);
         assert_eq!(mask_of(&left), "00000003", "the mask of all");
-        assert!((0..256).all(|ends| one_of(&left, ends) < 2), "the mask of one");
+        assert!((0..256).all(|pair| one_of(&left, pair) < 2), "the mask of one");
         assert_eq!(allowed("0-7"), processors("0-7"));
     }
 

@@ -28,6 +28,7 @@ use super::eye::Absence;
 use super::ledger::InterfaceEvent;
 use super::{Records, SENDER, Watcher, locked};
 use crate::clock::now_ns;
+use crate::look_over;
 
 /// The pause after an attempt that failed, in nanoseconds.
 const RETRY_NS: u64 = 1_000_000_000;
@@ -175,6 +176,8 @@ impl Watcher {
         // The interface may vanish meanwhile, and nobody could say then where its other end was.
         let peer = link.peer();
         let far = peer.as_ref().ok().map(|(netns, sender)| (netns.inode(), sender.ifindex));
+        // As at the start. An interface that is gone by now has nothing to warn of.
+        let warnings = look_over::interfaces(&[link], self.crew.kind(), false).unwrap_or_default();
         let taken = match (self.joins_its_own(link), peer) {
             (Some(other), _) => {
                 Err(format!("{} is the other end of {other}, which is a port too", link.name))
@@ -193,6 +196,7 @@ impl Watcher {
                 self.missing.remove(&port);
                 self.ledger.go_on(InterfaceEvent::Gone, now_ns());
                 self.say(format!("interface {name} is there, and a port"));
+                warnings.into_iter().for_each(|warning| self.say(format!("warning: {warning}")));
                 // The interface may have gone down meanwhile, or away.
                 self.hear(Some(is_now.into_iter().collect()), records);
             }
