@@ -288,9 +288,10 @@ impl Hold {
     /// # Errors
     /// If it cannot be noted; then nothing is left.
     pub fn leave<T: Serialize>(mut self, before: T) -> Result<()> {
-        let Some(Note { owner, identity, before: _ }) = self.noted::<Value>() else { return Ok(()) };
-        self.note(&Note { owner, identity, before })
-            .doing(|| format!("noting what is left in {}", self.path.display()))?;
+        let doing = || format!("noting what is left in {}", self.path.display());
+        let noted = self.noted::<Value>().ok_or_else(|| io::Error::other("there is no note any more"));
+        let Note { owner, identity, before: _ } = noted.doing(doing)?;
+        self.note(&Note { owner, identity, before }).doing(doing)?;
         self.is_new = false;
         Ok(())
     }

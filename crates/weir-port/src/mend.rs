@@ -80,16 +80,18 @@ pub fn pair(name: &str, say: &mut dyn FnMut(&str)) -> Result<Vec<String>> {
             }
             Ok(is_left && !link.up)
         })?;
-        queues.push((receive, has_senders));
+        // By what is left the next mending knows that there are senders to let go.
+        if has_senders {
+            receive.leave(true)?;
+        } else {
+            queues.push(receive);
+        }
         queue.finish();
         checksum.finish();
         tags.finish();
     }
     means.end();
-    for (receive, has_senders) in queues {
-        // By what is left the next mending knows that there are senders to let go.
-        if has_senders { receive.leave(true)? } else { receive.finish() }
-    }
+    queues.into_iter().for_each(Hold::finish);
     Ok(done)
 }
 

@@ -72,10 +72,7 @@ impl DatapathConfig {
     pub fn check(&self) -> Result<(), String> {
         let most = self.plan.workers_max();
         if self.workers > most {
-            return Err(format!(
-                "{} workers: there is work for {most}, one for each port, and for each ESP stage with a queue or each of its sealers",
-                self.workers
-            ));
+            return Err(format!("there is no work for {} workers: give 1 to {most}", self.workers));
         }
         spread(&self.plan, &Owners::deal(&self.plan, self.workers), self.workers).map(drop)
     }

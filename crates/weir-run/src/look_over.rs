@@ -8,7 +8,8 @@
 //! the queue is shorter than asked for                    rate * queue > packets that fit * 1514 bytes
 //! ```
 //!
-//! Limits: a datapath is looked over as it is opened; later changes by `weir set` are not.
+//! Limits: a datapath is looked over as it is opened, and a port that comes later by itself, without its MTU and classes; later changes
+//! by `weir set` are not.
 
 use std::collections::HashMap;
 

@@ -52,8 +52,12 @@ pub fn limits_meant(name: &str) -> Result<Vec<LimitInPlace>, Failure> {
     let all = stat::limits()?;
     let ways = LimitTarget { pid: None, device: name }.ways(false).ok();
     let is_there = |seen: &LimitInPlace| ways.iter().flat_map(Ways::ends).any(|end| end.is(&seen.place));
-    let (called, others): (Vec<_>, Vec<_>) =
-        all.into_iter().partition(|seen| seen.record.as_ref().is_some_and(|record| record.name == name));
+    let is_called = |seen: &LimitInPlace| match &seen.record {
+        Some(record) => record.name == name,
+        // It is known from what it left beside its queue, if its filter alone is gone.
+        None => find::record_at(&seen.place).ok().flatten().is_some_and(|record| record.name == name),
+    };
+    let (called, others): (Vec<_>, Vec<_>) = all.into_iter().partition(is_called);
     // The other way of a limit that lost its name with its filter, or is half made.
     let is_half_of = |seen: &LimitInPlace| {
         let far_end = if seen.record.is_none() { seen.place.far_end().ok().flatten() } else { None };
@@ -87,18 +91,7 @@ pub fn refuse_two_meanings(name: &str) -> Result<(), Failure> {
     }
     let Ok(ways) = (LimitTarget { pid: None, device: name }).ways(false) else { return Ok(()) };
     for place in ways.ends() {
-        // A limit without a record lost it with its filter, or with its queue.
-        let record = match find::at(place)? {
-            Some(found) if found.record.is_some() => found.record,
-            Some(_) => {
-                return Err(Failure::usage(format!(
-                    "{name} means two: what is up under that name, and the interface {name} here, which has a limit that is half made \
-                     or lost its filter: `weir limit {name}` sets that again, and its --off removes it"
-                )));
-            }
-            None => find::left_at(place)?,
-        };
-        if let Some(limit) = record.map(|record| record.name).filter(|limit| limit != name) {
+        if let Some(limit) = find::record_at(place)?.map(|record| record.name).filter(|limit| limit != name) {
             return Err(Failure::usage(format!(
                 "{name} means two: what is up under that name, and the interface {name} here, whose limit is called {limit}: write \
                  {limit} for that limit, and for the other run the command in another network namespace"

@@ -298,12 +298,7 @@ pub fn names() -> Vec<(NetnsInterface, String)> {
         for root in roots.iter().filter(|root| root.kind == RootKind::Limit) {
             let named = || -> Result<Option<(NetnsInterface, String)>> {
                 let place = at_number(&netns, root.ifindex)?;
-                // One that lost its filter is known from what it left beside its queue.
-                let record = match below_root(&place)?.record {
-                    None => note::gone_from(&place, place.far_end()?.as_ref()),
-                    record => record,
-                };
-                Ok(record.map(|record| (place, record.name)))
+                Ok(record_at(&place)?.map(|record| (place, record.name)))
             };
             names.extend(named().ok().flatten());
         }
@@ -369,10 +364,12 @@ fn left(
     }))
 }
 
-/// The record of the limit whose queue somebody removed from an interface, as it left it.
-pub fn left_at(place: &NetnsInterface) -> Result<Option<Record>> {
-    let far_end = place.far_end()?;
-    Ok(if super::traffic(place)?.is_none() { note::gone_from(place, far_end.as_ref()) } else { None })
+/// The record of an interface's limit: of its queue, or where somebody removed that or its filter, of what it left beside it.
+pub fn record_at(place: &NetnsInterface) -> Result<Option<Record>> {
+    match at(place)?.and_then(|found| found.record) {
+        None => Ok(note::gone_from(place, place.far_end()?.as_ref())),
+        record => Ok(record),
+    }
 }
 
 /// The limit of the packets that one interface sends, with its counters.

@@ -37,6 +37,11 @@ pub fn keep_beside(
         let made_clsact = record.sees_arrivals && record.made_clsact || makes_clsact(far_end);
         let seen = Record { sees_arrivals: true, made_clsact, ..record.clone() };
         if memory.write(&seen).is_ok() && arrivals::watch(far_end, memory, seen.made_clsact).is_ok() {
+            // The note of a limit before, whose packets no program saw arrive, would outlive this one.
+            let noted = clsact::memory_at(SPOT, place).ok().flatten().and_then(|memory| memory.record());
+            if let Some(before) = noted {
+                let _ = clsact::detach(SPOT, place, before.made_clsact);
+            }
             *record = seen;
             return;
         }

@@ -176,8 +176,6 @@ impl Watcher {
         // The interface may vanish meanwhile, and nobody could say then where its other end was.
         let peer = link.peer();
         let far = peer.as_ref().ok().map(|(netns, sender)| (netns.inode(), sender.ifindex));
-        // As at the start. An interface that is gone by now has nothing to warn of.
-        let warnings = look_over::interfaces(&[link], self.crew.kind(), false).unwrap_or_default();
         let taken = match (self.joins_its_own(link), peer) {
             (Some(other), _) => {
                 Err(format!("{} is the other end of {other}, which is a port too", link.name))
@@ -196,6 +194,8 @@ impl Watcher {
                 self.missing.remove(&port);
                 self.ledger.go_on(InterfaceEvent::Gone, now_ns());
                 self.say(format!("interface {name} is there, and a port"));
+                // An interface that cannot be looked at has changed again, and is not warned of.
+                let warnings = look_over::interfaces(&[link], self.crew.kind(), false).unwrap_or_default();
                 warnings.into_iter().for_each(|warning| self.say(format!("warning: {warning}")));
                 // The interface may have gone down meanwhile, or away.
                 self.hear(Some(is_now.into_iter().collect()), records);

@@ -179,7 +179,7 @@ fn tasks<'a>(
     // A name is that of both ways.
     for place in ways.ends().filter(|_| arguments.name.is_some()) {
         let is_set = tasks.iter().any(|(other, _)| other.is(place));
-        let there = if is_set { None } else { find::at(place)?.and_then(|found| found.record) };
+        let there = if is_set { None } else { find::record_at(place)? };
         if let Some(record) = there.filter(|record| record.name != name || tasks.is_empty()) {
             let asked = Asked {
                 name: name.clone(),
@@ -329,7 +329,7 @@ fn still_there(seen: &LimitInPlace) -> Result<Record, Failure> {
         let why = format!("limit {} at {place} was set again meanwhile: nothing was changed", record.name);
         return Err(why.into());
     }
-    let now = if seen.is_gone { find::left_at(&seen.place)? } else { found.and_then(|found| found.record) };
+    let now = if seen.is_gone { find::record_at(&seen.place)? } else { found.and_then(|found| found.record) };
     now.filter(|now| now.name == record.name).ok_or_else(|| {
         format!("limit {} at {place} is gone meanwhile: nothing was changed", record.name).into()
     })

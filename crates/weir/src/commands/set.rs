@@ -75,12 +75,8 @@ pub fn run(arguments: &SetArguments) -> Outcome {
     }
     // A wire listens; a limit has nobody who could.
     let path = Control::path_of(wire);
-    if control::is_up(&path) {
-        // A port is a topology's.
-        if port.is_none() {
-            names::refuse_two_meanings(wire)?;
-        }
-    } else {
+    let is_up = control::is_up(&path);
+    if !is_up {
         let limits = names::limits_meant(wire)?;
         match (limits.is_empty(), port) {
             // A wire that was killed has left its socket, and is asked to no avail.
@@ -100,6 +96,10 @@ pub fn run(arguments: &SetArguments) -> Outcome {
         // It may tell its ports all the same; a wire has two.
         Err(_) => control::running(wire).is_ok_and(|running| running.ports.len() > 2),
     };
+    // A port of a topology is nothing else.
+    if is_up && !(is_topology && port.is_some()) {
+        names::refuse_two_meanings(wire)?;
+    }
     let is_stack = |snapshot: &Snapshot| snapshot.topologies.iter().any(|path| path.process.is_some());
     if before.as_ref().is_ok_and(is_stack) {
         // A stack has no ports and classes to look for, and refuses in its own words.

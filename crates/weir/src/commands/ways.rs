@@ -2,6 +2,7 @@
 
 use weir_port::error::PortError;
 use weir_port::limit::NetnsInterface;
+use weir_port::limit::find;
 use weir_port::limit::record::Direction;
 use weir_port::link::{Link, joints};
 use weir_port::netns::NetNs;
@@ -85,7 +86,10 @@ impl LimitTarget<'_> {
     /// The ways of the limit that a name means ([`names::limits_meant`]), if there is one.
     pub fn ways_meant(&self) -> Result<Option<Ways>, Failure> {
         let limits = names::limits_meant(self.device)?;
-        let ends = limits.into_iter().find_map(|seen| Some((seen.place, seen.record?.direction)));
+        let ends = limits.into_iter().find_map(|seen| {
+            let record = seen.record.or_else(|| find::record_at(&seen.place).ok().flatten());
+            Some((seen.place, record?.direction))
+        });
         Ok(ends.map(|(place, direction)| match (direction, place.far_end().ok().flatten()) {
             (Direction::Back, Some(there)) => Ways { there, back: Some(place), is_doubtful: false },
             (_, back) => Ways { there: place, back, is_doubtful: false },

@@ -104,8 +104,7 @@ impl MachineArguments {
                 _ => format!("1 to {workers_max}"),
             };
             let why = format!(
-                "--workers {workers} is not {range}: each port gives work to one, and so does an `[[esp]]` with dispatch, or each of its \
-                 sealers"
+                "--workers {workers} is not {range}: there is no work for more, as --help says of --workers"
             );
             return Err(Failure::usage(why));
         }
