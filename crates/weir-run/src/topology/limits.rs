@@ -60,7 +60,7 @@ impl TopologyReader<'_> {
         let classes = self.limit_classes(table, open);
         if let Some((classes, of)) = &classes {
             for (text, rate) in [(&table.rate, rate), (&table.rate_back, rate_back)] {
-                self.check_shares(of, classes, text, rate);
+                self.check_promises(of, classes, text, rate);
             }
         }
         (self.told.len() == before).then(|| LimitWanted {
@@ -141,9 +141,8 @@ impl TopologyReader<'_> {
         )
     }
 
-    /// HTB lets each class have its guaranteed rate, so the rates of all together must fit the limit; and none more than its ceiling, so a
-    /// limit above all of these is never reached.
-    fn check_shares(
+    /// HTB lets each class have its guaranteed rate, so the rates of all together must fit the limit.
+    fn check_promises(
         &mut self,
         of: &Range<usize>,
         classes: &Classes,
@@ -161,16 +160,6 @@ impl TopologyReader<'_> {
                  limit of {rate} has left: write \"{promised}\" here, or lower their rates"
             );
             self.tell(text.span(), why);
-        }
-        let roots = classes.classes.iter().filter(|class| class.parent.is_none());
-        let most = roots.map(|class| class.ceil.bits_per_s()).fold(0, u64::saturating_add);
-        if let Some(most) = Rate::from_bits_per_s(most).filter(|most| *most < rate) {
-            let line = self.line(of);
-            let why = format!(
-                "the classes of line {line} may have {most} together, so the limit of {rate} is never reached: write \"{most}\" here, or \
-                 raise a ceil"
-            );
-            self.warn(text.span(), why);
         }
     }
 
