@@ -145,7 +145,7 @@ fn a_container_that_ends_takes_nothing_along() -> Result<()> {
     hosts.hosts.push(Namespace::new("again")?);
     plug_in(&hosts, 1)?;
     wait_for_state(&up, "up")?;
-    ensure!(up.daemon.stderr().contains("warning: p2 has one queue"), "{}", up.daemon.stderr());
+    wait_until("it warns", PATIENCE, || Ok(up.daemon.stderr().contains("warning: p2 has one queue")))?;
     answers(&hosts, "10.99.1.3")?;
     up.check()?;
     up.down()?;

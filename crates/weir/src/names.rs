@@ -52,13 +52,9 @@ pub fn limits_meant(name: &str) -> Result<Vec<LimitInPlace>, Failure> {
     let all = stat::limits()?;
     let ways = LimitTarget { pid: None, device: name }.ways(false).ok();
     let is_there = |seen: &LimitInPlace| ways.iter().flat_map(Ways::ends).any(|end| end.is(&seen.place));
-    let is_called = |seen: &LimitInPlace| match &seen.record {
-        Some(record) => record.name == name,
-        // It is known from what it left beside its queue, if its filter alone is gone.
-        None => find::record_at(&seen.place).ok().flatten().is_some_and(|record| record.name == name),
-    };
+    let is_called = |seen: &LimitInPlace| seen.record_or_left().is_some_and(|record| record.name == name);
     let (called, others): (Vec<_>, Vec<_>) = all.into_iter().partition(is_called);
-    // The other way of a limit that lost its name with its filter, or is half made.
+    // The other way of a limit that has no name, as it is half made, or lost what was left of it too.
     let is_half_of = |seen: &LimitInPlace| {
         let far_end = if seen.record.is_none() { seen.place.far_end().ok().flatten() } else { None };
         far_end.is_some_and(|far_end| called.iter().any(|known| known.place.is(&far_end)))

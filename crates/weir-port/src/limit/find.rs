@@ -104,6 +104,11 @@ pub struct LimitInPlace {
 }
 
 impl LimitInPlace {
+    /// The record of the limit, or of one that lost its filter alone, the record that is left beside its queue.
+    pub fn record_or_left(&self) -> Option<Record> {
+        self.record.clone().or_else(|| record_at(&self.place).ok().flatten())
+    }
+
     /// The packets that leaves had no room for: those with a socket, and those without.
     pub fn overflowed(&self) -> [u64; 2] {
         [HtbClassKind::Held, HtbClassKind::Passing].map(|kind| self.leaves(None, kind).0.dropped)

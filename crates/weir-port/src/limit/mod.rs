@@ -280,7 +280,8 @@ fn prepare(place: &NetnsInterface, asked: &Asked, burst_default: impl Fn(Rate) -
     let gone = if before.is_none() { note::gone_from(place, place.far_end()?.as_ref()) } else { None };
     // One that was killed while it was made was never there.
     let gone = gone.filter(|gone| gone.stage == LimitStage::Limiting);
-    let asked = &gone.map_or_else(|| asked.clone(), |gone| asked.clone().again(&gone, &burst_default));
+    let again = gone.map(|gone| asked.clone().again(&gone, &burst_default));
+    let asked = again.as_ref().unwrap_or(asked);
     // A command that ended half-way may have left out leaves or their queues.
     let is_whole = before.is_some_and(|before| before.stage != LimitStage::Making);
     let is_whole = is_whole && before.is_some_and(|before| lacks_nothing(place, before));

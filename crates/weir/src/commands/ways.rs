@@ -2,7 +2,6 @@
 
 use weir_port::error::PortError;
 use weir_port::limit::NetnsInterface;
-use weir_port::limit::find;
 use weir_port::limit::record::Direction;
 use weir_port::link::{Link, joints};
 use weir_port::netns::NetNs;
@@ -87,8 +86,8 @@ impl LimitTarget<'_> {
     pub fn ways_meant(&self) -> Result<Option<Ways>, Failure> {
         let limits = names::limits_meant(self.device)?;
         let ends = limits.into_iter().find_map(|seen| {
-            let record = seen.record.or_else(|| find::record_at(&seen.place).ok().flatten());
-            Some((seen.place, record?.direction))
+            let direction = seen.record_or_left()?.direction;
+            Some((seen.place, direction))
         });
         Ok(ends.map(|(place, direction)| match (direction, place.far_end().ok().flatten()) {
             (Direction::Back, Some(there)) => Ways { there, back: Some(place), is_doubtful: false },
