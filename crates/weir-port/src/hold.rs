@@ -22,11 +22,13 @@
 //! killed together with its guardian; the old state is still in it, and the next holder goes on from there. A hold that is dropped before
 //! it was handed on ([`Hold::hand_on`]), as when the next thing cannot be had, leaves no file unless there was one.
 //!
-//! Leftovers of killed processes are found by [`left`]; a command holds whole ends by [`ends`]. Limits: process numbers are those of one PID namespace, files those of one `/run`.
+//! Who holds a thing is an [`Owner`]; leftovers of killed processes are found by [`left`]; a command holds whole ends by [`ends`]. Limits:
+//! files are those of one `/run`.
 
 pub mod ends;
 mod identity;
 pub mod left;
+mod owner;
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -38,6 +40,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use self::identity::Identity;
+pub use self::owner::Owner;
 use crate::error::{Doing, PortError, Result};
 use crate::link::Link;
 use crate::lock::{DIRECTORY, Lock, holds, try_flock};
@@ -51,8 +54,6 @@ const BETWEEN_NS: u64 = 10_000_000;
 const OF_INTERFACES: [&str; 4] = ["receive", "queue", "checksum", "tags"];
 /// The most bytes read of a hold's file, more than any has: a saved qdisc's options have some kilobytes at most.
 const FILE_BYTES_MAX: usize = 64 * 1024;
-/// The most characters noted of a command line, which may itself be longer than the file.
-const COMMAND_CHARS_MAX: usize = 200;
 
 /// A thing that can be held.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,63 +99,6 @@ impl Thing {
         let file = format!("{}-{}-{what}", netns.inode(), link.ifindex);
         Thing { file, name: format!("interface {}", link.name), identity: Identity::of(netns, Some(link)) }
     }
-}
-
-/// The holder of a thing, as the next process reads it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Owner {
-    /// The number of its process.
-    pub pid: u32,
-    /// The start of that process, which tells it from a later one of the same number.
-    started: u64,
-    /// The process that puts things back, if it has one.
-    pub guardian: Option<u32>,
-    /// The command line of its process; the beginning of a long one.
-    pub command: String,
-    /// True if the thing it held is being put back.
-    is_undone: bool,
-}
-
-impl Owner {
-    /// This process as an owner, with the guardian that puts things back for it.
-    pub fn this(guardian: Option<u32>) -> Owner {
-        let pid = std::process::id();
-        let words: Vec<_> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
-        let mut command = words.join(" ");
-        if let Some(program) = words.first() {
-            let name = Path::new(program).file_name().map_or(program.clone(), |n| n.to_string_lossy().into());
-            command = command.replacen(program.as_str(), &name, 1);
-        }
-        let started = started(pid).unwrap_or(0);
-        Owner { pid, started, guardian, command: shortened(command), is_undone: false }
-    }
-
-    fn lives(&self) -> bool {
-        !self.is_undone && self.is_running()
-    }
-
-    fn is_running(&self) -> bool {
-        started(self.pid) == Some(self.started)
-    }
-}
-
-/// The beginning of a command line.
-fn shortened(mut command: String) -> String {
-    if let Some((end, _)) = command.char_indices().nth(COMMAND_CHARS_MAX) {
-        command.truncate(end);
-        command.push('…');
-    }
-    command
-}
-
-/// The start of a process, in ticks since the machine's start; `None` if it has ended, reaped or not.
-fn started(pid: u32) -> Option<u64> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in parentheses, may hold any characters.
-    let mut words = text.rsplit_once(") ")?.1.split(' ');
-    let state = words.next()?;
-    // Field 22 of proc_pid_stat(5).
-    (state != "Z" && state != "X").then(|| words.nth(18)?.parse().ok()).flatten()
 }
 
 /// The content of a hold's file.
@@ -474,21 +418,6 @@ fn wake(guardian: u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn this_process_lives_and_one_of_another_start_does_not() {
-        let own = Owner::this(Some(1));
-        assert!(own.lives() && own.started > 0, "{own:?}");
-        assert!(!Owner { started: own.started + 1, ..own.clone() }.lives());
-        assert!(!Owner { is_undone: true, ..own }.lives());
-    }
-
-    #[test]
-    fn of_a_long_command_the_beginning_is_noted() {
-        let short = format!("weir run {}", "é".repeat(191));
-        assert_eq!(shortened(short.clone()), short);
-        assert_eq!(shortened(format!("{short}é")), format!("{short}…"));
-    }
 
     #[test]
     fn a_note_is_read_as_it_was_written_and_nonsense_is_none() {

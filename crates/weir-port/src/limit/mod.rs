@@ -1,6 +1,6 @@
 //! A limit in place: the kernel's own HTB with a leaf for each flow, on an interface as it stands.
 //!
-//! From the outside in: this file sets and changes a limit, [`reshape`] changes the classes below it, [`mod@off`] removes it, [`find`]
+//! From the outside in: this file sets and changes a limit as it is [`Asked`], [`reshape`] changes the classes below it, [`mod@off`] removes it, [`find`]
 //! finds the limits there are. [`htb`] and [`filter`] are the kernel's objects; [`program`] gives each flow a leaf, of the class that
 //! [`classify`] finds; [`mod@passing`] bounds what waits of packets without a socket; [`memory`] is what the program works on and where
 //! [`record`] is kept. The order of a flow is kept (`order.rs`) at the other end of a pair by [`steering`], also of packets that come from
@@ -17,6 +17,7 @@
 //! `PACKET_QDISC_BYPASS` pass no queue; at a pair they are counted.
 
 pub mod arrivals;
+mod asked;
 pub mod backlog;
 pub mod behind;
 pub mod classify;
@@ -43,14 +44,14 @@ use std::path::PathBuf;
 
 use weir_core::limit::{FALLBACK, HtbClass, HtbTree, LeafQueue};
 use weir_core::rate::Rate;
-use weir_path::classes::Classes;
 
+pub use self::asked::Asked;
 use self::find::Found;
 use self::htb::{ClassTraffic, QueueTraffic, RootKind, RootQueue};
 use self::inside::Sight;
 use self::memory::Memory;
-use self::record::{Direction, LimitStage, Record};
-use self::reshape::{Shape, classes_of};
+use self::record::{LimitStage, Record};
+use self::reshape::Shape;
 use self::steering::{Processors, ReceiveSteering};
 use crate::bpf::program::Program;
 use crate::error::{Doing, PortError, Result};
@@ -64,48 +65,6 @@ pub struct NetnsInterface {
     pub netns: NetNs,
     /// The interface.
     pub link: Link,
-}
-
-/// The limit asked for; an absent part stays as it is, also where somebody removed the queue of the limit, or is the default.
-#[derive(Clone, Debug)]
-pub struct Asked {
-    /// The name of the limit.
-    pub name: String,
-    /// The direction that it limits.
-    pub direction: Direction,
-    /// The rate; `None` keeps the rate that the limit has.
-    pub rate: Option<Rate>,
-    /// The bytes that may pass at once after a pause.
-    pub burst_bytes: Option<u64>,
-    /// The classes that share the limit; [`Classes::none`] removes the classes there are.
-    pub classes: Option<Classes>,
-}
-
-impl Asked {
-    /// The request that makes a limit what `record` says.
-    pub fn of(record: &Record) -> Asked {
-        Asked {
-            name: record.name.clone(),
-            direction: record.direction,
-            rate: Rate::from_bits_per_s(record.rate_bits_per_s),
-            burst_bytes: Some(record.burst_bytes),
-            classes: Some(classes_of(record)),
-        }
-    }
-
-    /// The request that makes a limit again whose queue is gone. A part that this does not ask for is as in `record`.
-    fn again(self, record: &Record, burst_default: impl Fn(Rate) -> u64) -> Asked {
-        let Asked { rate: rate_before, classes, .. } = Asked::of(record);
-        let rate = self.rate.or(rate_before);
-        let burst_bytes = self.burst_bytes.or_else(|| record.burst_kept(rate?, burst_default));
-        Asked { rate, burst_bytes, classes: self.classes.or(classes), ..self }
-    }
-
-    /// Returns whether classes come, change or go.
-    fn reshapes(&self, before: Option<&Record>) -> bool {
-        let is_shaped = before.is_some_and(|before| !before.filters.is_empty());
-        self.classes.as_ref().is_some_and(|asked| is_shaped || !asked.classes.is_empty())
-    }
 }
 
 /// The outcome of setting a limit.
