@@ -13,7 +13,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use weir_lab::bed::{End, Name4and6, Namespace, address, is_of_others, names};
-use weir_lab::process::{Finished, run};
+use weir_lab::clock::wait_until;
+use weir_lab::process::{Finished, Process, run};
 
 use crate::{drops, weir_binary};
 
@@ -26,6 +27,16 @@ pub enum Between {
     Bridge,
     /// The kernel's routing.
     Routes,
+}
+
+/// A process in a namespace that does nothing, for `--pid`. It is there when this returns: `ip netns exec` has become `sleep`.
+pub fn idle_process(host: &Namespace) -> Result<Process> {
+    let process = Process::spawn(host.command("sleep").arg("1000"))?;
+    let name = format!("/proc/{}/comm", process.id());
+    wait_until("the process is in its namespace", LIMIT, || {
+        Ok(std::fs::read_to_string(&name)?.trim() == "sleep")
+    })?;
+    Ok(process)
 }
 
 /// Three hosts in a row.

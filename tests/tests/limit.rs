@@ -11,9 +11,8 @@ use anyhow::{Context, Result, anyhow, ensure};
 use weir_lab::bed::Namespace;
 use weir_lab::clock::wait_until;
 use weir_lab::iperf::{Flood, Load};
-use weir_lab::process::Process;
 use weir_tests::crowd::Crowd;
-use weir_tests::limits::{Between, Row};
+use weir_tests::limits::{Between, Row, idle_process};
 use weir_tests::rig::{measure_rate, require_lossless};
 use weir_tests::{at_length, harness, kernel, privileged, require_timing};
 
@@ -309,9 +308,7 @@ fn a_burst_that_the_timer_outlasts_is_said() -> Result<()> {
 /// The name is that of the host's end where there is one; a name that was given stays, and one that is used gets a number.
 fn limits_by_process_have_names_of_their_own() -> Result<()> {
     let row = Row::new(Between::Bridge)?;
-    let mut sleeper = row.left.command("sleep");
-    let mut right_sleeper = row.right.command("sleep");
-    let pids = [Process::spawn(sleeper.arg("100"))?, Process::spawn(right_sleeper.arg("100"))?];
+    let pids = [idle_process(&row.left)?, idle_process(&row.right)?];
     for pid in &pids {
         row.weir(&format!("limit --pid {} --device veth0 --rate 10mbit", pid.id()))?.success()?;
     }

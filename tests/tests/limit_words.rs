@@ -10,7 +10,7 @@ use weir_lab::bed::Namespace;
 use weir_lab::clock::wait_until;
 use weir_lab::process::{Finished, Process, Signal, run};
 use weir_tests::classes::File;
-use weir_tests::limits::{Between, Row};
+use weir_tests::limits::{Between, Row, idle_process};
 use weir_tests::rig::Rig;
 use weir_tests::{harness, nobody, privileged, weir_binary};
 
@@ -401,7 +401,7 @@ fn a_limit_is_found_and_renamed_by_its_name() -> Result<()> {
     ensure!(done.stdout.matches("removed").count() == 2, "{}", done.stdout);
     line(&row.weir(&format!("limit {name} --off"))?, 1, &["no interface", "no limit is called so"])?;
 
-    let mut sleeper = Process::spawn(row.right.command("sleep").arg("100"))?;
+    let mut sleeper = idle_process(&row.right)?;
     let pid = sleeper.id();
     row.weir(&format!("limit --pid {pid} --device veth0 --rate 10mbit --name {name}"))?.success()?;
     sleeper.signal(Signal::KILL)?;

@@ -5,10 +5,9 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use weir_lab::clock::wait_until;
 use weir_lab::process::{Finished, run};
 use weir_tests::classes::File;
-use weir_tests::limits::{Between, Row};
+use weir_tests::limits::{Between, Row, idle_process};
 use weir_tests::state::{require_same, state};
 use weir_tests::{harness, nobody, plain, privileged, weir_binary};
 
@@ -231,15 +230,10 @@ fn what_cannot_be_is_said_before_anything_is_touched() -> Result<()> {
     let done = row.weir(&format!("down {}", file.path()))?.success()?;
     ensure!(done.stdout.contains("there is no wc") && done.stdout.contains("removed: "), "{}", done.stdout);
     // Two names of one interface.
-    let pid = row.left.command("sleep").arg("1000").stdin(std::process::Stdio::null()).spawn()?;
-    let pid = Sleeper(pid);
-    wait_until("it is in its namespace", PATIENCE, || {
-        let own = std::fs::read_link("/proc/self/ns/net")?;
-        Ok(std::fs::read_link(format!("/proc/{}/ns/net", pid.0.id()))? != own)
-    })?;
+    let process = idle_process(&row.left)?;
     let file = File::new(&format!(
         "[[limit]]\ndevice = \"wa\"\nrate = \"10mbit\"\n[[limit]]\npid = {}\ndevice = \"veth0\"\nrate = \"5mbit\"\n",
-        pid.0.id()
+        process.id()
     ))?;
     let done = apply(&row, &file)?;
     ensure!(
@@ -249,15 +243,4 @@ fn what_cannot_be_is_said_before_anything_is_touched() -> Result<()> {
     );
     ensure!(done.stderr.contains("has a limit by ") && done.stderr.contains(".toml:2:10"), "{}", done.stderr);
     require_same(&before, &row, "one interface twice")
-}
-
-/// Ended with this value.
-struct Sleeper(std::process::Child);
-
-impl Drop for Sleeper {
-    fn drop(&mut self) {
-        // The process may have ended.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
