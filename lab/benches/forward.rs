@@ -11,6 +11,7 @@ mod floors;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -210,9 +211,12 @@ fn turn(system: System, weir: &Path, options: &[&str]) -> Result<Figures> {
 
 fn datagrams(left: &Namespace, right: &Namespace, to: std::net::Ipv4Addr) -> Result<f64> {
     let counter = right.enter(|| Counter::bind(PORT))??;
+    let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let counting = scope.spawn(|| counter.count(TIME + Duration::from_secs(3)));
-        left.enter(|| blast::send(to, PORT, PAYLOAD_BYTES, TIME))??;
+        let counting = scope.spawn(|| counter.count(TIME + Duration::from_secs(3), &is_over));
+        let sent = left.enter(|| blast::send(to, PORT, PAYLOAD_BYTES, TIME));
+        is_over.store(true, Ordering::Relaxed);
+        sent??;
         let arrived = counting.join().expect("the counter does not panic");
         ensure!(arrived.datagrams > 0, "nothing arrived");
         Ok(arrived.per_s)

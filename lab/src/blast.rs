@@ -6,6 +6,7 @@
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -95,8 +96,8 @@ impl Counter {
         Ok(Counter { socket })
     }
 
-    /// Counts the datagrams of one sender until none has arrived for a while.
-    pub fn count(&self, limit: Duration) -> Arrived {
+    /// Counts the datagrams of one sender until it has ended, as `is_over` says, and none has arrived for a while.
+    pub fn count(&self, limit: Duration, is_over: &AtomicBool) -> Arrived {
         let mut batch = Batch::new(2048);
         let (end, mut datagrams, mut first, mut last) = (now() + limit, 0u64, None, now());
         let (mut reordered, mut next) = (0, 0);
@@ -121,7 +122,7 @@ impl Counter {
                     reordered += u64::from(number < next);
                     next = next.max(number + 1);
                 }
-            } else if first.is_some() {
+            } else if is_over.load(Ordering::Relaxed) {
                 break;
             }
         }

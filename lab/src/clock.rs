@@ -30,15 +30,17 @@ pub fn epoch_seconds() -> f64 {
         .as_secs_f64()
 }
 
-/// Returns as soon as `condition` holds; fails when `limit` passes first or the run is interrupted.
+/// Returns as soon as `condition` holds; fails when `limit` passes first or the run is interrupted. The last look begins after the limit, so
+/// that one during which the machine stood still is not the last.
 pub fn wait_until(what: &str, limit: Duration, mut condition: impl FnMut() -> Result<bool>) -> Result<()> {
     let started = now();
     loop {
+        let is_late = started.elapsed() >= limit;
         if condition()? {
             return Ok(());
         }
         interrupt::check()?;
-        if started.elapsed() >= limit {
+        if is_late {
             bail!("{what}: not so after {:.1} s", limit.as_secs_f64());
         }
         thread::sleep(LOOK_EVERY);

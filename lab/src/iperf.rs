@@ -13,12 +13,12 @@
 use std::fs;
 use std::mem;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::bed::Namespace;
-use crate::clock::{epoch_seconds, wait_until};
+use crate::clock::{epoch_seconds, now, wait_until};
 use crate::process::{Process, Signal};
 
 /// The payload of the datagrams: iperf's own default over IPv4.
@@ -175,6 +175,11 @@ impl<'a> Flood<'a> {
         received_datagrams(self.load.to, self.load.is_ipv6())
     }
 
+    /// The packets that have come to the servers.
+    pub fn deliveries(&self) -> Result<Deliveries> {
+        Deliveries::to(self.load.to, self.load.is_ipv6())
+    }
+
     /// Waits for the clients to end and the servers to report, in the clients' order.
     pub fn finish(mut self, patience: Duration) -> Result<Vec<Flow>> {
         let limit = self.remaining() + patience;
@@ -256,6 +261,45 @@ fn wait_for_port(server: &mut Process, port: u16) -> Result<()> {
 
 fn said(clients: &[Process]) -> String {
     clients.iter().map(|client| client.stderr()).find(|text| !text.trim().is_empty()).unwrap_or_default()
+}
+
+/// The packets that a namespace's kernel has taken in for its programs, ICMP left out, and the time at which they were counted. Packets
+/// that wait in the socket of a program which has no processor are among them, so that a rate is that of the way to it.
+#[derive(Clone, Copy, Debug)]
+pub struct Deliveries {
+    packets: u64,
+    at: Instant,
+}
+
+impl Deliveries {
+    /// The packets until now.
+    pub fn to(namespace: &Namespace, ipv6: bool) -> Result<Deliveries> {
+        let name = if ipv6 { "snmp6" } else { "snmp" };
+        let path = format!("/proc/thread-self/net/{name}");
+        let (text, at) = namespace.enter(|| (fs::read_to_string(&path), now()))?;
+        let text = text.with_context(|| format!("reading {path}"))?;
+        let counts = match ipv6 {
+            false => [snmp_value(&text, "Ip:", "InDelivers"), snmp_value(&text, "Icmp:", "InMsgs")],
+            true => [snmp6_value(&text, "Ip6InDelivers"), snmp6_value(&text, "Icmp6InMsgs")],
+        };
+        let [Some(all), Some(icmp)] = counts else { bail!("no InDelivers or InMsgs in {path}") };
+        Ok(Deliveries { packets: all - icmp, at })
+    }
+
+    /// The seconds from an earlier count to this one.
+    pub fn seconds_since(&self, before: &Deliveries) -> f64 {
+        (self.at - before.at).as_secs_f64()
+    }
+
+    /// The packets from an earlier count to this one.
+    pub fn packets_since(&self, before: &Deliveries) -> u64 {
+        self.packets - before.packets
+    }
+
+    /// The packets a second from an earlier count to this one.
+    pub fn per_s_since(&self, before: &Deliveries) -> f64 {
+        self.packets_since(before) as f64 / self.seconds_since(before)
+    }
 }
 
 /// Datagrams that programs in a namespace have received since it was made.

@@ -47,6 +47,13 @@ pub struct Finished {
     pub stderr: String,
 }
 
+/// Sends a signal to a process that the caller knows to be there: one of its own, or its child.
+pub fn send_signal(id: u32, signal: Signal) -> Result<()> {
+    let pid =
+        i32::try_from(id).ok().and_then(Pid::from_raw).with_context(|| format!("{id} is no process"))?;
+    kill_process(pid, signal).with_context(|| format!("signalling process {id}"))
+}
+
 impl Process {
     /// Starts `command` with no standard input.
     pub fn spawn(command: &mut Command) -> Result<Process> {

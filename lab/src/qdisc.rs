@@ -34,7 +34,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value as Json;
 
 use crate::bed::{self, End, Namespace};
-use crate::clock::{Punctual, let_pass, now};
+use crate::clock::{Punctual, let_pass};
 use crate::interrupt;
 use crate::iperf::{Flood, Flow, HEADERS_V4_BYTES, Load, PAYLOAD_BYTES, jain};
 use crate::machine::{Machine, busy_seconds};
@@ -365,14 +365,15 @@ fn measure(load: &Load, steps: &mut Steps, halfway: impl Fn() -> Result<()>) -> 
     let margin = Duration::from_secs_f64(load.seconds * 0.1);
     let ping = Ping::start(load.from, load.address, Duration::from_secs_f64(load.seconds * 0.8))?;
     let_pass(margin, |part| steps.within(part * 0.1))?;
-    let (busy_before_s, datagrams_before, started) = (busy_seconds()?, flood.received_datagrams()?, now());
+    let (busy_before_s, before) = (busy_seconds()?, flood.deliveries()?);
     let half = flood.remaining().saturating_sub(margin) / 2;
     let_pass(half, |part| steps.within(0.1 + part * 0.4))?;
     halfway().context("while the floods ran")?;
     let_pass(flood.remaining().saturating_sub(margin), |part| steps.within(0.5 + part * 0.4))?;
+    let after = flood.deliveries()?;
     let window = Window {
-        seconds: started.elapsed().as_secs_f64(),
-        frame_bits: ((flood.received_datagrams()? - datagrams_before) * FRAME_BYTES * 8) as f64,
+        seconds: after.seconds_since(&before),
+        frame_bits: (after.packets_since(&before) * FRAME_BYTES * 8) as f64,
         busy_s: busy_seconds()? - busy_before_s,
     };
     let trips = ping.finish()?;

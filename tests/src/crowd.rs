@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use weir_lab::bed::Namespace;
+use weir_lab::clock::wait_until;
 
 use crate::mixed::widen;
 
@@ -21,6 +22,9 @@ const PORT: u16 = 7001;
 pub const HEAD_BYTES: usize = 16;
 /// The time for which a held sender stays deaf to being stopped, and the silence after which nothing more comes.
 const PATIENCE: Duration = Duration::from_millis(300);
+
+/// The time in which all datagrams arrive that are on their way.
+const ALL_ARRIVE: Duration = Duration::from_secs(10);
 
 /// The datagrams that arrived.
 #[derive(Clone, Copy, Debug, Default)]
@@ -121,18 +125,21 @@ impl Crowd {
     }
 
     /// Ends the senders and waits for the datagrams that are still on their way.
-    pub fn finish(self) -> Result<Arrived> {
-        self.finish_counted().map(|(_, arrived)| arrived)
-    }
-
-    /// Ends the senders and waits. Returns also how many datagrams were sent in all.
-    pub fn finish_counted(mut self) -> Result<(u64, Arrived)> {
+    pub fn finish(mut self) -> Result<Arrived> {
         self.end_senders();
         self.is_last.store(true, Ordering::Relaxed);
-        let sent = self.sent();
         let receiver = self.receiver.take().context("a receiver")?;
-        let arrived = receiver.join().map_err(|_| anyhow!("the receiver panicked"))?;
-        Ok((sent, arrived))
+        receiver.join().map_err(|_| anyhow!("the receiver panicked"))
+    }
+
+    /// Ends the senders and waits, for those that none is to be lost of: a silence is no end while some have not arrived. Returns also how
+    /// many datagrams were sent in all.
+    pub fn finish_counted(mut self) -> Result<(u64, Arrived)> {
+        self.end_senders();
+        let sent = self.sent();
+        // Those that are missing are the caller's to judge.
+        let _ = wait_until("all have arrived", ALL_ARRIVE, || Ok(self.received() >= sent));
+        Ok((sent, self.finish()?))
     }
 
     /// Ends the senders. The receiver goes on until this value has ended and nothing more comes.

@@ -29,8 +29,12 @@ pub mod tun;
 pub mod xdp;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use weir_lab::bed::Namespace;
+use weir_lab::ping::wait_for_answer;
+use weir_lab::process::{Signal, send_signal};
 
 /// The number of times that a test repeats its work, if `WEIR_ROUNDS` gives it, as `make verify` does; once in CI.
 pub fn rounds() -> Option<usize> {
@@ -40,6 +44,25 @@ pub fn rounds() -> Option<usize> {
 /// The amount of work that a test does: `here`, or `verify` where `WEIR_ROUNDS` is set, as `make verify` does.
 pub fn at_length(here: usize, verify: usize) -> usize {
     if rounds().is_some() { verify } else { here }
+}
+
+/// Requires that a ping is answered; a second is a figure of time, and 20 the end.
+pub fn require_answer(from: &Namespace, to: &str) -> Result<()> {
+    let took = wait_for_answer(from, to)?;
+    require_timing!(took < Duration::from_secs(1), "a ping was answered after {took:.1?}");
+    Ok(())
+}
+
+/// Kills a process and its guardian, so that nobody puts anything back. Both are stopped first, so that neither notices that the other is
+/// gone, and the guardian before, so that it does not notice the stop. Returns their ids, the guardian's first; the process is to be waited for.
+pub fn kill_with_guardian(process: u32) -> Result<[u32; 2]> {
+    let both = [guardian(process)?, process];
+    for signal in [Signal::STOP, Signal::KILL] {
+        for id in both {
+            send_signal(id, signal)?;
+        }
+    }
+    Ok(both)
 }
 
 /// The process that puts things back when this one is killed.

@@ -12,9 +12,10 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use weir_lab::bed::{End, Namespace, address, names, veth};
 use weir_lab::clock::wait_until;
+use weir_lab::ping;
 use weir_lab::process::{Process, run};
 
-use crate::weir_binary;
+use crate::{require_answer, weir_binary};
 
 /// The longest time that anything may take here.
 pub const LIMIT: Duration = Duration::from_secs(60);
@@ -90,11 +91,14 @@ impl Pair {
         links[0]["stats64"]["tx"]["packets"].as_u64().with_context(|| format!("no count: {text}"))
     }
 
-    /// Fails unless a ping gets through and back.
+    /// Returns whether a ping gets through and back at once.
+    pub fn is_answered(&self) -> Result<bool> {
+        ping::is_answered(&self.left, &names(0, 2).v4)
+    }
+
+    /// Fails unless one does, soon.
     pub fn require_answer(&self) -> Result<()> {
-        let mut command = self.left.command("ping");
-        command.args(["-n", "-c", "1", "-W", "0.3", &names(0, 2).v4]);
-        run(&mut command, Duration::from_secs(5))?.success().map(drop)
+        require_answer(&self.left, &names(0, 2).v4)
     }
 }
 

@@ -8,6 +8,7 @@
 use std::io::{self, ErrorKind};
 use std::net::UdpSocket;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -83,8 +84,14 @@ fn send_all(
     Ok(sent.counts[number] - before)
 }
 
-/// The datagrams that arrived of each sender, and how many of those after a later one; until nothing has come for `silence`.
-pub fn receive(socket: &UdpSocket, senders: usize, silence: Duration) -> Result<(Vec<u64>, u64)> {
+/// The datagrams that arrived of each sender, and how many of those after a later one; until the senders have ended, as `is_over` says, and
+/// nothing has come for `silence`.
+pub fn receive(
+    socket: &UdpSocket,
+    senders: usize,
+    silence: Duration,
+    is_over: &AtomicBool,
+) -> Result<(Vec<u64>, u64)> {
     socket.set_read_timeout(Some(silence))?;
     let (mut counts, mut next, mut reordered) = (vec![0; senders], vec![0; senders], 0);
     let mut datagram = [0; 2048];
@@ -92,7 +99,10 @@ pub fn receive(socket: &UdpSocket, senders: usize, silence: Duration) -> Result<
         match socket.recv(&mut datagram) {
             Ok(16..) => {}
             Ok(length) => anyhow::bail!("a datagram of {length} bytes"),
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok((counts, reordered)),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => match is_over.load(Ordering::Relaxed) {
+                true => return Ok((counts, reordered)),
+                false => continue,
+            },
             Err(error) => return Err(error).context("recv"),
         }
         let word = |at: usize| u64::from_le_bytes(datagram[at..at + 8].try_into().expect("eight bytes"));

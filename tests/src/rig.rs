@@ -128,12 +128,14 @@ impl Demand {
 /// The rate of the datagrams that arrive between now and shortly before the flood ends, in bits of frames per second.
 pub fn measure_rate(flood: &Flood, load: &Load) -> Result<f64> {
     let margin = std::time::Duration::from_secs_f64(load.seconds * 0.1);
-    let started = weir_lab::clock::now();
-    let before = flood.received_datagrams()?;
+    let before = flood.deliveries()?;
     weir_lab::clock::let_pass(flood.remaining().saturating_sub(margin), |_| ())?;
-    let elapsed_s = started.elapsed().as_secs_f64();
-    let datagrams = flood.received_datagrams()? - before;
-    Ok(datagrams as f64 * load.frame_bytes() as f64 * 8.0 / elapsed_s)
+    let after = flood.deliveries()?;
+    crate::require_timing!(
+        after.seconds_since(&before) > 0.5,
+        "the flood was over before it could be measured"
+    );
+    Ok(after.per_s_since(&before) * load.frame_bytes() as f64 * 8.0)
 }
 
 /// Requires that no datagram is lost, not even at the end, and none is out of order. A datagram that the senders' own kernel did not take

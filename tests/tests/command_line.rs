@@ -12,7 +12,7 @@ use weir_tests::rig::{MANY_QUEUES, Rig};
 use weir_tests::tcx::Tcx;
 use weir_tests::{harness, nobody, plain, privileged, weir_binary};
 
-const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(60);
 
 fn main() -> ExitCode {
     harness::main(&[
@@ -83,6 +83,10 @@ fn wrong_command_lines() -> Result<()> {
         (&["up", "office.toml", "--wait", "--workers", "2"], "'--wait <SECONDS>'"),
         (&["up", "office.toml", "--wait", "-5"], "-5"),
         (&["limit", "--pid", "--device", "eth0", "--rate", "1mbit"], "'--pid <PID>'"),
+        (&["gen", "--through", "testbed", "--src", "198.19.0.1"], "--src is not for --through testbed"),
+        (&["gen", "--through", "testbed", "--dst", "198.19.0.1"], "--dst is not for --through testbed"),
+        (&["gen", "--through", "testbed", "--src-mac", "02:00:00:00:00:02"], "--src-mac is not for"),
+        (&["gen", "--through", "testbed", "--dst-mac", "02:00:00:00:00:02"], "--dst-mac is not for"),
         (&["set", "w"], "--rate"),
         (&["set", "w", "--rate", "nothing"], "nothing"),
         (&["run", "--rate", "200mbit"], "required"),

@@ -14,7 +14,7 @@ use weir_tests::kernel::{require_same, traces};
 use weir_tests::raw::{Random, RawSocket, frame};
 use weir_tests::rig::Rig;
 use weir_tests::tcx::Tcx;
-use weir_tests::{harness, privileged, weir_binary};
+use weir_tests::{harness, privileged, require_timing, weir_binary};
 
 fn main() -> ExitCode {
     harness::main(&[
@@ -60,9 +60,9 @@ fn a_program_that_was_there_does_not_silence_the_doorbell() -> Result<()> {
     let _right = Tcx::verdict_on_egress(rig.right_end())?;
     let wire = rig.wire(&["--rate", "100mbit"])?;
     let times = Ping::start_series(&rig.left, &rig.right_address().v4, 8, 0.7)?.finish()?;
-    ensure!(times.sorted_ms.len() == 8, "{} of 8 were answered", times.sorted_ms.len());
+    times.require_all()?;
     let median_ms = times.percentile_ms(0.5).context("no answers")?;
-    ensure!(median_ms < LATE_MS, "half of the answers took {median_ms} ms: nobody rang");
+    require_timing!(median_ms < LATE_MS, "half of the answers took {median_ms} ms: nobody rang");
     wire.stop()?;
     Ok(())
 }
@@ -121,14 +121,11 @@ fn pollers_take_no_packets_of_others() -> Result<()> {
         }
         Ok(())
     })??;
-    for poller in pollers()?.iter().filter(|now| before.iter().any(|then| then.port == now.port)) {
-        ensure!(
-            poller.waiting == 0 && poller.refused >= SPRAYED,
-            "port {}: {} bytes wait there, and {} of {SPRAYED} were refused",
-            poller.port,
-            poller.waiting,
-            poller.refused
-        );
+    let is_there = |now: &&UdpLine| before.iter().any(|then| then.port == now.port);
+    let refused = || Ok(pollers()?.iter().filter(is_there).all(|poller| poller.refused >= SPRAYED));
+    wait_until("all were refused", Duration::from_secs(10), refused)?;
+    for poller in pollers()?.iter().filter(is_there) {
+        ensure!(poller.waiting == 0, "port {}: {} bytes wait there", poller.port, poller.waiting);
     }
     wire.stop()?;
     Ok(())

@@ -28,7 +28,7 @@ fn main() -> ExitCode {
     ])
 }
 
-const A_MOMENT: Duration = Duration::from_secs(5);
+const A_MOMENT: Duration = Duration::from_secs(20);
 
 /// Stops the sink in its tracks and waits until the ring is full, so that the sender's queue is stopped when the sink ends.
 fn fill_the_ring(pair: &Pair, sink: &mut Process) -> Result<()> {
@@ -98,7 +98,7 @@ fn a_killed_generator_leaves_the_way_back_open() -> Result<()> {
     let mut generator = pair.generator(&[])?;
     generator.signal(Signal::KILL)?;
     generator.wait(LIMIT)?;
-    wait_until("the pair carries", A_MOMENT, || Ok(pair.require_answer().is_ok()))?;
+    wait_until("the pair carries", A_MOMENT, || pair.is_answered())?;
     wait_until("everything is as it was", A_MOMENT, || {
         Ok(require_same(&before.0, &traces(&pair.left)?).is_ok())
     })?;
@@ -124,7 +124,8 @@ fn leave_stopped(pair: &Pair) -> Result<()> {
         wait_until("the generator's guardian is done", A_MOMENT, || {
             Ok(std::fs::read(&cmdline).map_or(true, |text| text.is_empty()))
         })?;
-        if pair.require_answer().is_err() {
+        // One answer may be late.
+        if !pair.is_answered()? && !pair.is_answered()? && !pair.is_answered()? {
             return Ok(());
         }
     }

@@ -2,6 +2,7 @@
 
 use std::net::UdpSocket;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
@@ -35,9 +36,11 @@ fn sixty_four_senders_that_never_block() -> Result<()> {
         };
         (0..SENDERS).map(open).collect()
     })??;
+    let is_over = AtomicBool::new(false);
     let (sent, received) = std::thread::scope(|scope| {
-        let receiving = scope.spawn(|| receive(&receiver, SENDERS, SILENCE));
+        let receiving = scope.spawn(|| receive(&receiver, SENDERS, SILENCE, &is_over));
         let sent = send_until(&sockets, PAYLOAD_BYTES, now() + TIME);
+        is_over.store(true, Ordering::Relaxed);
         let received = receiving.join().map_err(|_| anyhow!("the receiver panicked"));
         (sent, received)
     });

@@ -104,18 +104,16 @@ fn two_ways(options: &[&str], there_bits_per_s: f64, back_bits_per_s: f64) -> Re
     wire.check().context("while both floods run")?;
     // The second began later, so the first ends first: measure while both run.
     let margin = Duration::from_secs_f64(there.seconds * 0.1);
-    let started = weir_lab::clock::now();
-    let before = [flood_there.received_datagrams()?, flood_back.received_datagrams()?];
+    let before = [flood_there.deliveries()?, flood_back.deliveries()?];
     weir_lab::clock::let_pass(flood_there.remaining().saturating_sub(margin), |_| ())?;
-    let after = [flood_there.received_datagrams()?, flood_back.received_datagrams()?];
-    let elapsed_s = started.elapsed().as_secs_f64();
+    let after = [flood_there.deliveries()?, flood_back.deliveries()?];
     let flows_there = flood_there.finish(PATIENCE)?;
     let flows_back = flood_back.finish(PATIENCE)?;
     wire.check().context("after both floods")?;
     let cases = [(flows_there, &there, there_bits_per_s), (flows_back, &back, back_bits_per_s)];
     for (index, (flows, load, limit)) in cases.iter().enumerate() {
         require_lossless(flows, load)?;
-        let rate = (after[index] - before[index]) as f64 * load.frame_bytes() as f64 * 8.0 / elapsed_s;
+        let rate = after[index].per_s_since(&before[index]) * load.frame_bytes() as f64 * 8.0;
         require_rate(flows, rate, Demand::of_rate(*limit))?;
     }
     wire.stop()?;

@@ -71,8 +71,8 @@ fn a_thousand_blocked_senders_are_woken_for_what_they_can_send() -> Result<()> {
     })??;
     let (stop, started) = (AtomicBool::new(false), AtomicUsize::new(0));
     let (tallies, arrived, counters) = thread::scope(|scope| -> Result<(Vec<Tally>, Vec<Arrived>, Value)> {
-        let receiving = scope.spawn(|| receive(&receiver));
         let (stop, started) = (&stop, &started);
+        let receiving = scope.spawn(|| receive(&receiver, stop));
         let senders = sockets.iter().enumerate().map(|(number, socket)| {
             let sender = thread::Builder::new().stack_size(64 << 10);
             sender.spawn_scoped(scope, move || send(number as u32, socket, started, stop))
@@ -142,15 +142,13 @@ fn send(number: u32, socket: &UdpSocket, started: &AtomicUsize, stop: &AtomicBoo
     Ok(tally)
 }
 
-/// Receives until nothing has come for a while.
-fn receive(socket: &UdpSocket) -> Result<Vec<Arrived>> {
+/// Receives until the senders have been stopped and nothing has come for a while.
+fn receive(socket: &UdpSocket, stop: &AtomicBool) -> Result<Vec<Arrived>> {
     let mut arrived = vec![Arrived::default(); SENDERS];
     let mut payload = [0; PAYLOAD_BYTES + 1];
-    let mut any = false;
     loop {
         match socket.recv(&mut payload) {
             Ok(PAYLOAD_BYTES) => {
-                any = true;
                 let word = |at: usize| {
                     u32::from_be_bytes([payload[at], payload[at + 1], payload[at + 2], payload[at + 3]])
                 };
@@ -162,7 +160,7 @@ fn receive(socket: &UdpSocket) -> Result<Vec<Arrived>> {
             }
             Ok(length) => anyhow::bail!("a datagram of {length} bytes"),
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                if any {
+                if stop.load(Ordering::Relaxed) {
                     return Ok(arrived);
                 }
             }

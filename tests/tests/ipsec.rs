@@ -81,7 +81,7 @@ fn what_passes_is_sealed_and_none_of_it_is_lost() -> Result<()> {
     }
     require_tcp(near, far, FAR[0])?;
     let times = Ping::start_series(near, FAR[0], 20, 0.05)?.finish()?;
-    ensure!(times.sorted_ms.len() == 20, "{} of 20 pings answered", times.sorted_ms.len());
+    times.require_all()?;
     let [sealed, clear] = on_the_wire(&internet)?;
     ensure!(sealed > 10_000 && clear == 0, "{sealed} packets of ESP, {clear} others");
     for (up, site) in ups.into_iter().zip(&sites) {
@@ -123,7 +123,7 @@ fn keys_change_under_a_flood() -> Result<()> {
     for (number, site) in sites.iter().enumerate() {
         site.folder.key("next", 0x55, number == 0)?;
     }
-    let load = Load { payload_bytes: PAYLOAD_BYTES, ..Load::new(near, far, FAR[0], 2, 2.0 * SECONDS) };
+    let load = Load { payload_bytes: PAYLOAD_BYTES, ..Load::new(near, far, FAR[0], 2, 4.0 * SECONDS) };
     let flood = flood(&load)?;
     let next = |site: &Site, direction: &str| {
         format!(
@@ -170,7 +170,7 @@ fn a_worker_of_its_own_seals_and_costs_nobody_beside_anything() -> Result<()> {
     let pings = Ping::start_series(&hosts[0], BESIDE[1], 400, 0.005)?.finish()?;
     ups[0].check().context("under load")?;
     require_lossless_through(&ups, &sites, &flood.finish(PATIENCE)?, &load)?;
-    ensure!(pings.sorted_ms.len() == 400, "{} of 400 pings beside it answered", pings.sorted_ms.len());
+    pings.require_all().context("beside it")?;
     let inside = workstream(&ups[0], "inside@tunnel")?;
     let [worker, queued, handled] = ["wsid", "queued", "handled"].map(|what| count(&inside, what));
     let [worker, queued, handled] = [worker?, queued?, handled?];
@@ -187,13 +187,13 @@ fn a_worker_of_its_own_seals_and_costs_nobody_beside_anything() -> Result<()> {
 
 fn sealers_share_one_association_and_keep_its_order() -> Result<()> {
     let [given, at_home] = shares_of_two_sealers("deferred")?;
-    ensure!(given > 10_000 && at_home == 0, "{given} given to sealers and {at_home} at home");
+    ensure!(given > 1_000 && at_home == 0, "{given} given to sealers and {at_home} at home");
     Ok(())
 }
 
 fn hybrid_shares_with_sealers_and_keeps_the_order() -> Result<()> {
     let [given, at_home] = shares_of_two_sealers("hybrid")?;
-    ensure!(given + at_home > 10_000 && at_home > 100, "{given} given to sealers and {at_home} at home");
+    ensure!(given + at_home > 1_000 && at_home > 100, "{given} given to sealers and {at_home} at home");
     Ok(())
 }
 
@@ -249,7 +249,7 @@ fn a_sender_is_told_what_fits() -> Result<()> {
         wait_for(near, address)?;
         let mut ping = near.command("ping");
         let done = run(
-            ping.args(["-n", "-c", "4", "-i", "0.2", "-W", "1", "-M", "do", "-s", bytes, address]),
+            ping.args(["-n", "-c", "4", "-i", "0.2", "-W", "5", "-M", "do", "-s", bytes, address]),
             COMMAND_LIMIT,
         )?;
         let told = done.stdout.clone() + &done.stderr;
@@ -257,7 +257,7 @@ fn a_sender_is_told_what_fits() -> Result<()> {
         // Without DF the sender itself cuts its packets to what it was told.
         let mut ping = near.command("ping");
         run(
-            ping.args(["-n", "-c", "2", "-i", "0.2", "-W", "1", "-M", "want", "-s", bytes, address]),
+            ping.args(["-n", "-c", "2", "-i", "0.2", "-W", "5", "-M", "want", "-s", bytes, address]),
             COMMAND_LIMIT,
         )?
         .success()?;
@@ -300,7 +300,7 @@ fn a_way_that_takes_less_is_learned() -> Result<()> {
         wait_for(near, address)?;
         let ping = |count: &str, may: &str| {
             let mut ping = near.command("ping");
-            let args = ["-n", "-c", count, "-i", "0.2", "-W", "1", "-M", may, "-s", bytes, address];
+            let args = ["-n", "-c", count, "-i", "0.2", "-W", "5", "-M", may, "-s", bytes, address];
             run(ping.args(args), COMMAND_LIMIT)
         };
         let done = ping("4", "do")?;
@@ -308,8 +308,7 @@ fn a_way_that_takes_less_is_learned() -> Result<()> {
         ensure!(told.contains("mtu = 1346") || told.contains("mtu=1346"), "{address}: {told}");
         // Without DF the sender itself cuts its packets to what it was told. The first answer is lost, and teaches the gateway it came by.
         ping("1", "want")?;
-        let done = ping("2", "want")?.success()?;
-        ensure!(done.stdout.contains("2 received"), "{}", done.stdout);
+        Ping::start_with(near, &["-M", "want", "-s", bytes], address, 2, 0.2)?.finish()?.require_all()?;
     }
     require_tcp(near, far, FAR[0])?;
     ensure!(count(&association(&ups[0], "one-to-two")?, "path_mtu_bytes")? == TAKES_BYTES);
@@ -378,10 +377,8 @@ fn what_is_cut_on_the_way_is_put_together() -> Result<()> {
     let [near, far] = sites.each_ref().map(|site| &site.host);
     for (address, bytes) in [(FAR[0], "1400"), (FAR[1], "1380")] {
         wait_for(near, address)?;
-        let mut ping = near.command("ping");
-        let args = ["-n", "-q", "-c", "50", "-i", "0.01", "-W", "1", "-M", "do", "-s", bytes, address];
-        let done = run(ping.args(args), COMMAND_LIMIT)?.success()?;
-        ensure!(done.stdout.contains("50 received"), "{address}: {}", done.stdout);
+        let trips = Ping::start_with(near, &["-M", "do", "-s", bytes], address, 50, 0.01)?.finish()?;
+        trips.require_all().context(address)?;
     }
     require_tcp(near, far, FAR[0])?;
     let cut = internet.sh("nstat -asz IpFragOKs")?;
@@ -405,14 +402,14 @@ fn ipv6_goes_by_a_way_that_leaves_it_less_than_it_takes() -> Result<()> {
     let ups = [sites[0].up()?, sites[1].up()?];
     let [near, far] = sites.each_ref().map(|site| &site.host);
     wait_for(near, FAR[1])?;
-    let ping = |count: &str| {
-        let mut ping = near.command("ping");
-        run(ping.args(["-n", "-q", "-c", count, "-i", "0.1", "-W", "1", "-s", "1232", FAR[1]]), COMMAND_LIMIT)
-    };
     // Each gateway loses the packet by which it learns what the way takes.
-    ping("2")?;
-    let done = ping("20")?.success()?;
-    ensure!(done.stdout.contains("20 received"), "{}", done.stdout);
+    for _ in 0..2 {
+        run(
+            near.command("ping").args(["-n", "-q", "-c", "1", "-W", "5", "-s", "1232", FAR[1]]),
+            COMMAND_LIMIT,
+        )?;
+    }
+    Ping::start_with(near, &["-s", "1232"], FAR[1], 20, 0.1)?.finish()?.require_all()?;
     require_tcp(near, far, FAR[1])?;
     for up in ups {
         up.check()?;
@@ -455,7 +452,7 @@ fn limits_of_an_association_are_told_as_they_are_reached() -> Result<()> {
     let near = &sites[0].host;
     let ping = |count: u32| {
         let mut command = near.command("ping");
-        command.args(["-n", "-q", "-i", "0.02", "-W", "1", "-c", &count.to_string(), FAR[0]]);
+        command.args(["-n", "-q", "-i", "0.02", "-W", "5", "-c", &count.to_string(), FAR[0]]);
         run(&mut command, COMMAND_LIMIT)
     };
     let told = |limit: &str| {

@@ -11,7 +11,7 @@ use weir_lab::process::run;
 use weir_lab::progress::Silent;
 use weir_lab::qdisc::{self, Options, System};
 use weir_lab::report::{Report, Row};
-use weir_tests::{harness, plain, privileged, weir_binary};
+use weir_tests::{harness, plain, privileged, require_timing, weir_binary};
 
 fn main() -> ExitCode {
     harness::main(&[
@@ -56,10 +56,10 @@ fn a_stock_kernel_loses_what_its_limit_cannot_hold() -> Result<()> {
     ensure!(lost > 30.0, "the published limit lost {lost} %: this bench does not see loss");
     ensure!(figure(tbf, "seed_lost_pct")? == 74.7, "the published figure is missing");
     let lost = figure(large, "lost_pct")?;
-    ensure!(lost < 1.0, "a limit that cannot fill lost {lost} %: this bench loses datagrams itself");
+    require_timing!(lost < 1.0, "a limit that cannot fill lost {lost} %: this bench loses datagrams itself");
     for row in [tbf, large] {
         let share = figure(row, "rate_share")?;
-        ensure!((0.9..=1.02).contains(&share), "{} let {share} of the rate through", row.system);
+        require_timing!((0.9..=1.02).contains(&share), "{} let {share} of the rate through", row.system);
         ensure!(figure(row, "ping_p50_ms")? > 0.5, "{} pings past a queue", row.system);
         ensure!(figure(row, "cpu_s_per_gbit")? > 0.05, "{} used no CPU", row.system);
         ensure!(row.value("empty_wakes").as_f64().is_none(), "{} cannot know of empty wakes", row.system);

@@ -6,13 +6,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use weir_lab::bed::{End, Namespace, veth};
-use weir_lab::clock::wait_until;
+use weir_lab::clock::{now, wait_until};
 use weir_lab::iperf::Load;
 use weir_lab::process::{Process, run};
 use weir_tests::rig::require_lossless;
 use weir_tests::tcx::Tcx;
 use weir_tests::topology::{Hosts, Up, flood};
-use weir_tests::{at_length, harness, kernel, privileged, weir_binary};
+use weir_tests::{at_length, harness, kernel, privileged, require_timing, weir_binary};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The port that goes.
@@ -263,7 +263,7 @@ fn a_router_that_is_started_anew_is_found_at_once() -> Result<()> {
         hosts.hosts[host].ip(&format!("route add default via 10.99.{net}.1"))?;
         hosts.hosts[host].ip(&format!("-6 route add default via 2001:db8:{net}::1"))?;
     }
-    let ping = |to: &str| run(hosts.hosts[0].command("ping").args(["-c", "1", "-W", "1", to]), PATIENCE);
+    let ping = |to: &str| run(hosts.hosts[0].command("ping").args(["-c", "1", "-W", "5", to]), PATIENCE);
     // Of both families.
     let known = || -> Result<Vec<String>> {
         let shown = hosts.hosts[0].ip("neighbour show dev veth0 nud all")?;
@@ -282,13 +282,13 @@ fn a_router_that_is_started_anew_is_found_at_once() -> Result<()> {
     up.down()?;
     let up = hosts.up(&ROUTER.replace("gw", "other"))?;
     // Nothing is sent meanwhile by which a host would find out.
-    wait_until("the hosts hear of it", Duration::from_secs(5), || {
-        let now = known()?;
-        Ok(now.len() == 2 && now.iter().all(|address| !before.contains(address)))
+    let started = now();
+    wait_until("the hosts hear of it", PATIENCE, || {
+        let known = known()?;
+        Ok(known.len() == 2 && known.iter().all(|address| !before.contains(address)))
     })?;
-    for to in beyond {
-        ping(to)?.success()?;
-    }
+    require_timing!(started.elapsed() < Duration::from_secs(5), "the hosts heard of it late");
+    beyond.iter().try_for_each(|to| ping(to)?.success().map(drop))?;
     up.down().map(drop)
 }
 

@@ -50,7 +50,7 @@ fn quiet_flow(floods: usize) -> Result<()> {
     let p99_ms = trips.percentile_ms(0.99).context("no ping came back")?;
     println!("    p50 {:.2} ms, p99 {p99_ms:.2} ms", trips.percentile_ms(0.5).unwrap_or(0.0));
     require_lossless(&flows, &load)?;
-    ensure!(trips.sorted_ms.len() as u64 == trips.sent, "pings were lost");
+    trips.require_all()?;
     ensure!(row(&wire, "b")?.0["blocked_ns"].as_u64() > Some(1_000_000_000), "the floods were never blocked");
     ensure!(row(&wire, "a")?.0["delivered"] == 0, "something was not of the floods' class");
     weir_tests::require_timing!(p99_ms < 2.0, "p99 is {p99_ms:.2} ms");
@@ -72,7 +72,7 @@ fn a_quiet_flow_on_plain_pairs_arrives() -> Result<()> {
     let flows = flood.finish(PATIENCE)?;
     println!("    p50 {:.2} ms", trips.percentile_ms(0.5).unwrap_or(0.0));
     require_lossless(&flows, &load)?;
-    ensure!(trips.sorted_ms.len() as u64 == trips.sent, "{} of {} pings", trips.sorted_ms.len(), trips.sent);
+    trips.require_all()?;
     wire.check()?;
     wire.stop()?;
     Ok(())

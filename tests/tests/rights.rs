@@ -72,13 +72,19 @@ fn guardian_of(id: u32) -> Result<u32> {
     children(id)?.into_iter().find(is_guardian).context("no guardian")
 }
 
+/// The process and its guardian may be on their way still, and threads of theirs end while they are looked at.
+fn wait_until_confined(id: u32) -> Result<()> {
+    let require = || require_confined(id).and_then(|()| require_confined(guardian_of(id)?));
+    clock::wait_until("both are confined", LIMIT, || Ok(require().is_ok()))
+        .or_else(|error| require().context(error))
+}
+
 /// The packets of the wire do not get into a core dump either, and the wire works.
 fn a_wire_and_its_guardian_keep_few_rights() -> Result<()> {
     let rig = Rig::new(1, 1)?;
     let wire = rig.wire(&["--rate", "200mbit", "--workers", "1"])?;
     rig.left.sh(&format!("ping -q -c 3 -i 0.01 {}", rig.right_address().v4))?;
-    require_confined(wire.id())?;
-    require_confined(guardian_of(wire.id())?)?;
+    wait_until_confined(wire.id())?;
     // 64 MB of packet memory; `dd`: do not dump, proc_pid_smaps(5).
     let maps = std::fs::read_to_string(format!("/proc/{}/smaps", wire.id()))?;
     let size_kb = |line: &str| line.strip_prefix("Size:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok();
@@ -97,10 +103,7 @@ fn generators_and_sinks_keep_few_rights() -> Result<()> {
     let mut sink = pair.sink(&[])?;
     let mut generator = pair.generator(&["--rate", "1kpps", "--time", "30s"])?;
     for process in [&sink, &generator] {
-        // The process may be on its way still.
-        clock::wait_until("it is confined", LIMIT, || {
-            Ok(require_confined(process.id()).is_ok() && require_confined(guardian_of(process.id())?).is_ok())
-        })?;
+        wait_until_confined(process.id())?;
     }
     clock::wait_until("packets are sent", LIMIT, || Ok(pair.sent()? > 50))?;
     for process in [&mut generator, &mut sink] {

@@ -69,8 +69,9 @@ fn limits(host: &Host, name: &str) -> Result<Vec<Value>> {
 fn it_is_found_and_changed_by_its_name() -> Result<()> {
     let host = Host::alone()?;
     let receiver = host.namespace.enter(|| UdpSocket::bind(("0.0.0.0", 5600)))??;
+    // Four programs: a pause of one is no pause of all.
     let flood = "exec bash -c 'host=$(ip route show default | cut -d \" \" -f 3); printf -v word %01000d 1; \
-                 exec 3>/dev/udp/$host/5600; while printf %s $word >&3; do :; done'";
+                 exec 3>/dev/udp/$host/5600; for n in 1 2 3 4; do while printf %s $word >&3; do :; done & done; wait'";
     let process = started(&host, &["--name", "inp-by-name", "--rate-back", "50mbit"], flood)?;
     let rates = |limits: &[Value]| -> Vec<Option<u64>> {
         limits.iter().map(|limit| limit["rate_bits_per_s"].as_u64()).collect()
@@ -229,6 +230,13 @@ fn a_limit_that_is_removed_meanwhile_is_said() -> Result<()> {
         let shown = run(&mut host.weir(&["show"]), LIMIT)?.success()?.stdout;
         let left_out = format!("# left out: limit {NAME}, which is of a `weir run` and goes with it\n");
         ensure!(shown.contains(&left_out) && !shown.contains("[[limit]]"), "{shown}");
+        if code != 0 {
+            wait_until("its program is held", LIMIT, || {
+                let done = run(&mut host.weir(&["stat", NAME, "--json"]), LIMIT)?.success()?;
+                let stat: Value = serde_json::from_str(&done.stdout)?;
+                Ok(stat["limits"][0]["held"].as_u64() > Some(0))
+            })?;
+        }
         let off = run(&mut host.weir(&["limit", NAME, "--off"]), LIMIT)?;
         ensure!(off.status.code() == Some(code), "{}: {}", off.status, off.stderr);
         ensure!(off.stderr.contains("it was the limit of a `weir run`"), "{}", off.stderr);

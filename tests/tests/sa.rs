@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
+use weir_lab::clock::wait_until;
 use weir_lab::process::{Finished, Process, Signal, run};
 use weir_tests::classes::File;
 use weir_tests::topology::Hosts;
@@ -204,7 +205,7 @@ fn policies_follow_the_kernels() -> Result<()> {
     hosts.middle.ip(&format!("xfrm policy add {policy} in"))?;
     following.wait_for_output("+ policy in from 10.99.1.0/24 to 10.99.1.0/24", LIMIT)?;
     following.wait_for_output(" in 10.99.1.0/24 to 10.99.1.0/24 bypass\n", LIMIT)?;
-    ensure!(pinged()?, "what both policies let does not pass: {}", following.stdout());
+    wait_until("what both policies let passes", LIMIT, &pinged).with_context(|| following.stdout())?;
 
     // More events than the socket has room for: it reads all again.
     following.signal(Signal::STOP)?;

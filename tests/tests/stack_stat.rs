@@ -179,7 +179,7 @@ fn require_gone_when_killed(pair: &Pair, mut process: Process, name: &str) -> Re
     let path = format!("/run/weir/{name}.sock");
     wait_until("the guardian has removed the socket", PATIENCE, || Ok(!Path::new(&path).exists()))?;
     pair.right.ip("address add 10.99.0.2/24 dev veth1")?;
-    wait_until("the interface is the kernel's", PATIENCE, || Ok(pair.require_answer().is_ok()))
+    wait_until("the interface is the kernel's", PATIENCE, || pair.is_answered())
 }
 
 /// The stacks of two programs whose interfaces have one name have a name each; a name that is given is had once.

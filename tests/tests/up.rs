@@ -86,12 +86,7 @@ fn slow_port_beside_quick_ones(workers: &str) -> Result<()> {
         require_lossless(&flood.finish(PATIENCE)?, load).context("to the slow port")?;
     }
     let times = ping.finish()?;
-    ensure!(
-        times.sorted_ms.len() as u64 == times.sent,
-        "{} of {} pings answered",
-        times.sorted_ms.len(),
-        times.sent
-    );
+    times.require_all()?;
     up.check()?;
     require_rate(&flows, rate, Demand { share_min: 0.99, ..Demand::of_rate(200e6) })?;
     let p99 = times.percentile_ms(0.99).context("no answers")?;
@@ -186,13 +181,11 @@ fn a_router_cuts_and_tells() -> Result<()> {
     )?;
     let ping = |more: &[&str]| {
         let mut command = hosts.hosts[0].command("ping");
-        run(
-            command.args(["-c", "3", "-i", "0.2", "-W", "2", "-s", "1400"]).args(more).arg("10.99.2.2"),
-            PATIENCE,
-        )
+        run(command.args(["-c", "1", "-W", "10", "-s", "1400"]).args(more).arg("10.99.2.2"), PATIENCE)
     };
-    let cut = ping(&["-M", "dont"])?.success()?;
-    ensure!(cut.stdout.contains("3 received"), "{}", cut.stdout);
+    for _ in 0..3 {
+        ping(&["-M", "dont"])?.success()?;
+    }
     let told = ping(&["-M", "do"])?;
     let said = format!("{}{}", told.stdout, told.stderr);
     ensure!(said.contains("mtu = 600") || said.contains("mtu=600") || said.contains("mtu: 600"), "{said}");
@@ -222,16 +215,17 @@ fn a_router_follows_the_mtu_of_its_ports() -> Result<()> {
     )?;
     let ping = |more: &[&str]| {
         let mut command = hosts.hosts[0].command("ping");
-        let command = command.args(["-c", "1", "-W", "1", "-s", "1400"]);
+        let command = command.args(["-c", "1", "-W", "5", "-s", "1400"]);
         run(command.args(more).arg("10.99.2.2"), PATIENCE)
     };
     for mtu in [1300, 1200] {
         set_mtu(mtu)?;
         wait_until("a packet is cut", PATIENCE, || Ok(ping(&["-M", "dont"])?.stdout.contains("1 received")))?;
         hosts.hosts[0].ip("route flush cache")?;
-        let told = ping(&["-M", "do"])?;
-        let said = format!("{}{}", told.stdout, told.stderr);
-        ensure!(said.contains(&format!("{mtu}")), "{said}");
+        wait_until("the sender is told", PATIENCE, || {
+            let told = ping(&["-M", "do"])?;
+            Ok(format!("{}{}", told.stdout, told.stderr).contains(&mtu.to_string()))
+        })?;
     }
     up.check()?;
     let done = up.down()?;
@@ -280,7 +274,7 @@ fn two_on_one_pair_see_what_the_other_sends() -> Result<()> {
     let pings = |count| Ping::start_series(&left.hosts[0], "10.99.1.2", count, 0.3)?.finish();
     pings(8)?;
     let times = pings(10)?;
-    ensure!(times.sorted_ms.len() == 10, "{} of 10 pings answered", times.sorted_ms.len());
+    times.require_all()?;
     let median_ms = times.percentile_ms(0.5).context("no answers")?;
     require_timing!(median_ms < 50.0, "a ping through two took {median_ms:.2} ms: {:?}", times.sorted_ms);
     let load = Load::new(&left.hosts[0], &right.hosts[0], "10.99.1.2", 2, SECONDS);
@@ -330,12 +324,7 @@ fn a_hundred_wires_in_one_process() -> Result<()> {
     let times = Ping::start(&hosts.hosts[2], "10.99.2.2", Duration::from_secs_f64(SECONDS))?.finish()?;
     require_lossless(&flood.finish(PATIENCE)?, &load)?;
     up.check()?;
-    ensure!(
-        times.sorted_ms.len() as u64 == times.sent,
-        "{} of {} pings answered",
-        times.sorted_ms.len(),
-        times.sent
-    );
+    times.require_all()?;
     require_timing!(share < 0.02, "idle it used {:.1} % of a core", share * 100.0);
     let p99 = times.percentile_ms(0.99).context("no answers")?;
     require_timing!(p99 < 2.0, "a ping through another wire took {p99:.2} ms (p99)");
@@ -398,7 +387,7 @@ fn port_down_and_up(workers: &str) -> Result<()> {
     );
     // Hosts behind other ports are served meanwhile.
     let mut command = hosts.hosts[0].command("ping");
-    run(command.args(["-c", "2", "-i", "0.2", "-W", "1", "10.99.1.1"]), PATIENCE)?
+    run(command.args(["-c", "2", "-i", "0.2", "-W", "5", "10.99.1.1"]), PATIENCE)?
         .success()
         .context("the router itself")?;
     hosts.middle.ip("link set p1 up")?;

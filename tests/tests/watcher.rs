@@ -16,9 +16,9 @@ use weir_lab::wire::Wire;
 use weir_tests::crowd::Crowd;
 use weir_tests::harness;
 use weir_tests::kernel::{require_same, traces};
-use weir_tests::privileged;
 use weir_tests::rig::{Rig, stat_of};
 use weir_tests::tcx::Tcx;
+use weir_tests::{privileged, require_timing};
 
 const LIMIT: Duration = Duration::from_secs(10);
 /// The time within which traffic must flow again.
@@ -191,12 +191,14 @@ fn a_program_put_before_weirs_comes_behind_it() -> Result<()> {
             Ok(stat_of(&wire)?["wires"][0]["events"]["program-before"]["times"].as_u64() >= Some(time))
         })?;
     }
-    let said = wire.said();
-    ensure!(said.matches("was attached to veth0 before weir's").count() as u64 == TIMES, "{said}");
+    // It is counted before it is said.
+    let times_said = || wire.said().matches("was attached to veth0 before weir's").count() as u64;
+    wait_until("it is said each time", LIMIT, || Ok(times_said() >= TIMES))?;
+    ensure!(times_said() == TIMES, "{}", wire.said());
     let times = Ping::start_series(&rig.left, &rig.right_address().v4, 8, 0.7)?.finish()?;
-    ensure!(times.sorted_ms.len() == 8, "{} of 8 were answered", times.sorted_ms.len());
+    times.require_all()?;
     let median_ms = times.percentile_ms(0.5).context("no answers")?;
-    ensure!(median_ms < LATE_MS, "half of the answers took {median_ms} ms: nobody rang");
+    require_timing!(median_ms < LATE_MS, "half of the answers took {median_ms} ms: nobody rang");
     wire.check()?;
     wire.stop()?;
     drop(others);
@@ -359,7 +361,7 @@ fn a_sender_that_moves_and_comes_back_is_followed() -> Result<()> {
     other.ip(&format!("link set veth0 netns {}", bed.rig.left.name()))?;
     settle(&bed.rig.left)?;
     bed.require_flow_of_tcp(&bed.rig.left)?;
-    wait_until("it is held again", SOON, || Ok(bed.rig.left.tc("qdisc show dev veth0")?.contains("7765:")))?;
+    wait_until("it is held again", LIMIT, || Ok(bed.rig.left.tc("qdisc show dev veth0")?.contains("7765:")))?;
     bed.wire.check()?;
     let Bed { wire, crowd, rig } = bed;
     drop(crowd);

@@ -19,7 +19,7 @@ use weir_tests::host::{Host, INTERNET_V4, INTERNET_V6};
 use weir_tests::{guardian, harness, privileged};
 
 const LIMIT: Duration = Duration::from_secs(30);
-const A_MOMENT: Duration = Duration::from_secs(5);
+const A_MOMENT: Duration = Duration::from_secs(20);
 /// The number of echoes that are asked for, of each version of the Internet Protocol.
 const ECHOES: u64 = 3;
 /// The table of all runs of these tests, whose interface has the same name, as no other host's has.

@@ -22,7 +22,7 @@
 //! killed together with its guardian; the old state is still in it, and the next holder goes on from there. A hold that is dropped before
 //! it was handed on ([`Hold::hand_on`]), as when the next thing cannot be had, leaves no file unless there was one.
 //!
-//! Who holds a thing is an [`Owner`]; leftovers of killed processes are found by [`left`]; a command holds whole ends by [`ends`]. Limits:
+//! The holder of a thing is an [`Owner`]; leftovers of killed processes are found by [`left`]; a command holds whole ends by [`ends`]. Limits:
 //! files are those of one `/run`.
 
 pub mod ends;

@@ -4,11 +4,12 @@
 //! (`control/admission.rs`): anybody may read counters, only root may change anything. One JSON object a line, one line in answer:
 //!
 //! ```text
-//! "stat"                                                   -> {"version": 3, "ok": {"wires": [...], ...}}
-//! {"set": {"direction": 0, "rate_bits_per_s": 100000000}}  -> {"version": 3, "ok": null}  or  {"version": 3, "error": "..."}
+//! "stat"                                                   -> {"version": 4, "ok": {"wires": [...], ...}}
+//! {"set": {"direction": 0, "rate_bits_per_s": 100000000}}  -> {"version": 4, "ok": null}  or  {"version": 4, "error": "..."}
 //! {"set-classes": {"file": "office.toml", "text": "..."}}  -> the same
-//! "show"                                                   -> {"version": 3, "ok": {"file": "...", "ports": [...]}}
-//! {"apply": {"text": "...", "is_trial": false}}            -> {"version": 3, "ok": [{"interface": "...", "change": ...}, ...]}
+//! "remove-classes"                                         -> the same
+//! "show"                                                   -> {"version": 4, "ok": {"file": "...", "ports": [...]}}
+//! {"apply": {"text": "...", "is_trial": false}}            -> {"version": 4, "ok": [{"interface": "...", "change": ...}, ...]}
 //! "stop"                                                   -> the same, and soon after it nobody listens any more
 //! ```
 //!
@@ -51,7 +52,7 @@ pub const DIRECTORY: &str = weir_port::lock::DIRECTORY;
 /// The longest classes file, in bytes.
 pub const FILE_BYTES_MAX: u64 = 4 << 20;
 /// The version of requests and answers. It grows when a request gets a new meaning or a new field.
-const VERSION: u64 = 3;
+const VERSION: u64 = 4;
 /// The longest time that a wire may take to answer, in nanoseconds.
 const PATIENCE_NS: u64 = 5_000_000_000;
 /// The longest answer in bytes: far more than the counters of the largest wire.
@@ -67,6 +68,8 @@ pub enum Command {
     Set(SetLimits),
     /// A live change of classes.
     SetClasses(SetClasses),
+    /// The removal of all classes of a wire, live.
+    RemoveClasses,
     /// The running wire or topology, as a file.
     Show,
     /// A live change of all ports at once, to a file.

@@ -28,7 +28,7 @@ pub fn unknown(name: &str) -> String {
     let mut known = control::names();
     // This is not the place to say why limits cannot be read.
     let limits = stat::limits().unwrap_or_default();
-    known.extend(limits.into_iter().filter_map(|seen| Some(seen.record?.name)));
+    known.extend(limits.iter().filter_map(|seen| Some(seen.record_or_left()?.name)));
     known.sort();
     known.dedup();
     sentence(name, &known, sys::is_root())
@@ -64,10 +64,13 @@ pub fn limits_meant(name: &str) -> Result<Vec<LimitInPlace>, Failure> {
     match (&called[..], &of_interface[..]) {
         ([], _) => Ok(of_interface),
         ([first, ..], [other, ..]) if !called.iter().any(is_there) => {
-            let other_name = other.record.as_ref().map_or("", |record| &record.name);
+            let other = match other.record_or_left() {
+                Some(record) => format!("that is called {0}: write {0} for that one, and", record.name),
+                None => format!("that is {}:", other.unreadable_because()),
+            };
             Err(Failure::usage(format!(
-                "{name} means two limits: {} has one that is called so, and the interface {name} one that is called {other_name}: write \
-                 {other_name} for that one, and give the first another name by `weir limit DEV --name NAME`",
+                "{name} means two limits: {} has one that is called so, and the interface {name} one {other} give the first another name by \
+                 `weir limit DEV --name NAME`",
                 first.place.describe()
             )))
         }

@@ -20,8 +20,9 @@ use crate::draw::Draw;
 pub fn requests(bytes: &[u8]) {
     let mut draw = Draw::new(bytes);
     if draw.rarely(3) {
-        let command: Command = match draw.below(3) {
+        let command: Command = match draw.below(4) {
             0 => Command::Stat,
+            2 => Command::RemoveClasses,
             1 => Command::Set(set(&mut draw)),
             _ => {
                 let file = String::from_utf8_lossy(&draw.array::<12>()).into_owned();

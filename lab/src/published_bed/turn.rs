@@ -3,6 +3,7 @@
 //! Lost datagrams are those that were sent and never came to the server's host: those that found a socket full there are counted apart. Of
 //! the kernel's bed that is where its bound lies too: sent packets stand in a list of a processor, and those that do not fit are gone.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
@@ -167,9 +168,11 @@ fn packets(stand: &Stand, time: Duration) -> Result<Turn> {
     let overflowed = overflowed_datagrams(&stand.server)?;
     let counter = stand.server.enter(|| Counter::bind(UDP_PORT))??;
     let busy_s = busy_seconds()?;
+    let is_over = AtomicBool::new(false);
     let (sent, arrived) = std::thread::scope(|scope| {
-        let counting = scope.spawn(|| counter.count(time + PATIENCE));
+        let counting = scope.spawn(|| counter.count(time + PATIENCE, &is_over));
         let sent = stand.client.enter(|| blast::send(*WEB.ip(), UDP_PORT, SMALL_PAYLOAD_BYTES, time));
+        is_over.store(true, Ordering::Relaxed);
         let arrived = counting.join().expect("the counter does not panic");
         sent.and_then(|sent| Ok((sent?, arrived)))
     })?;

@@ -109,6 +109,14 @@ impl LimitInPlace {
         self.record.clone().or_else(|| record_at(&self.place).ok().flatten())
     }
 
+    /// The reason why there is no record of it, in words that follow "is".
+    pub fn unreadable_because(&self) -> &'static str {
+        match self.is_strange {
+            true => "of another version of weir",
+            false => "half made, or its filter was removed",
+        }
+    }
+
     /// The packets that leaves had no room for: those with a socket, and those without.
     pub fn overflowed(&self) -> [u64; 2] {
         [HtbClassKind::Held, HtbClassKind::Passing].map(|kind| self.leaves(None, kind).0.dropped)

@@ -180,9 +180,10 @@ pub fn set(
             }
             Ok((Done::Changed, record))
         }
-        // A queue without a record: its command ended before the filter was attached, so no packet waits either.
+        // A queue without a record: its command ended before the filter was attached, or somebody removed the filter while packets waited.
         half => {
             if half.is_some() {
+                record.lost_when_set = traffic(place)?.map_or(0, |traffic| traffic.waiting);
                 place.netns.run(|| htb::remove(place.link.ifindex))?;
             }
             record = make(place, &plan, record)?;
@@ -323,7 +324,7 @@ fn make(place: &NetnsInterface, plan: &HtbTree, mut record: Record) -> Result<Re
     // Packets that came before the first class was there, and packets that waited in a leaf whose queue replaced the kernel's default.
     record.refused_when_set =
         find::seen_at(place.try_clone()?).ok().flatten().map_or(0, |seen| seen.misdirected());
-    record.lost_when_set = tx_dropped_of(place, far_end.as_ref()).saturating_sub(dropped_before);
+    record.lost_when_set += tx_dropped_of(place, far_end.as_ref()).saturating_sub(dropped_before);
     record.lost_when_set += record.refused_when_set;
     let made = made.and_then(|()| steering.as_ref().map_or(Ok(()), |steering| steering.steer(processors)));
     let made = made.and_then(|()| behind.steer(&[]));

@@ -35,9 +35,12 @@ pub fn admits(present: impl Iterator<Item = u32>, user: u32) -> bool {
 pub fn allows(command: &Command, user: u32) -> bool {
     match command {
         Command::Stat => true,
-        Command::Show | Command::Set(_) | Command::SetClasses(_) | Command::Apply(_) | Command::Stop => {
-            user == ROOT
-        }
+        Command::Show
+        | Command::Set(_)
+        | Command::SetClasses(_)
+        | Command::RemoveClasses
+        | Command::Apply(_)
+        | Command::Stop => user == ROOT,
     }
 }
 

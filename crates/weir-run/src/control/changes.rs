@@ -13,7 +13,7 @@ use weir_path::plan::PortPlan;
 use weir_path::shape::PortShape;
 
 use super::{ApplyFile, Command, Responder, SetClasses};
-use crate::classes;
+use crate::classes::{self, Classes};
 use crate::crew::Crew;
 use crate::datapath::Kind;
 use crate::limits::SetLimits;
@@ -49,7 +49,10 @@ impl<F: Fn()> Responder for DatapathResponder<F> {
             }
             Command::Show => running(crew),
             Command::Set(limits) => set(crew, limits),
-            Command::SetClasses(classes) => set_classes(crew, classes),
+            Command::SetClasses(SetClasses { file, text }) => {
+                change_classes(crew, |ends| classes::read(file, text, ends).map(Some))
+            }
+            Command::RemoveClasses => change_classes(crew, |_| Ok(None)),
             Command::Apply(file) => apply(crew, file),
         }
     }
@@ -112,8 +115,11 @@ fn set(crew: &Crew, set: &SetLimits) -> Result<String, String> {
     Ok("null".into())
 }
 
-/// Shapes both directions of a wire by the classes of a file.
-fn set_classes(crew: &Crew, SetClasses { file, text }: &SetClasses) -> Result<String, String> {
+/// Shapes both directions of a wire between two ends by these classes, or by none.
+fn change_classes(
+    crew: &Crew,
+    wanted: impl FnOnce([&str; 2]) -> Result<Option<Classes>, String>,
+) -> Result<String, String> {
     let (Kind::Wire, [first, second]) = (crew.kind(), crew.ports()) else {
         return Err(
             "a topology has classes for each port, in its own file: change them there, and `weir apply` it"
@@ -121,7 +127,7 @@ fn set_classes(crew: &Crew, SetClasses { file, text }: &SetClasses) -> Result<St
         );
     };
     // Read on this thread: the workers have packets to move.
-    let classes = Some(Arc::new(classes::read(file, text, [first.as_str(), second.as_str()])?));
+    let classes = wanted([first, second])?.map(Arc::new);
     let ports = crew.plan()?.ports;
     let shape =
         |(port, of): (usize, &PortPlan)| PortShape { port, limits: of.limits, classes: classes.clone() };

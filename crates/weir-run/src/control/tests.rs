@@ -244,11 +244,18 @@ fn a_wire_of_version_1_understands_the_requests_of_today() {
 }
 
 #[test]
+fn a_wire_of_an_earlier_version_that_is_asked_to_remove_its_classes_is_said_to_be_one() {
+    assert_eq!(serde_json::to_string(&Command::RemoveClasses).unwrap(), r#""remove-classes""#);
+    let old = json!({"error": "not a request: unknown variant `remove-classes`", "version": VERSION - 1});
+    assert!(refused(&old).contains("start it anew"), "{}", refused(&old));
+}
+
+#[test]
 fn a_change_that_is_not_known_is_refused_and_the_version_named() {
     assert!(serde_json::from_str::<Command>(r#"{"set": {"direction": 0, "colour": 1}}"#).is_err());
     let old = json!({"error": "not a request: unknown field `colour`"});
     let why = refused(&old);
-    assert!(why.contains("another version of weir (its protocol is 1, this one's 3)"), "{why}");
+    assert!(why.contains("another version of weir (its protocol is 1, this one's 4)"), "{why}");
     let same = json!({"error": "not a request: really", "version": VERSION});
     assert_eq!(refused(&same), "not a request: really");
     assert_eq!(refused(&json!({"error": "a rate of 0 passes nothing"})), "a rate of 0 passes nothing");

@@ -1,5 +1,6 @@
 //! `weir gen`: generates traffic, in memory or on an interface.
 
+use std::net::Ipv4Addr;
 use std::process::ExitCode;
 
 use clap::ValueEnum;
@@ -28,6 +29,16 @@ const FLOWS_DEFAULT_MAX: u64 = 2000;
 /// In memory: frames for each worker, and packets that wait for a sink before its generator is held.
 const FRAMES_PER_WORKER: u32 = 2048;
 const HELD_PACKETS_MAX: u64 = 256;
+/// The ends of the flows unless others are asked for: RFC 2544's addresses for tests.
+const SRC: Endpoints = Endpoints {
+    addresses: (Ipv4Addr::new(198, 18, 0, 1), Ipv4Addr::new(198, 18, 0, 1)),
+    ports: (2000, 2000),
+};
+const DST: Endpoints = Endpoints {
+    addresses: (Ipv4Addr::new(198, 19, 0, 1), Ipv4Addr::new(198, 19, 0, 250)),
+    ports: (2000, 2099),
+};
+const SRC_MAC: EthernetAddress = EthernetAddress([2, 0, 0, 0, 0, 1]);
 
 /// Generate numbered UDP packets, as netmap's pkt-gen does: on an interface, or in memory, to sinks that check them.
 ///
@@ -53,18 +64,18 @@ pub struct GenArguments {
     /// Length of a packet in bytes, Ethernet header included, check sequence not
     #[arg(long, value_name = "BYTES", default_value_t = SIZE_BYTES_MIN, value_parser = text::whole(SIZE_BYTES_MIN, SIZE_BYTES_MAX), allow_negative_numbers = true)]
     size: u16,
-    /// Where packets come from, ADDRESS:PORT-ADDRESS:PORT; ports and the end of the range may be left out
-    #[arg(long, value_name = "RANGE", default_value = "198.18.0.1:2000")]
-    src: Endpoints,
-    /// Where they go, written the same way
-    #[arg(long, value_name = "RANGE", default_value = "198.19.0.1:2000-198.19.0.250:2099")]
-    dst: Endpoints,
-    /// Ethernet source
-    #[arg(long, value_name = "MAC", value_parser = mac, default_value = "02:00:00:00:00:01")]
-    src_mac: EthernetAddress,
-    /// Ethernet destination
-    #[arg(long, value_name = "MAC", value_parser = mac, default_value = "ff:ff:ff:ff:ff:ff")]
-    dst_mac: EthernetAddress,
+    /// Where packets come from, ADDRESS:PORT-ADDRESS:PORT; ports and the end of the range may be left out [default: 198.18.0.1:2000]
+    #[arg(long, value_name = "RANGE")]
+    src: Option<Endpoints>,
+    /// Where they go, written the same way [default: 198.19.0.1:2000-198.19.0.250:2099]
+    #[arg(long, value_name = "RANGE")]
+    dst: Option<Endpoints>,
+    /// Ethernet source [default: 02:00:00:00:00:01]
+    #[arg(long, value_name = "MAC", value_parser = mac)]
+    src_mac: Option<EthernetAddress>,
+    /// Ethernet destination [default: ff:ff:ff:ff:ff:ff]
+    #[arg(long, value_name = "MAC", value_parser = mac)]
+    dst_mac: Option<EthernetAddress>,
     /// Packets a second of each generator, such as 100kpps or 1mpps [default: as many as will go]
     #[arg(long, value_name = "RATE", value_parser = packet_rate, allow_hyphen_values = true)]
     rate: Option<u64>,
@@ -77,7 +88,8 @@ pub struct GenArguments {
     /// In memory: how many workers, 1 to as many as there are cores [default: 1]
     #[arg(long, value_name = "N", value_parser = text::at_least(0_usize), allow_negative_numbers = true)]
     workers: Option<usize>,
-    /// In memory: what packets go through [default: link]
+    /// In memory: what packets go through [default: link]; the testbed has addresses of its own, and takes neither --src, --dst, --src-mac
+    /// nor --dst-mac
     #[arg(long, value_enum)]
     through: Option<Through>,
     /// As one JSON object
@@ -115,10 +127,10 @@ impl GenArguments {
     fn traffic(&self) -> Traffic {
         let mut traffic = Traffic {
             size_bytes: self.size,
-            src: self.src,
-            dst: self.dst,
-            src_mac: self.src_mac,
-            dst_mac: self.dst_mac,
+            src: self.src.unwrap_or(SRC),
+            dst: self.dst.unwrap_or(DST),
+            src_mac: self.src_mac.unwrap_or(SRC_MAC),
+            dst_mac: self.dst_mac.unwrap_or(EthernetAddress::BROADCAST),
             flows: 1,
             first_flow: 0,
         };
@@ -210,11 +222,22 @@ fn bed(arguments: &GenArguments, workers: usize) -> Result<MemoryPath, Failure> 
             "--workers {workers}: the bed has one epair to cross between workers, so give 1 or 2"
         )));
     }
+    let GenArguments { src, dst, src_mac, dst_mac, .. } = arguments;
+    let given = [
+        ("--src", src.is_some()),
+        ("--dst", dst.is_some()),
+        ("--src-mac", src_mac.is_some()),
+        ("--dst-mac", dst_mac.is_some()),
+    ];
+    if let Some((option, _)) = given.iter().find(|(_, is_given)| *is_given) {
+        return Err(Failure::usage(format!(
+            "{option} is not for --through testbed, whose bridges and router know the bed's own addresses: leave one of them out"
+        )));
+    }
     let mut spec = testbed::testbed(workers, arguments.rate, arguments.until());
     let asked = arguments.flows.unwrap_or(testbed::FLOWS);
     for end in &mut spec.ends {
         match end {
-            // The router knows the bed's addresses and no others.
             MemoryEnd::Generator(generator) | MemoryEnd::Ring(generator, _) => {
                 generator.traffic.size_bytes = arguments.size;
                 generator.traffic.flows = asked;

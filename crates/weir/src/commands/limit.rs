@@ -40,6 +40,7 @@ use crate::{Failure, Outcome, human, output, text};
   weir limit --pid 4711 --rate 50mbit     what that process's container sends
   weir limit tun0 --rate 20mbit
   weir limit veth-a --rate 50mbit --classes office.toml
+  weir limit veth-a --no-classes          none any more; the limit stays
   weir limit veth-a --off                 remove it, without loss
   weir limit office --off                 the same by the limit's name
   weir set veth-a --rate 100mbit          change it by its name, both ways
@@ -73,11 +74,14 @@ pub struct LimitArguments {
     /// another file takes the place of the one there is
     #[arg(long, value_name = "FILE")]
     classes: Option<PathBuf>,
+    /// Remove the classes of the same ways, without loss; the limit stays
+    #[arg(long, conflicts_with = "classes")]
+    no_classes: bool,
     /// The name of the limit in `weir stat` [default: as it is, or the host's end of the pair, or the device and PID]
     #[arg(long)]
     name: Option<String>,
     /// Remove the limit, both ways: raise it until nothing waits, then take the queue off while nothing is sent
-    #[arg(long, conflicts_with_all = ["rate", "rate_back", "burst", "classes", "name"])]
+    #[arg(long, conflicts_with_all = ["rate", "rate_back", "burst", "classes", "no_classes", "name"])]
     off: bool,
     /// With --off: take the queue off at once; what waits is lost, and counted
     #[arg(long)]
@@ -92,7 +96,7 @@ pub struct LimitArguments {
 
 /// Runs the command.
 pub fn run(arguments: &LimitArguments) -> Outcome {
-    let LimitArguments { rate, rate_back, burst, classes, queue, workers, .. } = arguments;
+    let LimitArguments { rate, rate_back, burst, classes, no_classes, queue, workers, .. } = arguments;
     if queue.is_some() {
         return Err(Failure::usage(
             "--queue is for wires: what waits at a limit in place stays with its senders, as much as their sockets hold: leave it out",
@@ -121,13 +125,14 @@ pub fn run(arguments: &LimitArguments) -> Outcome {
             "--now is for --off, to remove the limit without regard for what waits: leave it out",
         ));
     }
+    let classes = classes.as_deref().map(text::classes_in_place).transpose()?;
+    let classes = classes.or_else(|| no_classes.then(Classes::none));
     let is_change = rate.is_some() || rate_back.is_some() || burst.is_some() || classes.is_some();
     if !arguments.off && !is_change && arguments.name.is_none() {
         return Err(Failure::usage(
-            "nothing to do: give --rate, --rate-back, --burst, --classes or --name, or --off",
+            "nothing to do: give --rate, --rate-back, --burst, --classes, --no-classes or --name, or --off",
         ));
     }
-    let classes = classes.as_deref().map(text::classes_in_place).transpose()?;
     if !sys::is_root() {
         return Err(PortError::NotRoot { doing: "limiting an interface".into() }.into());
     }
@@ -365,7 +370,7 @@ fn tell(place: &NetnsInterface, done: Done, record: &Record, is_name_told: bool,
     }
     let classes = record.classes.iter().filter(|class| !class.is_going);
     let classes: Vec<_> = classes.map(|class| class.name.as_str()).collect();
-    if !record.classes.is_empty() {
+    if !classes.is_empty() {
         lines.print(format_args!("  shared by the classes {}, each with as many leaves", classes.join(", ")));
     }
     warn_of_burst(record);

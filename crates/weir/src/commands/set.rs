@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use weir_core::rate::Rate;
 use weir_core::units::size_text;
+use weir_path::classes::Classes;
 use weir_port::limit::Asked;
 use weir_port::limit::find::{LimitInPlace, STRANGE};
 use weir_port::limit::record::{Direction, LimitStage, Record};
@@ -29,12 +30,13 @@ use crate::{Failure, Outcome, names, output, text};
   weir set veth-a --rate-back 20mbit        from B to A alone
   weir set run-4711 --rate 5mbit            a program's, while it runs
   weir set veth-a --classes office.toml     those of the same name stay
+  weir set veth-a --no-classes              none any more
   weir set router --port uplink --rate 50mbit    what leaves by a port
 
 One line says what was changed, from what to what. A burst or queue that was
 asked for stays until another is; one that was not follows the rate. --queue is
 not for a limit in place. A topology needs --port, and its ports take neither
---rate-back nor --classes: these are in its file.")]
+--rate-back nor classes: these are in its file.")]
 pub struct SetArguments {
     /// The name of the wire, the topology, the limit or the run, as `weir stat` shows it; or if none is called so the interface that a
     /// limit is of
@@ -44,6 +46,9 @@ pub struct SetArguments {
     port: Option<String>,
     #[command(flatten)]
     limit: RateArguments,
+    /// Remove the classes: what waits in them is sent, and the limit stays
+    #[arg(long, conflicts_with = "classes")]
+    no_classes: bool,
     /// The new limit of the direction back; without it --rate is for both
     #[arg(long, value_name = "RATE", value_parser = text::rate, allow_hyphen_values = true)]
     rate_back: Option<Rate>,
@@ -51,7 +56,7 @@ pub struct SetArguments {
 
 /// Runs the command.
 pub fn run(arguments: &SetArguments) -> Outcome {
-    let SetArguments { wire, port, limit, rate_back } = arguments;
+    let SetArguments { wire, port, limit, no_classes, rate_back } = arguments;
     text::check_limit_name(wire)?;
     if let Some(burst_bytes) = limit.burst {
         text::check_burst(burst_bytes)?;
@@ -68,9 +73,9 @@ pub fn run(arguments: &SetArguments) -> Outcome {
     let mut changes = Vec::new();
     changes.extend(both.then(|| change(0, limit.rate)));
     changes.extend((both || rate_back.is_some()).then(|| change(1, rate_back.or(limit.rate))));
-    if changes.is_empty() && limit.classes.is_none() {
+    if changes.is_empty() && limit.classes.is_none() && !no_classes {
         return Err(Failure::usage(
-            "nothing to change: give --rate, --rate-back, --burst, --queue or --classes",
+            "nothing to change: give --rate, --rate-back, --burst, --queue, --classes or --no-classes",
         ));
     }
     // A wire listens; a limit has nobody who could.
@@ -116,13 +121,17 @@ pub fn run(arguments: &SetArguments) -> Outcome {
         let before = before.clone()?;
         let directions = changes.iter().filter_map(|change| directions(&before).nth(change.direction));
         let has_classes = directions.into_iter().any(|direction| !direction.classes.is_empty());
-        text::check_queue(limit.queue, has_classes || limit.classes.is_some())?;
+        text::check_queue(limit.queue, (has_classes && !no_classes) || limit.classes.is_some())?;
     }
-    let classes = match &limit.classes {
-        Some(file) => Some(read_classes(&before.clone()?, file)?),
+    let had_classes =
+        |snapshot: &Snapshot| directions(snapshot).any(|direction| !direction.classes.is_empty());
+    let set_classes = match &limit.classes {
+        Some(file) => Some(Command::SetClasses(read_classes(&before.clone()?, file)?)),
         None => None,
     };
-    let requests = changes.into_iter().map(Command::Set).chain(classes.map(Command::SetClasses));
+    // A limit has a queue of its own only without classes.
+    let remove_classes = no_classes.then_some(Command::RemoveClasses);
+    let requests = remove_classes.into_iter().chain(changes.into_iter().map(Command::Set)).chain(set_classes);
     for (done, request) in requests.enumerate() {
         ask(&Control::path_of(wire), &request).map_err(|why| match done {
             0 => why,
@@ -139,7 +148,9 @@ pub fn run(arguments: &SetArguments) -> Outcome {
     let kind = if is_topology { Kind::Topology } else { Kind::Wire }.noun();
     output::print_line(match (before, after) {
         (Ok(before), Ok(after)) => {
-            line(kind, wire, &changed_parts(&ways(&before), &ways(&after), limit.classes.as_deref()))
+            let mut parts = changed_parts(&ways(&before), &ways(&after));
+            parts.extend(classes_part(arguments, had_classes(&before)));
+            line(kind, wire, &parts)
         }
         (Err(why), _) | (_, Err(why)) => {
             format!("{wire} is as asked, and from what to what is not known: {why}")
@@ -175,7 +186,7 @@ fn shared(direction: &DirectionStats) -> Option<(Rate, Vec<u64>)> {
 
 /// The direction that leaves by the port that was named: by its name in the file, or by its interface, as it is called now or was at the start.
 fn direction(
-    SetArguments { wire, port, limit, rate_back }: &SetArguments,
+    SetArguments { wire, port, limit, no_classes, rate_back }: &SetArguments,
     is_topology: bool,
     seen: Option<&Snapshot>,
 ) -> Result<usize, Failure> {
@@ -187,7 +198,11 @@ fn direction(
             or(&interfaces)
         )));
     };
-    let used = [("--rate-back", rate_back.is_some()), ("--classes", limit.classes.is_some())];
+    let used = [
+        ("--rate-back", rate_back.is_some()),
+        ("--classes", limit.classes.is_some()),
+        ("--no-classes", *no_classes),
+    ];
     if let Some((option, _)) = used.iter().find(|(_, is_used)| *is_used) {
         return Err(Failure::usage(format!(
             "{option} is not for one port: --rate limits what leaves by it, and its classes are in the file that `weir apply` takes"
@@ -211,15 +226,14 @@ fn direction(
 }
 
 /// Changes the limits of one name, each way that there is one.
-fn set_in_place(
-    limits: &[LimitInPlace],
-    SetArguments { wire, limit, rate_back, .. }: &SetArguments,
-) -> Outcome {
+fn set_in_place(limits: &[LimitInPlace], arguments: &SetArguments) -> Outcome {
+    let SetArguments { wire, limit, no_classes, rate_back, .. } = arguments;
     if limit.queue.is_some() {
         return Err(Failure::usage(format!("--queue is for wires, and {wire} is a limit in place")));
     }
     let classes = limit.classes.as_deref().map(text::classes_in_place).transpose()?;
-    let records = limits.iter().map(|seen| Ok((seen, seen.record.as_ref().ok_or_else(|| unknown(seen))?)));
+    let classes = classes.or_else(|| no_classes.then(Classes::none));
+    let records = limits.iter().map(|seen| Ok((seen, seen.record.as_ref().ok_or_else(|| unreadable(seen))?)));
     let records: Vec<_> = records.collect::<Result<_, Failure>>()?;
     if rate_back.is_some() && records.iter().all(|(_, record)| record.direction != Direction::Back) {
         return Err(Failure::usage(format!(
@@ -254,20 +268,23 @@ fn set_in_place(
         seen().zip(&changed).map(|(seen, change)| Way::of_limit(seen, of(change))).collect()
     };
     let (before, after) = (ways(|change| &change.before), ways(|change| &change.after));
-    let mut parts = changed_parts(&before, &after, limit.classes.as_deref());
+    let mut parts = changed_parts(&before, &after);
+    let had_classes = changed.iter().any(|change| change.before.classes.iter().any(|class| !class.is_going));
+    parts.extend(classes_part(arguments, had_classes));
     parts.extend(seen().zip(&changed).filter_map(|(seen, change)| set_again(seen, change)));
     output::print_line(line("limit", wire, &parts))?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// The refusal of a limit without a record.
-fn unknown(seen: &LimitInPlace) -> Failure {
+fn unreadable(seen: &LimitInPlace) -> Failure {
     let place = seen.place.describe();
     if seen.is_strange {
         return format!("{place} {STRANGE}").into();
     }
     format!(
-        "{place} has a limit that is half made, or whose filter somebody removed: `weir limit` sets it again, or changes the other way alone, and its --off removes it"
+        "{place} has a limit that is {}: `weir limit` sets it again, or changes the other way alone, and its --off removes it",
+        seen.unreadable_because()
     )
     .into()
 }
@@ -333,11 +350,15 @@ fn rate_text(bits_per_s: Option<u64>) -> String {
     bits_per_s.and_then(Rate::from_bits_per_s).map_or("no limit".into(), |rate| rate.to_string())
 }
 
-/// The parts of the line on the changes.
-fn changed_parts(before: &[Way], after: &[Way], classes: Option<&Path>) -> Vec<String> {
-    let mut parts: Vec<_> = before.iter().zip(after).filter_map(|(before, now)| now.since(before)).collect();
-    parts.extend(classes.map(|file| format!("the classes of {}", file.display())));
-    parts
+/// The parts of the line on the changes of rates, bursts and queues.
+fn changed_parts(before: &[Way], after: &[Way]) -> Vec<String> {
+    before.iter().zip(after).filter_map(|(before, now)| now.since(before)).collect()
+}
+
+/// The part of the line on the classes, of which there were some before if `had_classes`.
+fn classes_part(SetArguments { limit, no_classes, .. }: &SetArguments, had_classes: bool) -> Option<String> {
+    let of_file = limit.classes.as_ref().map(|file| format!("the classes of {}", file.display()));
+    of_file.or_else(|| (*no_classes && had_classes).then(|| "no classes any more".into()))
 }
 
 /// The line on the changes.
@@ -370,16 +391,12 @@ mod tests {
         let mut after = [way("wa->wb", "50mbit"), way("wb->wa", "50mbit")];
         after[1].burst = "12kb".into();
         assert_eq!(
-            line("wire", "office", &changed_parts(&before, &after, None)),
+            line("wire", "office", &changed_parts(&before, &after)),
             "wire office changed: wa->wb 200mbit -> 50mbit; wb->wa no limit -> 50mbit, burst 20kb -> 12kb"
         );
         assert_eq!(
-            line("wire", "office", &changed_parts(&before, &before, None)),
+            line("wire", "office", &changed_parts(&before, &before)),
             "wire office: it was so already"
-        );
-        assert_eq!(
-            line("limit", "office", &changed_parts(&before, &before, Some(Path::new("f.toml")))),
-            "limit office changed: the classes of f.toml"
         );
     }
 }

@@ -89,7 +89,7 @@ pub fn run(arguments: &ShowArguments) -> Outcome {
 fn place(seen: &LimitInPlace) -> Result<LimitPlace<'_>, String> {
     let at = seen.place.describe();
     let Some(record) = &seen.record else {
-        return Err(format!("the limit at {at}, which is half made, of another weir, or without its filter"));
+        return Err(format!("the limit at {at}, which is {}", seen.unreadable_because()));
     };
     let name = &record.name;
     if seen.is_gone {

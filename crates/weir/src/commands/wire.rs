@@ -103,10 +103,9 @@ impl MachineArguments {
                 2 => "1 or 2".into(),
                 _ => format!("1 to {workers_max}"),
             };
-            let why = format!(
-                "--workers {workers} is not {range}: there is no work for more, as --help says of --workers"
-            );
-            return Err(Failure::usage(why));
+            return Err(Failure::usage(format!(
+                "--workers {workers}: give {range}, for which there is work, as --help says of --workers"
+            )));
         }
         let allowed = weir_port::sys::allowed_cores();
         if workers > allowed.len() {

@@ -224,12 +224,7 @@ pub fn render(seen: &LimitInPlace) -> String {
     let mut text = String::new();
     let place = seen.place.describe();
     let Some(record) = &seen.record else {
-        let what = if seen.is_strange {
-            "of another version of weir"
-        } else {
-            "half made, or its filter was removed"
-        };
-        return format!("limit at {place}: {what}\n");
+        return format!("limit at {place}: {}\n", seen.unreadable_because());
     };
     let bypassed = seen.arrivals.map(|arrivals| {
         format!("{} ({})", human::plural(arrivals.bypassed, "packet"), human::bytes(arrivals.bypassed_bytes))
