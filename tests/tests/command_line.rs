@@ -231,5 +231,8 @@ fn no_wire_to_ask() -> Result<()> {
     let empty = Namespace::new("empty")?;
     let mut command = empty.command(weir_binary()?);
     let done = run(command.args(["set", "no-such-wire", "--rate", "1mbit"]), LIMIT)?;
-    require_refusal(&done, &[1, 2], "no-such-wire")
+    require_refusal(&done, &[1, 2], "no-such-wire")?;
+    // Longer than the path of a socket may be.
+    let done = run(empty.command(weir_binary()?).arg("down").arg("z".repeat(100)), LIMIT)?;
+    require_refusal(&done, &[1, 2], "there is no wire, topology, stack or limit called zzz")
 }

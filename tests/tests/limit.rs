@@ -14,7 +14,7 @@ use weir_lab::iperf::{Flood, Load};
 use weir_tests::crowd::Crowd;
 use weir_tests::limits::{Between, Row, idle_process};
 use weir_tests::rig::{measure_rate, require_lossless};
-use weir_tests::{at_length, harness, kernel, privileged, require_timing};
+use weir_tests::{at_length, drops, harness, kernel, privileged, require_timing};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -36,6 +36,7 @@ fn main() -> ExitCode {
         privileged!(what_cannot_be_limited_is_said).together(),
         privileged!(a_burst_that_the_timer_outlasts_is_said),
         privileged!(limits_by_process_have_names_of_their_own).together(),
+        privileged!(setting_a_limit_under_floods_keeps_order).flooding(),
         privileged!(what_a_limit_without_its_filter_loses_is_counted).flooding(),
     ])
 }
@@ -157,6 +158,7 @@ fn setting_costs_what_the_kernels_own_swap_costs() -> Result<()> {
     let load = Load::new(&row.left, &row.right, &to, 1, 6.0);
     let dropped = || dropped_by(&row, &row.left, "veth0");
     let flood = Flood::start(&load)?;
+    let full = drops::of_processors()?;
     let (mut by_weir, mut by_kernel, mut said) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..TURNS {
         let before = dropped()?;
@@ -176,6 +178,10 @@ fn setting_costs_what_the_kernels_own_swap_costs() -> Result<()> {
     drop(flood);
     row.weir("limit wa --off")?;
     println!("    lost by each swap: {by_weir:?} by weir, {by_kernel:?} by the kernel's own");
+    require_timing!(
+        drops::of_processors()? == full,
+        "a list of arrivals was full, whose drops are no swap's"
+    );
     ensure!(said == by_weir, "{by_weir:?} lost, {said:?} counted");
     let [by_weir, by_kernel] = [by_weir, by_kernel].map(|mut each| {
         each.sort_unstable();
@@ -194,6 +200,7 @@ fn setting_the_way_back_says_all_that_it_costs() -> Result<()> {
     let load = Load::new(&row.left, &row.right, &to, 1, 4.0);
     let dropped = || dropped_by(&row, &row.middle, "wb");
     let flood = Flood::start(&load)?;
+    let full = drops::of_processors()?;
     let (mut lost, mut said) = (Vec::new(), Vec::new());
     for _ in 0..TURNS {
         let before = dropped()?;
@@ -205,6 +212,10 @@ fn setting_the_way_back_says_all_that_it_costs() -> Result<()> {
     }
     require_timing!(!flood.remaining().is_zero(), "the flood ended before the changes");
     println!("    lost by each swap: {lost:?}");
+    require_timing!(
+        drops::of_processors()? == full,
+        "a list of arrivals was full, whose drops are no swap's"
+    );
     ensure!(said == lost, "{lost:?} lost, {said:?} counted");
     Ok(())
 }
@@ -309,6 +320,25 @@ fn a_burst_that_the_timer_outlasts_is_said() -> Result<()> {
 }
 
 /// The name is that of the host's end where there is one; a name that was given stays, and one that is used gets a number.
+/// Packets of a flow wait in the lists of several processors, unless one takes them in before the first of the queue is sent.
+fn setting_a_limit_under_floods_keeps_order() -> Result<()> {
+    const TURNS: usize = 8;
+    let row = Row::new(Between::Bridge)?;
+    let to = row.right_address(Between::Bridge);
+    let mut reordered = Vec::new();
+    for _ in 0..TURNS {
+        let crowd = Crowd::start(&row.left, &row.right, &to, 2, 1400)?;
+        wait_until("datagrams arrive", PATIENCE, || Ok(crowd.received() > 20_000))?;
+        row.weir("limit wa --rate 15mbit")?.success()?;
+        let before = crowd.received();
+        wait_until("and go on to", PATIENCE, || Ok(crowd.received() > before + 500))?;
+        reordered.push(crowd.finish()?.reordered);
+        row.weir("limit wa --off")?.success()?;
+    }
+    ensure!(reordered == [0; TURNS], "{reordered:?} datagrams out of order");
+    Ok(())
+}
+
 /// Packets wait while the filter is gone; the limit that is made in place of this one counts them.
 fn what_a_limit_without_its_filter_loses_is_counted() -> Result<()> {
     let row = Row::new(Between::Bridge)?;

@@ -1,5 +1,5 @@
 //! `weir limit --classes` at its ends: the largest tree, one that somebody left half made, leaves after floods, a filter for all, and flows
-//! that pass freely.
+//! that pass freely; and drops, which stay counted when classes go.
 
 use std::fmt::Write as _;
 use std::io::{Read, Write as _};
@@ -8,7 +8,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use serde_json::Value;
 use weir_lab::clock::{now, wait_until};
+use weir_lab::iperf::{Flood, Load};
 use weir_lab::process::{Process, Signal, run};
 use weir_tests::classes::File;
 use weir_tests::crowd::Crowd;
@@ -23,6 +25,7 @@ fn main() -> ExitCode {
         privileged!(a_tree_left_half_made_is_said_and_finished_or_removed),
         privileged!(after_floods_new_flows_have_leaves_of_their_own).flooding(),
         privileged!(a_filter_for_all_is_the_last_that_is_asked).together(),
+        privileged!(drops_are_told_by_their_reason_when_classes_go).flooding(),
         privileged!(what_passed_freely_is_limited_by_another_file),
         privileged!(filters_are_changed_while_a_flood_fills_a_class_that_stays),
         privileged!(classes_come_to_a_limit_that_was_lowered),
@@ -245,6 +248,28 @@ fn after_floods_new_flows_have_leaves_of_their_own() -> Result<()> {
     })?;
     require_timing!(started.elapsed() < Duration::from_secs(4), "they have after {:.1?}", started.elapsed());
     row.lossless_limit("wa").map(drop)
+}
+
+/// Forwarded packets have no sender here, and are dropped by their class's leaves, which go.
+fn drops_are_told_by_their_reason_when_classes_go() -> Result<()> {
+    let row = Row::new(Between::Routes)?;
+    let file =
+        File::new("default = \"one\"\n[[class]]\nname = \"one\"\nrate = \"5mbit\"\nceil = \"10mbit\"\n")?;
+    row.weir(&format!("limit wb --rate-back 10mbit --classes {}", file.path()))?.success()?;
+    let dropped = || -> Result<[u64; 3]> {
+        let limit = row.limits("wb")?.swap_remove(0);
+        let of = |place: &Value, reason: &str| place["dropped"][reason].as_u64().unwrap_or(0);
+        Ok([of(&limit, "passing-full"), of(&limit, "priority"), of(&limit["leaves"][1], "passing-full")])
+    };
+    let to = row.right_address(Between::Routes);
+    let load = Load::new(&row.left, &row.right, &to, 2, 1.5);
+    Flood::start(&load)?.finish(PATIENCE)?;
+    let [full, priority, of_leaves] = dropped()?;
+    ensure!(full > 100 && priority == 0 && of_leaves == full, "{full} and {of_leaves} full, {priority}");
+    row.weir("set wb --no-classes")?.success()?;
+    let after = dropped()?;
+    ensure!(after[..2] == [full, 0], "{full} full before, {after:?}");
+    row.weir("limit wb --off")?.success().map(drop)
 }
 
 /// A filter without conditions is for all packets: those behind it are never asked.

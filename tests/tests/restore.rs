@@ -16,7 +16,7 @@ use weir_lab::process::{Signal, run};
 use weir_tests::harness;
 use weir_tests::kernel::{Belongings, Traces, belongings, require_same, traces};
 use weir_tests::privileged;
-use weir_tests::rig::{MANY_QUEUES, Rig};
+use weir_tests::rig::{MANY_QUEUES, Rig, stat_of};
 
 fn main() -> ExitCode {
     harness::main(&[
@@ -25,6 +25,7 @@ fn main() -> ExitCode {
         privileged!(a_wire_whose_words_nobody_reads_ends_all_the_same),
         privileged!(sigint_under_load),
         privileged!(what_was_sent_before_the_end_arrives),
+        privileged!(what_is_not_delivered_in_time_is_told).flooding(),
         privileged!(kill_under_load),
         privileged!(kill_under_load_with_one_queue_each),
         privileged!(kill_under_load_on_plain_pairs),
@@ -163,6 +164,34 @@ fn what_was_sent_before_the_end_arrives() -> Result<()> {
         let arrived = (0..DATAGRAMS).take_while(|_| receiver.recv(&mut [0; 2000]).is_ok()).count();
         ensure!(arrived == DATAGRAMS, "{arrived} of {DATAGRAMS} arrived, {workers} workers");
     }
+    Ok(())
+}
+
+/// A long queue at a low rate: the time to deliver it is bounded, and what is left is told.
+fn what_is_not_delivered_in_time_is_told() -> Result<()> {
+    const DATAGRAMS: u64 = 200;
+    let rig = Rig::plain()?;
+    let address = rig.right_address().v4;
+    let wire = rig.wire(&["--rate", "200kbit", "--queue", "20s"])?;
+    let receiver = rig.right.enter(|| UdpSocket::bind((address.as_str(), 7004)))??;
+    receiver.set_read_timeout(Some(Duration::from_secs(1)))?;
+    rig.left.enter(|| -> std::io::Result<()> {
+        let sender = UdpSocket::bind(("0.0.0.0", 0))?;
+        (0..DATAGRAMS).try_for_each(|_| sender.send_to(&[0; 1000], (address.as_str(), 7004)).map(drop))
+    })??;
+    let accepted = || Ok(stat_of(&wire)?["totals"]["accepted"].as_u64() >= Some(DATAGRAMS));
+    wait_until("all are inside", Duration::from_secs(20), accepted)?;
+    let done = wire.stop()?;
+    let (before, _) = done.stdout.split_once(" undelivered").context("nothing is told")?;
+    let undelivered: u64 = before.rsplit(' ').next().unwrap_or_default().parse()?;
+    let arrived = (0..DATAGRAMS).take_while(|_| receiver.recv(&mut [0; 2000]).is_ok()).count() as u64;
+    // And the kernels' own packets to neighbours.
+    let told = DATAGRAMS..DATAGRAMS + 10;
+    ensure!(
+        undelivered > 10 && told.contains(&(arrived + undelivered)),
+        "{arrived} arrived: {}",
+        done.stdout
+    );
     Ok(())
 }
 

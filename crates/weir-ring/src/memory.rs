@@ -74,7 +74,7 @@ impl std::fmt::Display for MemoryError {
                 write!(f, "this process has made 2^31 frames in its life: restart it, or reuse its memories")
             }
             MemoryError::Map(bytes, error) => {
-                write!(f, "cannot map {bytes} bytes of packet memory: {error}; ask for fewer frames")
+                write!(f, "cannot map {bytes} bytes of packet memory: {error}; ask for less, as by --memory")
             }
         }
     }

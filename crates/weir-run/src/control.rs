@@ -311,9 +311,12 @@ fn has_gone(path: &Path) -> bool {
     reached(path).is_err_and(|error| is_of_nobody(&error))
 }
 
-/// Returns whether nobody listens where a connection failed so.
+/// Returns whether nobody listens where a connection failed so. A path that is too long for a socket is an invalid input.
 fn is_of_nobody(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound)
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound | io::ErrorKind::InvalidInput
+    )
 }
 
 /// The first of [`names_from`] that nothing is up as, and that is not `is_used` otherwise.

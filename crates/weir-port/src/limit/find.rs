@@ -209,15 +209,21 @@ impl LimitInPlace {
         let leaves = self.classes.iter().filter(|class| is_leaf(class.number));
         let by_leaves: u64 = leaves.map(|class| class.traffic.dropped).sum();
         let when_set = self.record.as_ref().map_or(0, |record| record.refused_when_set);
-        self.traffic.dropped.saturating_sub(by_leaves + self.counts.passing_full + when_set)
+        let by_gone: u64 = self.dropped_by_gone().iter().sum();
+        self.traffic.dropped.saturating_sub(by_leaves + by_gone + self.counts.passing_full + when_set)
     }
 
-    /// The drops, by reason.
+    fn dropped_by_gone(&self) -> [u64; 2] {
+        self.record.as_ref().map(|record| record.dropped_by_gone).unwrap_or_default()
+    }
+
+    /// The drops, by reason. None of them becomes less, also when classes go.
     pub fn dropped(&self) -> [(&'static str, u64); 4] {
         let [held_full, passing_overflowed] = self.overflowed();
+        let [held_gone, passing_gone] = self.dropped_by_gone();
         [
-            (HELD_FULL, held_full),
-            (PASSING_FULL, passing_overflowed + self.counts.passing_full),
+            (HELD_FULL, held_full + held_gone),
+            (PASSING_FULL, passing_overflowed + passing_gone + self.counts.passing_full),
             ("priority", self.misdirected()),
             ("swap", self.record.as_ref().map_or(0, |record| record.lost_when_set)),
         ]

@@ -320,14 +320,17 @@ fn make(place: &NetnsInterface, plan: &HtbTree, mut record: Record) -> Result<Re
             htb::settle(ifindex, open.fallback())
         })
     };
-    let made = write(own, &record).and_then(|()| make_queue());
+    // Any processor may run the queue: the packets that it sends wait in one list from the first on.
+    let steer = || {
+        steering.as_ref().map_or(Ok(()), |steering| steering.steer(processors))?;
+        behind.steer(&[])
+    };
+    let made = write(own, &record).and_then(|()| steer()).and_then(|()| make_queue());
     // Packets that came before the first class was there, and packets that waited in a leaf whose queue replaced the kernel's default.
     record.refused_when_set =
         find::seen_at(place.try_clone()?).ok().flatten().map_or(0, |seen| seen.misdirected());
     record.lost_when_set += tx_dropped_of(place, far_end.as_ref()).saturating_sub(dropped_before);
     record.lost_when_set += record.refused_when_set;
-    let made = made.and_then(|()| steering.as_ref().map_or(Ok(()), |steering| steering.steer(processors)));
-    let made = made.and_then(|()| behind.steer(&[]));
     own.forget_bypassed();
     let made = made.and_then(|()| change(place, &memories, plan, record.clone(), true));
     if made.is_err() {

@@ -54,6 +54,9 @@ pub struct Record {
     /// The lost packets that the new queue itself had no place for.
     #[serde(default)]
     pub refused_when_set: u64,
+    /// The packets that leaves which are gone have dropped: those with a socket, and those without. The queue's own count keeps them.
+    #[serde(default)]
+    pub dropped_by_gone: [u64; 2],
     /// The classes that share the limit, each behind its parent.
     #[serde(default)]
     pub classes: Vec<ClassRecord>,
@@ -219,6 +222,7 @@ pub(super) fn wanted(
         made_clsact: before.is_some_and(|before| before.made_clsact),
         lost_when_set: before.map_or(0, |before| before.lost_when_set),
         refused_when_set: before.map_or(0, |before| before.refused_when_set),
+        dropped_by_gone: before.map(|before| before.dropped_by_gone).unwrap_or_default(),
         classes: before.map(|before| before.classes.clone()).unwrap_or_default(),
         filters: before.map(|before| before.filters.clone()).unwrap_or_default(),
     })

@@ -19,14 +19,14 @@ use std::collections::HashSet;
 use std::thread::sleep;
 
 use weir_core::classify::{Classifier, Rule, Target};
-use weir_core::limit::shared::{FREE_BASE, Shared};
+use weir_core::limit::shared::{FREE_BASE, HtbClassKind, Shared, kind_of};
 use weir_core::limit::{FALLBACK, HtbClass, HtbTree, LeafQueue};
 use weir_core::rate::Rate;
 use weir_path::classes::{ClassConfig, Classes, FREE, LeafRules, quantum_bytes_default};
 
 use super::classify::{EARLIER_MAX, Filters};
 use super::drain::wait_until_left;
-use super::htb::{self, LOOK_EVERY, LOOKS};
+use super::htb::{self, ClassTraffic, LOOK_EVERY, LOOKS};
 use super::memory::Memory;
 use super::record::{ClassRecord, LimitStage, Record};
 use super::{NetnsInterface, change, leaves_first, load, memories, set_words, unsuitable, write};
@@ -245,13 +245,14 @@ fn drain(place: &NetnsInterface, memories: Vec<Memory>, mut record: Record) -> R
         record.filters.clear();
     }
     let plan = record.plan().map_err(|why| unsuitable(place, &why))?;
-    let memories: Vec<_> = memories.into_iter().filter(|memory| !gone.contains(&memory.base())).collect();
+    let (going, memories): (Vec<_>, Vec<_>) =
+        memories.into_iter().partition(|memory| gone.contains(&memory.base()));
     let program = load(place, &memories, &record)?;
     place.netns.run(|| htb::CHOICE.attach(ifindex, &program))?;
     let stays: HashSet<_> = plan.classes().map(|class| class.number).collect();
     let goes: Vec<_> =
         plan_before.classes().map(|class| class.number).filter(|number| !stays.contains(number)).collect();
-    place.netns.run(|| {
+    let dropped = place.netns.run(|| {
         // Only packets that were on their way when the program was swapped can have come in since.
         for _ in 0..LOOKS {
             let classes = htb::classes(ifindex)?;
@@ -260,8 +261,21 @@ fn drain(place: &NetnsInterface, memories: Vec<Memory>, mut record: Record) -> R
             }
             sleep(LOOK_EVERY);
         }
-        htb::remove_classes(ifindex, goes.into_iter().rev())
+        let classes = htb::classes(ifindex)?;
+        let of = |kind| {
+            let is_going = |class: &&ClassTraffic| {
+                goes.contains(&class.number) && kind_of(class.number).is_some_and(|(_, of)| of == kind)
+            };
+            classes.iter().filter(is_going).map(|class| class.traffic.dropped).sum::<u64>()
+        };
+        let dropped = [HtbClassKind::Held, HtbClassKind::Passing].map(of);
+        htb::remove_classes(ifindex, goes.iter().copied().rev())?;
+        Ok(dropped)
     })?;
+    let passing_full: u64 = going.iter().map(|memory| memory.counts().passing_full).sum();
+    for (sum, dropped) in record.dropped_by_gone.iter_mut().zip([dropped[0], dropped[1] + passing_full]) {
+        *sum += dropped;
+    }
     change(place, &memories, &plan, record.clone(), true)?;
     Ok(Record { stage: LimitStage::Limiting, ..record })
 }
@@ -301,6 +315,7 @@ mod tests {
             keeps_note: false,
             made_clsact: false,
             lost_when_set: 0,
+            dropped_by_gone: [0; 2],
             refused_when_set: 0,
             steering_before: Vec::new(),
             steered_behind: Vec::new(),

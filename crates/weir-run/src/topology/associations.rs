@@ -354,9 +354,13 @@ impl TopologyReader<'_> {
         address
     }
 
-    /// Checks that a key is of one association.
+    /// Checks that a key is in a file, and of one association.
     fn check_key_file(&mut self, file: &TopologyFile, table: &AssociationTable) {
         let Some(key) = &table.key_file else { return };
+        if key.as_ref().is_empty() {
+            return self
+                .tell(key.span(), "this names no file: write the path of the file that the key is in");
+        }
         // A dot in front is the same directory.
         let in_full = |file: &Spanned<String>| Path::new("/").join(file.as_ref());
         let mut others = file.associations.iter().take_while(|other| !std::ptr::eq(*other, table));

@@ -98,11 +98,13 @@ fn watch(session: Session, notify: &Notify) -> Outcome {
     }
 }
 
-/// The last line: the packets that were delivered and dropped, and those that still waited in the senders' queues.
+/// The last line: the packets that were delivered and dropped, those that were left inside when the time to deliver them was over, and those
+/// that still waited in the senders' queues.
 fn last_line(last: &Snapshot) -> String {
     let Some((kind, stats, _)) = last.each().next() else { return "ended: nothing was counted".into() };
     let delivered = last.totals.delivered;
     let mut dropped = drops::of(last);
+    dropped.insert("undelivered".into(), last.totals.held.packets);
     // They go with the queues, as nothing carries them any more.
     dropped.insert("unsent".into(), last.ports.iter().map(|port| port.sender_queue_packets).sum());
     format!(

@@ -31,8 +31,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
   weir down office                   what is up under this name, where the file
                                      is gone; limits that the file set stay
 
-What is inside the ports of a file that is up is delivered, then they are put
-back as they were. Each limit is raised until nothing waits, then taken off
+What is inside the ports of a file that is up is delivered, for a second at
+most, what is left is told, and they are put back as they were. Each limit is raised until nothing waits, then taken off
 while nothing is sent, so that nothing is lost. One that is not there is no
 failure; one that cannot go is said, and the others go.
 A `weir run` by a wire is up under its name, and ends with its program. One

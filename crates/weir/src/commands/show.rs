@@ -2,7 +2,6 @@
 //!
 //! Rule: the printed file is read again as the limits or the topology that there are, so that applying it changes nothing.
 
-use std::collections::BTreeSet;
 use std::process::ExitCode;
 
 use weir_port::error::PortError;
@@ -11,7 +10,6 @@ use weir_port::limit::record::{Direction, LimitStage};
 use weir_port::netns::NetNs;
 use weir_run::control::{self, Control};
 use weir_run::limits::is_path_name;
-use weir_run::nearest::did_you_mean;
 use weir_run::topology::write::{LimitPlace, write};
 
 use crate::{Failure, Outcome, names, output};
@@ -47,35 +45,39 @@ pub fn run(arguments: &ShowArguments) -> Outcome {
     }
     let seen = super::stat::limits()?;
     let mut places: Vec<LimitPlace> = Vec::new();
-    let mut comments = Vec::new();
+    let mut left_out = Vec::new();
     for limit in &seen {
         match place(limit) {
             Ok(place) => places.push(place),
-            // No limit was asked for in particular: this may be any.
-            Err(why) if arguments.devices.is_empty() => comments.push(format!("# left out: {why}\n")),
-            Err(_) => {}
+            Err(why) => left_out.push((limit, why)),
         }
     }
     let is_called = |place: &LimitPlace, word: &str| place.device == word || place.record.name == word;
     for word in &arguments.devices {
         if !places.iter().any(|place| is_called(place, word)) {
-            let known: BTreeSet<_> =
-                places.iter().flat_map(|place| [place.device.as_str(), &place.record.name]).collect();
             if is_path_name(word) && Control::path_of(word).exists() {
                 return Err(Failure::usage(format!(
                     "{word} is up, which is a file of its own: `weir show {word}`"
                 )));
             }
-            return Err(format!(
-                "there is no limit of {word} that a file could say: `weir stat` lists those there are{}",
-                did_you_mean(word, known)
-            )
-            .into());
+            let is_meant = |(limit, _): &&(&LimitInPlace, String)| {
+                let name = limit.record_or_left().map(|record| record.name);
+                name.as_deref() == Some(word) || limit.place.link.name == *word
+            };
+            if let Some((_, why)) = left_out.iter().find(is_meant) {
+                return Err(format!("no file can say {why}").into());
+            }
+            return Err(names::unknown(word).into());
         }
     }
     places.retain(|place| {
         arguments.devices.is_empty() || arguments.devices.iter().any(|word| is_called(place, word))
     });
+    // No limit was asked for in particular: these may be any.
+    let mut comments: Vec<_> = match arguments.devices.is_empty() {
+        true => left_out.iter().map(|(_, why)| format!("# left out: {why}\n")).collect(),
+        false => Vec::new(),
+    };
     places.sort_by(|one, other| (one.pid, &one.device).cmp(&(other.pid, &other.device)));
     if places.is_empty() {
         let of_these = if comments.is_empty() { "" } else { " that a file could say from here" };

@@ -144,11 +144,12 @@ fn sender(sender: &Sender) -> Value {
 
 fn leaves(seen: &LimitInPlace, kind: HtbClassKind) -> Value {
     let (sum, waiting) = seen.leaves(None, kind);
-    let (name, reason) = match kind {
-        HtbClassKind::Passing => ("passing", find::PASSING_FULL),
-        _ => ("held", find::HELD_FULL),
+    let (name, reason, dropped) = match kind {
+        // The program drops those of which too many wait, before their leaf has them.
+        HtbClassKind::Passing => ("passing", find::PASSING_FULL, sum.dropped + seen.counts.passing_full),
+        _ => ("held", find::HELD_FULL, sum.dropped),
     };
-    let place = place(name, &sum, &[(reason, sum.dropped)]);
+    let place = place(name, &sum, &[(reason, dropped)]);
     to_place(&place, json!({"leaves": count(seen, kind), "leaves_waiting": waiting}))
 }
 
