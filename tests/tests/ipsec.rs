@@ -31,7 +31,6 @@ fn main() -> ExitCode {
         privileged!(a_worker_of_its_own_seals_and_costs_nobody_beside_anything),
         privileged!(sealers_share_one_association_and_keep_its_order).flooding(),
         privileged!(hybrid_shares_with_sealers_and_keeps_the_order).flooding(),
-        privileged!(a_sender_is_told_what_fits).together(),
         privileged!(a_way_that_takes_less_is_learned).flooding(),
         privileged!(a_peer_that_a_translator_moves_is_followed).flooding(),
         privileged!(what_is_cut_on_the_way_is_put_together).flooding(),
@@ -234,36 +233,6 @@ fn shares_of_two_sealers(dispatch: &str) -> Result<[u64; 2]> {
 fn workstream(up: &Up, name: &str) -> Result<Value> {
     let rows = up.stat_rows("workstreams")?;
     rows.iter().find(|row| row["name"] == name).cloned().with_context(|| format!("no {name} in {rows:?}"))
-}
-
-/// The router before the tunnel does not know what fits: senders of both families are told, and come through.
-fn a_sender_is_told_what_fits() -> Result<()> {
-    let internet = Namespace::new("net")?;
-    let mut sites = sites(Some(&internet))?;
-    let known = "mtu = 1438 ";
-    ensure!(sites[0].text.contains(known), "{}", sites[0].text);
-    sites[0].text = sites[0].text.replace(known, "# ");
-    let (one, two) = (sites[0].up()?, sites[1].up()?);
-    let near = &sites[0].host;
-    for (address, bytes) in [(FAR[0], "1472"), (FAR[1], "1452")] {
-        wait_for(near, address)?;
-        let mut ping = near.command("ping");
-        let done = run(
-            ping.args(["-n", "-c", "4", "-i", "0.2", "-W", "5", "-M", "do", "-s", bytes, address]),
-            COMMAND_LIMIT,
-        )?;
-        let told = done.stdout.clone() + &done.stderr;
-        ensure!(told.contains("mtu = 1446") || told.contains("mtu=1446"), "{address}: {told}");
-        // Without DF the sender itself cuts its packets to what it was told.
-        let mut ping = near.command("ping");
-        run(
-            ping.args(["-n", "-c", "2", "-i", "0.2", "-W", "5", "-M", "want", "-s", bytes, address]),
-            COMMAND_LIMIT,
-        )?
-        .success()?;
-    }
-    one.down()?;
-    two.down().map(drop)
 }
 
 /// The MTU of the way between the gateways by a router, in bytes.

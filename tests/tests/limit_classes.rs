@@ -241,6 +241,9 @@ fn classes_are_removed_under_a_flood() -> Result<()> {
     ensure!(done.stdout == "limit wa: it was so already\n", "{}", done.stdout);
     let limit = row.limits("wa")?.swap_remove(0);
     ensure!(limit["classes"] == serde_json::json!([]) && limit["rate_bits_per_s"] == 50_000_000, "{limit}");
+    let done = set("--no-classes")?;
+    ensure!(done.stdout.starts_with("so already: "), "{}", done.stdout);
+    ensure!(set("--rate 60mbit")?.stdout.starts_with("changed: "), "another rate");
     row.weir("stat wa --check")?.success()?;
     set("--off").map(drop)
 }

@@ -128,7 +128,10 @@ impl Decided {
 /// The ESP of a stage.
 pub struct Esp {
     addresses: Vec<IpAddr>,
+    /// The longest IP packet that leaves outside: by the plan, and by the way there.
     mtu_bytes: u16,
+    plan_bytes: u16,
+    way_bytes: u16,
     associations: Vec<RunningAssociation>,
     /// The inbound associations: the security parameter index of each, and its place in `associations`; sorted.
     by_spi: Vec<(u32, usize)>,
@@ -159,6 +162,8 @@ impl Esp {
         Esp {
             addresses: plan.addresses.clone(),
             mtu_bytes: plan.mtu_bytes,
+            plan_bytes: plan.mtu_bytes,
+            way_bytes: u16::MAX,
             associations: Vec::new(),
             by_spi: Vec::new(),
             udp_ports: vec![UDP_PORT],
@@ -195,6 +200,12 @@ impl Esp {
     /// Says for each side whether the stage or port that is joined there is with the same worker.
     pub(crate) fn set_beside(&mut self, is_beside: [bool; 2]) {
         self.deferral.set_beside(is_beside);
+    }
+
+    /// Sets the longest IP packet that the way outside takes.
+    pub(crate) fn set_way_bytes(&mut self, way_bytes: u16) {
+        self.way_bytes = way_bytes;
+        self.mtu_bytes = self.plan_bytes.min(way_bytes);
     }
 
     /// Notes that so many packets come by a port; returns the queue that they go to, if they wait first, and how many it takes.

@@ -34,8 +34,8 @@ use weir_ring::memory::{Frame, FrameMemory};
 
 use crate::dispatch::{Dispatch, Handled};
 use crate::egress::{EgressCounts, OWN_PORT};
-use crate::esp::Esp;
 use crate::esp::sealer::Sealer;
+use crate::esp::{Esp, OUTSIDE};
 use crate::frames::Frames;
 use crate::packet::PathPacket;
 use crate::plan::StageKind;
@@ -316,6 +316,15 @@ impl Stage {
         match &self.decision {
             Decision::Router(router) => Some(router),
             _ => None,
+        }
+    }
+
+    /// Sets the longest IP packet that an interface takes, of stages to which that matters.
+    pub(crate) fn set_mtu_bytes(&mut self, interface: u16, mtu_bytes: u16) {
+        match &mut self.decision {
+            Decision::Router(router) => router.set_mtu_bytes(interface, mtu_bytes),
+            Decision::Esp(esp) if interface == OUTSIDE => esp.set_way_bytes(mtu_bytes),
+            _ => {}
         }
     }
 

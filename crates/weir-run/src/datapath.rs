@@ -40,8 +40,8 @@ use weir_ring::pool::{CACHE_FRAMES, Pool};
 use crate::classes::Classes;
 use crate::look_over;
 use crate::part::{Part, PartStages, packet_bytes_max};
-use crate::router_mtu::{self, RouterInterface, RouterMtus};
 use crate::seed::random_seed;
+use crate::stage_mtu::{self, StageInterface, StageMtus};
 use crate::sum::{Constants, Sight};
 use crate::watcher::Eye;
 
@@ -310,9 +310,9 @@ fn parts(
         ports.iter().map(|port| port.as_ref().map(|port| packet_bytes_max(port.sender()))).collect();
     let taken: Vec<_> = ports
         .iter()
-        .map(|port| port.as_ref().map(|port| router_mtu::taken_bytes(port.link(), port.sender())))
+        .map(|port| port.as_ref().map(|port| stage_mtu::taken_bytes(port.link(), port.sender())))
         .collect();
-    let interfaces = RouterInterface::all(plan);
+    let interfaces = StageInterface::all(plan);
     let first_loop = ports.len();
     let ports = ports.into_iter().map(|port| port.map(|port| EitherPort::Kernel(Box::new(port))));
     let looped = loops.iter().map(|_| Some(EitherPort::Memory(Box::default())));
@@ -331,8 +331,8 @@ fn parts(
         let looped_bytes_max = bytes.iter().flatten().copied().max().unwrap_or(0);
         let place = |stage: usize| own.binary_search(&stage).ok();
         let of_own = interfaces.iter().filter_map(|interface| Some(interface.at(place(interface.stage)?)));
-        let router_mtus = RouterMtus { interfaces: of_own.collect(), taken_bytes: taken.clone() };
-        let stages = PartStages { names, loops: own_loops.collect(), looped_bytes_max, router_mtus };
+        let stage_mtus = StageMtus { interfaces: of_own.collect(), taken_bytes: taken.clone() };
+        let stages = PartStages { names, loops: own_loops.collect(), looped_bytes_max, stage_mtus };
         parts.push(Part::new(path, stages, Arc::clone(&umem), now_ns));
     }
     Ok(parts)

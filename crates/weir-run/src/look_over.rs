@@ -26,7 +26,7 @@ use weir_port::qdisc;
 
 use crate::classes::FRAME_BYTES;
 use crate::datapath::Kind;
-use crate::router_mtu::{RouterInterface, taken_bytes};
+use crate::stage_mtu::{StageInterface, taken_bytes};
 
 /// A packet that takes so many seconds to pass was hardly meant to.
 const PACKET_S_MAX: u64 = 1;
@@ -186,7 +186,7 @@ pub fn mtus(ends: &[Option<(&Link, &Link)>], joined: &[[usize; 2]]) -> Vec<Strin
     told.collect()
 }
 
-/// Finds ESPs whose packets are too long for the port that they leave by, of interfaces that are given with their other ends.
+/// Finds ESPs whose packets are shorter than the file says, because of the port that they leave by, of interfaces that are given with their other ends.
 pub fn sealed(plan: &Plan, ends: &[Option<(&Link, &Link)>]) -> Vec<String> {
     let ways = plan.links.iter().flat_map(|&[one, other]| [[one, other], [other, one]]);
     let told = ways.filter_map(|way| {
@@ -198,9 +198,9 @@ pub fn sealed(plan: &Plan, ends: &[Option<(&Link, &Link)>]) -> Vec<String> {
         let way_bytes = out.mtu_bytes.min(receiver.mtu_bytes);
         (u32::from(esp.mtu_bytes) > way_bytes).then(|| {
             format!(
-                "{name} seals packets to {} bytes, and {} or its other end takes {way_bytes}: longer packets are dropped, counted as too-long, \
-                 and nobody is told. Write mtu = {way_bytes} below its [[esp]]",
-                esp.mtu_bytes, out.name
+                "{} or its other end takes packets of {way_bytes} bytes at most, so {name} seals no longer ones, though its MTU is {}: write \
+                 mtu = {way_bytes} below its [[esp]]",
+                out.name, esp.mtu_bytes
             )
         })
     });
@@ -211,7 +211,9 @@ pub fn sealed(plan: &Plan, ends: &[Option<(&Link, &Link)>]) -> Vec<String> {
 pub fn routed(plan: &Plan, ends: &[Option<(&Link, &Link)>]) -> Vec<String> {
     let taken: Vec<_> =
         ends.iter().map(|ends| ends.map(|(port, other_end)| taken_bytes(port, other_end))).collect();
-    let told = RouterInterface::all(plan).into_iter().filter_map(|interface| {
+    let is_router =
+        |interface: &StageInterface| matches!(plan.stages[interface.stage].kind, StageKind::Router(_));
+    let told = StageInterface::all(plan).into_iter().filter(is_router).filter_map(|interface| {
         let (mtu_bytes, port) = interface.fit(&taken);
         let (router, taken_bytes) = (&plan.stages[interface.stage].name, taken[port?]?);
         let (port, file_bytes) = (&ends[port?]?.0.name, interface.mtu_bytes);
@@ -336,7 +338,7 @@ mod tests {
         for ends in [(&usual, &small), (&small, &usual)] {
             let [told] = &told(Some(ends))[..] else { panic!("one is told") };
             assert!(
-                told.contains("tunnel seals packets to 1500 bytes, and wan") && told.contains("mtu = 1400"),
+                told.starts_with("wan or its other end takes packets of 1400") && told.contains("mtu = 1400"),
                 "{told}"
             );
         }

@@ -19,7 +19,7 @@ use weir_port::view::Pair;
 use weir_port::xsk::umem::Umem;
 
 use crate::report::port_stats;
-use crate::router_mtu::{RouterMtus, taken_bytes};
+use crate::stage_mtu::{StageMtus, taken_bytes};
 use crate::stats::PortStats;
 use crate::stats::association::AgedAssociation;
 
@@ -39,7 +39,7 @@ pub struct PartStages {
     /// The longest packet that may come by these, in bytes.
     pub looped_bytes_max: u64,
     /// The MTUs of the routers among them.
-    pub(crate) router_mtus: RouterMtus,
+    pub(crate) stage_mtus: StageMtus,
 }
 
 /// The part of a datapath that one worker owns.
@@ -60,10 +60,7 @@ impl Part {
         let mut part = Part { path, stages, left: BTreeMap::new(), _umem: umem };
         part.tell_looped_bytes_max(now_ns);
         let Part { path, stages, .. } = &mut part;
-        stages
-            .router_mtus
-            .all()
-            .for_each(|(stage, interface, mtu)| path.set_router_mtu(stage, interface, mtu));
+        stages.stage_mtus.all().for_each(|(stage, interface, mtu)| path.set_stage_mtu(stage, interface, mtu));
         part
     }
 
@@ -153,9 +150,9 @@ impl Part {
     /// Has routers send no longer packets to a port than it takes.
     fn follow_mtu(&mut self, index: usize, port: &Link, other_end: &Link) {
         for (stage, interface, mtu_bytes) in
-            self.stages.router_mtus.follow(index, taken_bytes(port, other_end))
+            self.stages.stage_mtus.follow(index, taken_bytes(port, other_end))
         {
-            self.path.set_router_mtu(stage, interface, mtu_bytes);
+            self.path.set_stage_mtu(stage, interface, mtu_bytes);
         }
     }
 

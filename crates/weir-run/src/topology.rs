@@ -61,7 +61,7 @@
 //! inside = "e1b"              # where packets are in the clear
 //! outside = "wan"
 //! address = ["192.0.2.1"]     # the gateway's addresses outside
-//! mtu = 1500                  # [1500] the longest IP packet that leaves outside; routers on the way may tell of less
+//! mtu = 1500                  # [1500] the longest IP packet that leaves outside; the port there, and routers on the way, may take less
 //!
 //! [[sa]]                      # a security association; of the only [[esp]], or esp = "tunnel"
 //! name = "there"

@@ -20,7 +20,8 @@ impl Esp {
     pub(crate) fn change(&mut self, change: EspChange, now_ns: u64) {
         let EspChange { plan, keys } = change;
         self.begin_and_end(plan.associations.into_iter().zip(keys), now_ns);
-        (self.addresses, self.mtu_bytes) = (plan.addresses, plan.mtu_bytes);
+        (self.addresses, self.plan_bytes) = (plan.addresses, plan.mtu_bytes);
+        self.set_way_bytes(self.way_bytes);
         self.set_policies(plan.policies);
     }
 

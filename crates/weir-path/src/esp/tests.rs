@@ -407,6 +407,20 @@ fn an_association_that_lives_again_keeps_its_way_open() {
     assert_eq!(one.esp.next_keepalive_ns(), Some(2 * EVERY_NS + 2));
 }
 
+#[test]
+fn what_the_way_outside_takes_bounds_what_is_sealed() {
+    let [mut one, _] = gateways();
+    let long = frame(HOSTS[0], HOSTS[1], [1, 2], 1380);
+    assert_eq!(one.process(INSIDE, &long, 0).0, INSIDE_OUT);
+    one.esp.set_way_bytes(1300);
+    let EspVerdict::TooLong(longest) = one.process(INSIDE, &long, 1).0 else { panic!("it does not fit") };
+    assert!((1200..1300).contains(&longest), "{longest}");
+    one.esp.change(EspChange { plan: plan(0, Lifetime::default()), keys: vec![None, None] }, 2);
+    assert_eq!(one.process(INSIDE, &long, 3).0, EspVerdict::TooLong(longest), "another file is no other way");
+    one.esp.set_way_bytes(9000);
+    assert_eq!(one.process(INSIDE, &long, 4).0, INSIDE_OUT, "the file says 1,500");
+}
+
 /// The message of a router on the way that a sealed frame is too long for its next link.
 fn too_big(sealed: &[u8], mtu_bytes: u16) -> Vec<u8> {
     let mut message = vec![0; 700];

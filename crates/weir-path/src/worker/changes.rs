@@ -166,10 +166,8 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
         self.between.stage_mut(stage).change_esp(change, now_ns);
     }
 
-    /// Sets the longest IP packet that goes by an interface of a router, by the place of its stage here.
-    pub fn set_router_mtu(&mut self, stage: usize, interface: u16, mtu_bytes: u16) {
-        if let Some(router) = self.between.stage_mut(stage).router_mut() {
-            router.set_mtu_bytes(interface, mtu_bytes);
-        }
+    /// Sets the longest IP packet that goes by an interface of a router, or outside of an ESP, by the place of its stage here.
+    pub fn set_stage_mtu(&mut self, stage: usize, interface: u16, mtu_bytes: u16) {
+        self.between.stage_mut(stage).set_mtu_bytes(interface, mtu_bytes);
     }
 }

@@ -177,6 +177,7 @@ pub fn set(
                 record = reshape::reshape(place, memories, &plan, is_whole.then_some(&before), record)?;
             } else {
                 change(place, &memories, &plan, record.clone(), is_whole)?;
+                record.stage = LimitStage::Limiting;
             }
             Ok((Done::Changed, record))
         }
@@ -338,7 +339,7 @@ fn make(place: &NetnsInterface, plan: &HtbTree, mut record: Record) -> Result<Re
         let _ = place.netns.run(|| htb::remove(ifindex));
         let _ = off::put_back(place, &record);
     }
-    made.map(|()| record)
+    made.map(|()| Record { stage: LimitStage::Limiting, ..record })
 }
 
 /// The packets that a device counts as dropped, among them those that came while the kernel swapped its queue.

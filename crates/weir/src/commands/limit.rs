@@ -210,23 +210,35 @@ fn tasks<'a>(
 fn set_both(tasks: &[(&NetnsInterface, Asked)], is_name_told: bool) -> Result<(), Failure> {
     let set = set_all(tasks)?;
     let mut lines = Lines::default();
-    for ((place, _), (done, record)) in tasks.iter().zip(&set) {
-        tell(place, *done, record, is_name_told, &mut lines);
+    for ((place, _), set) in tasks.iter().zip(&set) {
+        tell(place, set, is_name_told, &mut lines);
     }
     lines.end()
 }
 
+/// A limit that was set.
+struct SetLimit {
+    done: Done,
+    record: Record,
+    /// True if it was so already.
+    is_same: bool,
+}
+
 /// Sets the limits that were asked for, all or nothing: a refusal is known before anything is changed, and a limit that fails all the same
-/// leaves those before it as they were. Returns what was done to each, in order.
-fn set_all(tasks: &[(&NetnsInterface, Asked)]) -> Result<Vec<(Done, Record)>, Failure> {
+/// leaves those before it as they were. Returns them in order.
+fn set_all(tasks: &[(&NetnsInterface, Asked)]) -> Result<Vec<SetLimit>, Failure> {
     let check = |(place, asked): &(&NetnsInterface, Asked)| {
         weir_port::limit::check(place, asked, burst_bytes_default)
     };
     let before = tasks.iter().map(check).collect::<weir_port::Result<Vec<_>>>()?;
     let mut set = Vec::new();
-    for (place, asked) in tasks {
+    for ((place, asked), before_it) in tasks.iter().zip(&before) {
         match set_with_room(place, asked).map_err(Failure::from) {
-            Ok(set_now) => set.push(set_now),
+            Ok((done, record)) => {
+                let is_same =
+                    before_it.as_ref().is_some_and(|(before, is_whole)| *is_whole && *before == record);
+                set.push(SetLimit { done, record, is_same });
+            }
             Err(failure) => {
                 let done = tasks[..set.len()].iter().zip(&before);
                 let undone: Vec<_> = done
@@ -314,7 +326,7 @@ pub fn hold_and_change(tasks: &[(&LimitInPlace, Asked)]) -> Result<Vec<Change>, 
     let before = tasks.iter().map(|(seen, _)| still_there(seen)).collect::<Result<Vec<_>, _>>()?;
     let tasks: Vec<_> = tasks.iter().map(|(seen, asked)| (&seen.place, asked.clone())).collect();
     let set = set_all(&tasks)?.into_iter().zip(before);
-    let changes: Vec<_> = set.map(|((_, after), before)| Change { before, after }).collect();
+    let changes: Vec<_> = set.map(|(set, before)| Change { before, after: set.record }).collect();
     for ((place, _), change) in tasks.iter().zip(&changes) {
         warn_of_burst(&change.after);
         say_what_stays(place, &change.after);
@@ -341,9 +353,12 @@ fn still_there(seen: &LimitInPlace) -> Result<Record, Failure> {
 }
 
 /// Tells of a limit that is set.
-fn tell(place: &NetnsInterface, done: Done, record: &Record, is_name_told: bool, lines: &mut Lines) {
+fn tell(place: &NetnsInterface, set: &SetLimit, is_name_told: bool, lines: &mut Lines) {
+    let SetLimit { done, record, is_same } = set;
+    let done = *done;
     let verb = match done {
         Done::Made => "limited",
+        Done::Changed if *is_same => "so already",
         Done::Changed => "changed",
     };
     let rate =

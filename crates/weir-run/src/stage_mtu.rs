@@ -1,28 +1,32 @@
-//! The MTU of a router's interface: no longer than the interfaces of the host take that it leads to, also when these get another.
+//! The MTU of a router's interface, and of an ESP outside: no longer than the interfaces of the host take that it leads to, also when these
+//! get another.
 //!
 //! ```text
 //! router --interface--> [bridges] --> ports          MTU = min(mtu of the file, MTU of each port and of its other end)
+//! ESP    --outside----> [bridges] --> ports
 //! ```
 //!
-//! Rule: a packet that leaves by a router's interface and is longer than a port takes would be dropped and nobody told; a router that knows
-//! cuts it, or tells its sender. The MTU is never below what the interface's family needs, whatever the ports take.
+//! Rule: a packet that leaves so and is longer than a port takes would be dropped and nobody told; a router or an ESP that knows cuts it,
+//! or tells its sender. The MTU is never below what the interface's family needs, whatever the ports take.
 //!
-//! Owner: each worker's part, for the routers that it has. Source: RFC 1812 section 5.3.7, RFC 8201. Limits: a port that is gone counts as it
-//! was; behind an ESP the ESP tells (`weir_path::esp`).
+//! Owner: each worker's part, for the stages that it has. Source: RFC 1812 section 5.3.7, RFC 4301 section 8, RFC 8201. Limits: a port that is
+//! gone counts as it was; behind an ESP the ESP tells (`weir_path::esp`).
 
+use weir_core::net::fragment::MTU_BYTES_MIN;
+use weir_path::esp::OUTSIDE;
 use weir_path::plan::{Attachment, Plan, StageKind, StagePlan};
 use weir_port::link::Link;
 
 use crate::look_over::networks;
 
-/// An interface of a router, and the ports that its packets leave by unchanged.
+/// An interface of a router, or the outside of an ESP, and the ports that its packets leave by unchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RouterInterface {
-    /// The router's stage.
+pub struct StageInterface {
+    /// The stage.
     pub stage: usize,
-    /// The number of the interface.
+    /// The number of the interface, or [`OUTSIDE`].
     pub interface: u16,
-    /// The longest IP packet by the file, in bytes.
+    /// The longest IP packet by the file, in bytes; of an ESP, which has its own by a file that may be changed, any.
     pub mtu_bytes: u16,
     /// The least MTU of its family, in bytes.
     least_bytes: u16,
@@ -35,24 +39,28 @@ pub fn taken_bytes(link: &Link, other_end: &Link) -> u32 {
     link.mtu_bytes.min(other_end.mtu_bytes)
 }
 
-impl RouterInterface {
-    /// All interfaces of the routers of a plan that lead to ports.
-    pub fn all(plan: &Plan) -> Vec<RouterInterface> {
+impl StageInterface {
+    /// All interfaces of the routers of a plan that lead to ports, and the outsides of its ESPs that do.
+    pub fn all(plan: &Plan) -> Vec<StageInterface> {
         let networks = networks(plan);
-        let routers =
-            plan.stages.iter().enumerate().filter_map(|(stage, StagePlan { kind, .. })| match kind {
-                StageKind::Router(settings) => Some((stage, settings)),
-                _ => None,
-            });
-        let all = routers.flat_map(|(stage, settings)| {
-            (0..).zip(&settings.interfaces).map(move |(interface, own)| RouterInterface {
+        let of = |(stage, StagePlan { kind, .. }): (usize, &StagePlan)| {
+            let one = |interface, mtu_bytes, least_bytes| StageInterface {
                 stage,
                 interface,
-                mtu_bytes: own.mtu_bytes,
-                least_bytes: settings.least_mtu_bytes(interface),
+                mtu_bytes,
+                least_bytes,
                 ports: Vec::new(),
-            })
-        });
+            };
+            match kind {
+                StageKind::Router(settings) => (0..)
+                    .zip(&settings.interfaces)
+                    .map(|(number, own)| one(number, own.mtu_bytes, settings.least_mtu_bytes(number)))
+                    .collect(),
+                StageKind::Esp(_) => vec![one(OUTSIDE, u16::MAX, MTU_BYTES_MIN)],
+                _ => Vec::new(),
+            }
+        };
+        let all = plan.stages.iter().enumerate().flat_map(of);
         let with_ports = all.map(|mut one| {
             let network = networks.get(&Attachment::Stage(one.stage, one.interface));
             let is_there =
@@ -64,8 +72,8 @@ impl RouterInterface {
     }
 
     /// The same interface of a stage that has this place elsewhere.
-    pub fn at(&self, stage: usize) -> RouterInterface {
-        RouterInterface { stage, ..self.clone() }
+    pub fn at(&self, stage: usize) -> StageInterface {
+        StageInterface { stage, ..self.clone() }
     }
 
     /// The MTU that it has with ports that take so many bytes, and the port that takes fewest if that is fewer than the file says.
@@ -81,16 +89,16 @@ impl RouterInterface {
     }
 }
 
-/// The interfaces of the routers of one worker, and the packets that all ports take.
+/// The interfaces of the routers and ESPs of one worker, and the packets that all ports take.
 #[derive(Debug, Default)]
-pub struct RouterMtus {
+pub struct StageMtus {
     /// The interfaces, with the places of their stages at the worker.
-    pub interfaces: Vec<RouterInterface>,
+    pub interfaces: Vec<StageInterface>,
     /// The longest IP packet that each port takes, in bytes, as far as it is known.
     pub taken_bytes: Vec<Option<u32>>,
 }
 
-impl RouterMtus {
+impl StageMtus {
     /// Notes that a port takes packets of so many bytes; returns the interfaces that lead to it, with their MTUs.
     pub fn follow(&mut self, port: usize, taken_bytes: u32) -> Vec<(usize, u16, u16)> {
         if let Some(taken) = self.taken_bytes.get_mut(port) {
@@ -142,10 +150,10 @@ address = ["10.0.1.1/24", "fd00::1/64"]
 
     #[test]
     fn the_shortest_port_behind_it_decides() {
-        let all = RouterInterface::all(&plan_of(FILE));
-        let mut mtus = RouterMtus { interfaces: all, taken_bytes: vec![None; 3] };
+        let all = StageInterface::all(&plan_of(FILE));
+        let mut mtus = StageMtus { interfaces: all, taken_bytes: vec![None; 3] };
         let now =
-            |mtus: &RouterMtus| mtus.all().map(|(_, interface, mtu)| (interface, mtu)).collect::<Vec<_>>();
+            |mtus: &StageMtus| mtus.all().map(|(_, interface, mtu)| (interface, mtu)).collect::<Vec<_>>();
         assert_eq!(now(&mtus), [(0, 1500), (1, 1500)], "nothing is known");
         assert_eq!(mtus.follow(1, 1400).iter().map(|one| one.2).collect::<Vec<_>>(), [1400]);
         assert_eq!(mtus.follow(0, 9000).len(), 1);
