@@ -16,7 +16,6 @@ use std::collections::HashMap;
 use weir_core::rate::Rate;
 use weir_core::shaper::tbf::{Limit, TbfConfig};
 use weir_core::units::{size_text, time_text};
-use weir_path::esp::OUTSIDE;
 use weir_path::plan::{Attachment, Plan, PortPlan, StageKind, StagePlan};
 use weir_port::PortError;
 use weir_port::address;
@@ -186,31 +185,36 @@ pub fn mtus(ends: &[Option<(&Link, &Link)>], joined: &[[usize; 2]]) -> Vec<Strin
     told.collect()
 }
 
-/// Finds ESPs whose packets are shorter than the file says, because of the port that they leave by, of interfaces that are given with their other ends.
+/// The longest IP packet that each port takes, in bytes, of interfaces that are given with their other ends.
+fn taken_by(ends: &[Option<(&Link, &Link)>]) -> Vec<Option<u32>> {
+    ends.iter().map(|ends| ends.map(|(port, other_end)| taken_bytes(port, other_end))).collect()
+}
+
+/// Finds ESPs that seal shorter packets than the file says, because of a port that they leave by.
 pub fn sealed(plan: &Plan, ends: &[Option<(&Link, &Link)>]) -> Vec<String> {
-    let ways = plan.links.iter().flat_map(|&[one, other]| [[one, other], [other, one]]);
-    let told = ways.filter_map(|way| {
-        let [Attachment::Stage(stage, OUTSIDE), Attachment::Port(port)] = way else { return None };
-        let (StagePlan { name, kind: StageKind::Esp(esp) }, Some((out, receiver))) = (plan.stages.get(stage)?, ends[port])
-        else {
-            return None;
-        };
-        let way_bytes = out.mtu_bytes.min(receiver.mtu_bytes);
-        (u32::from(esp.mtu_bytes) > way_bytes).then(|| {
-            format!(
-                "{} or its other end takes packets of {way_bytes} bytes at most, so {name} seals no longer ones, though its MTU is {}: write \
-                 mtu = {way_bytes} below its [[esp]]",
-                out.name, esp.mtu_bytes
-            )
+    let taken = taken_by(ends);
+    let told = StageInterface::all(plan).into_iter().filter_map(|outside| {
+        let StagePlan { name, kind: StageKind::Esp(esp) } = &plan.stages[outside.stage] else { return None };
+        let (mtu_bytes, port) = outside.fit(&taken);
+        let (port, taken_bytes) = (&ends[port?]?.0.name, taken[port?]?);
+        (mtu_bytes < esp.mtu_bytes).then(|| match u32::from(mtu_bytes) > taken_bytes {
+            false => format!(
+                "{port} or its other end takes packets of {mtu_bytes} bytes at most, so {name} seals no longer ones, though its MTU is {}: write \
+                 mtu = {mtu_bytes} below its [[esp]]",
+                esp.mtu_bytes
+            ),
+            true => format!(
+                "{port} or its other end takes packets of {taken_bytes} bytes at most, and {name} needs {mtu_bytes}: longer packets are dropped, \
+                 counted as too-long. Give both ends a larger MTU"
+            ),
         })
     });
     told.collect()
 }
 
-/// Finds interfaces of routers that have a shorter MTU than the file says, of interfaces that are given with their other ends.
+/// Finds interfaces of routers that have a shorter MTU than the file says, because of a port that they lead to.
 pub fn routed(plan: &Plan, ends: &[Option<(&Link, &Link)>]) -> Vec<String> {
-    let taken: Vec<_> =
-        ends.iter().map(|ends| ends.map(|(port, other_end)| taken_bytes(port, other_end))).collect();
+    let taken = taken_by(ends);
     let is_router =
         |interface: &StageInterface| matches!(plan.stages[interface.stage].kind, StageKind::Router(_));
     let told = StageInterface::all(plan).into_iter().filter(is_router).filter_map(|interface| {
@@ -269,8 +273,8 @@ fn memory_short(limits: &TbfConfig, held_packets_max: u64) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use weir_path::esp::INSIDE;
     use weir_path::esp::plan::{EspDispatch, EspPlan};
+    use weir_path::esp::{INSIDE, OUTSIDE};
 
     use super::*;
 

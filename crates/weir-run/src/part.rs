@@ -38,7 +38,7 @@ pub struct PartStages {
     pub loops: Vec<(usize, usize, u16)>,
     /// The longest packet that may come by these, in bytes.
     pub looped_bytes_max: u64,
-    /// The MTUs of the routers among them.
+    /// The MTUs of the routers and ESPs among them.
     pub(crate) stage_mtus: StageMtus,
 }
 
@@ -147,7 +147,7 @@ impl Part {
         self.tell_looped_bytes_max(now_ns);
     }
 
-    /// Has routers send no longer packets to a port than it takes.
+    /// Has routers and ESPs send no longer packets to a port than it takes.
     fn follow_mtu(&mut self, index: usize, port: &Link, other_end: &Link) {
         for (stage, interface, mtu_bytes) in
             self.stages.stage_mtus.follow(index, taken_bytes(port, other_end))

@@ -7,13 +7,13 @@
 //! ```
 //!
 //! Rule: a packet that leaves so and is longer than a port takes would be dropped and nobody told; a router or an ESP that knows cuts it,
-//! or tells its sender. The MTU is never below what the interface's family needs, whatever the ports take.
+//! or tells its sender. The MTU is never below what a router's interface needs by its family, and an ESP by its file, whatever the ports take.
 //!
 //! Owner: each worker's part, for the stages that it has. Source: RFC 1812 section 5.3.7, RFC 4301 section 8, RFC 8201. Limits: a port that is
 //! gone counts as it was; behind an ESP the ESP tells (`weir_path::esp`).
 
-use weir_core::net::fragment::MTU_BYTES_MIN;
 use weir_path::esp::OUTSIDE;
+use weir_path::esp::plan::MTU_BYTES_MIN;
 use weir_path::plan::{Attachment, Plan, StageKind, StagePlan};
 use weir_port::link::Link;
 
@@ -28,7 +28,7 @@ pub struct StageInterface {
     pub interface: u16,
     /// The longest IP packet by the file, in bytes; of an ESP, which has its own by a file that may be changed, any.
     pub mtu_bytes: u16,
-    /// The least MTU of its family, in bytes.
+    /// The least MTU that it may have, in bytes.
     least_bytes: u16,
     /// The ports, by their places in the plan.
     ports: Vec<usize>,

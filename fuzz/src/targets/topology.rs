@@ -183,7 +183,7 @@ fn record(asked: &Asked) -> Record {
         keeps_note: false,
         made_clsact: false,
         lost_when_set: 0,
-        dropped_by_gone: [0; 2],
+        dropped_by_gone: Default::default(),
         refused_when_set: 0,
         classes,
         filters,

@@ -16,6 +16,9 @@ use weir_ipsec::tunnel::{OuterDontFragment, Tunnel};
 
 use super::marks::{ReceivedMark, SequenceMark, Unmarked};
 
+/// The least MTU outside, in bytes: the datagram that every IPv4 host accepts (RFC 791 section 3.1).
+pub const MTU_BYTES_MIN: u16 = 576;
+
 /// The plan of an ESP stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EspPlan {

@@ -10,7 +10,7 @@ use super::behind::{self, Behind};
 use super::filter::Spot;
 use super::htb::{self, ClassTraffic, QueueTraffic, RootKind, RootQueue};
 use super::memory::{Arrivals, LimitCounts, Memory};
-use super::record::{ClassRecord, LimitStage, Record};
+use super::record::{ClassRecord, DroppedByGone, LimitStage, Record};
 use super::steering::ChangedSteering;
 use super::{NetnsInterface, arrivals, clsact, note};
 use crate::error::{Doing, PortError, Result};
@@ -209,21 +209,21 @@ impl LimitInPlace {
         let leaves = self.classes.iter().filter(|class| is_leaf(class.number));
         let by_leaves: u64 = leaves.map(|class| class.traffic.dropped).sum();
         let when_set = self.record.as_ref().map_or(0, |record| record.refused_when_set);
-        let by_gone: u64 = self.dropped_by_gone().iter().sum();
+        let by_gone = self.dropped_by_gone().by_root;
         self.traffic.dropped.saturating_sub(by_leaves + by_gone + self.counts.passing_full + when_set)
     }
 
-    fn dropped_by_gone(&self) -> [u64; 2] {
+    fn dropped_by_gone(&self) -> DroppedByGone {
         self.record.as_ref().map(|record| record.dropped_by_gone).unwrap_or_default()
     }
 
     /// The drops, by reason. None of them becomes less, also when classes go.
     pub fn dropped(&self) -> [(&'static str, u64); 4] {
         let [held_full, passing_overflowed] = self.overflowed();
-        let [held_gone, passing_gone] = self.dropped_by_gone();
+        let gone = self.dropped_by_gone();
         [
-            (HELD_FULL, held_full + held_gone),
-            (PASSING_FULL, passing_overflowed + passing_gone + self.counts.passing_full),
+            (HELD_FULL, held_full + gone.held),
+            (PASSING_FULL, passing_overflowed + gone.passing + self.counts.passing_full),
             ("priority", self.misdirected()),
             ("swap", self.record.as_ref().map_or(0, |record| record.lost_when_set)),
         ]

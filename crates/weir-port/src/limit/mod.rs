@@ -184,8 +184,10 @@ pub fn set(
         // A queue without a record: its command ended before the filter was attached, or somebody removed the filter while packets waited.
         half => {
             if half.is_some() {
-                record.lost_when_set = traffic(place)?.map_or(0, |traffic| traffic.waiting);
+                let waiting = traffic(place)?.map_or(0, |traffic| traffic.waiting);
+                let dropped_before = tx_dropped(place)?;
                 place.netns.run(|| htb::remove(place.link.ifindex))?;
+                record.lost_when_set = waiting + tx_dropped(place)?.saturating_sub(dropped_before);
             }
             record = make(place, &plan, record)?;
             Ok((Done::Made, record))
@@ -321,12 +323,15 @@ fn make(place: &NetnsInterface, plan: &HtbTree, mut record: Record) -> Result<Re
             htb::settle(ifindex, open.fallback())
         })
     };
-    // Any processor may run the queue: the packets that it sends wait in one list from the first on.
     let steer = || {
         steering.as_ref().map_or(Ok(()), |steering| steering.steer(processors))?;
         behind.steer(&[])
     };
-    let made = write(own, &record).and_then(|()| steer()).and_then(|()| make_queue());
+    // Any processor may run the queue: the packets that it sends wait in one list from the first on. Where nothing beside the queue keeps
+    // the record, a command that is killed here would leave steering that nobody knows of, so the queue comes first.
+    let is_kept = record.sees_arrivals || record.keeps_note;
+    let made = write(own, &record).and_then(|()| if is_kept { steer() } else { Ok(()) });
+    let made = made.and_then(|()| make_queue()).and_then(|()| if is_kept { Ok(()) } else { steer() });
     // Packets that came before the first class was there, and packets that waited in a leaf whose queue replaced the kernel's default.
     record.refused_when_set =
         find::seen_at(place.try_clone()?).ok().flatten().map_or(0, |seen| seen.misdirected());

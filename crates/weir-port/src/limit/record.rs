@@ -54,9 +54,9 @@ pub struct Record {
     /// The lost packets that the new queue itself had no place for.
     #[serde(default)]
     pub refused_when_set: u64,
-    /// The packets that leaves which are gone have dropped: those with a socket, and those without. The queue's own count keeps them.
+    /// The packets that leaves which are gone have dropped.
     #[serde(default)]
-    pub dropped_by_gone: [u64; 2],
+    pub dropped_by_gone: DroppedByGone,
     /// The classes that share the limit, each behind its parent.
     #[serde(default)]
     pub classes: Vec<ClassRecord>,
@@ -64,6 +64,17 @@ pub struct Record {
     /// there never were classes.
     #[serde(default)]
     pub filters: Vec<Filters>,
+}
+
+/// The drops of leaves that are gone with their classes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DroppedByGone {
+    /// Packets with a socket.
+    pub held: u64,
+    /// Packets without one.
+    pub passing: u64,
+    /// Those of both that the root of the queue counts, too: not the segments of packets that a leaf took in part.
+    pub by_root: u64,
 }
 
 /// One class that shares a limit.

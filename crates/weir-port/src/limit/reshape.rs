@@ -26,7 +26,7 @@ use weir_path::classes::{ClassConfig, Classes, FREE, LeafRules, quantum_bytes_de
 
 use super::classify::{EARLIER_MAX, Filters};
 use super::drain::wait_until_left;
-use super::htb::{self, ClassTraffic, LOOK_EVERY, LOOKS};
+use super::htb::{self, LOOK_EVERY, LOOKS};
 use super::memory::Memory;
 use super::record::{ClassRecord, LimitStage, Record};
 use super::{NetnsInterface, change, leaves_first, load, memories, set_words, unsuitable, write};
@@ -252,7 +252,7 @@ fn drain(place: &NetnsInterface, memories: Vec<Memory>, mut record: Record) -> R
     let stays: HashSet<_> = plan.classes().map(|class| class.number).collect();
     let goes: Vec<_> =
         plan_before.classes().map(|class| class.number).filter(|number| !stays.contains(number)).collect();
-    let dropped = place.netns.run(|| {
+    let [held, passing] = place.netns.run(|| {
         // Only packets that were on their way when the program was swapped can have come in since.
         for _ in 0..LOOKS {
             let classes = htb::classes(ifindex)?;
@@ -262,27 +262,31 @@ fn drain(place: &NetnsInterface, memories: Vec<Memory>, mut record: Record) -> R
             sleep(LOOK_EVERY);
         }
         let classes = htb::classes(ifindex)?;
+        let by_leaf = super::root(place)?.map(|root| root.dropped_by_leaf).unwrap_or_default();
+        // Of a kind: what its leaves dropped, and what the root counted of that, as in `LimitInPlace::leaves`.
         let of = |kind| {
-            let is_going = |class: &&ClassTraffic| {
-                goes.contains(&class.number) && kind_of(class.number).is_some_and(|(_, of)| of == kind)
-            };
-            classes.iter().filter(is_going).map(|class| class.traffic.dropped).sum::<u64>()
+            let is_of = |number| goes.contains(&number) && kind_of(number).is_some_and(|(_, of)| of == kind);
+            classes.iter().filter(|class| is_of(class.number)).fold([0, 0], |[all, by_root], class| {
+                let by_queue = by_leaf.get(&class.number).copied().unwrap_or(0);
+                [all + class.traffic.dropped.max(by_queue), by_root + class.traffic.dropped]
+            })
         };
         let dropped = [HtbClassKind::Held, HtbClassKind::Passing].map(of);
         htb::remove_classes(ifindex, goes.iter().copied().rev())?;
         Ok(dropped)
     })?;
     let passing_full: u64 = going.iter().map(|memory| memory.counts().passing_full).sum();
-    for (sum, dropped) in record.dropped_by_gone.iter_mut().zip([dropped[0], dropped[1] + passing_full]) {
-        *sum += dropped;
-    }
+    let gone = &mut record.dropped_by_gone;
+    gone.held += held[0];
+    gone.passing += passing[0] + passing_full;
+    gone.by_root += held[1] + passing[1] + passing_full;
     change(place, &memories, &plan, record.clone(), true)?;
     Ok(Record { stage: LimitStage::Limiting, ..record })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::record::Direction;
+    use super::super::record::{Direction, DroppedByGone};
     use super::*;
 
     fn asked(names: &[&str]) -> Classes {
@@ -315,7 +319,7 @@ mod tests {
             keeps_note: false,
             made_clsact: false,
             lost_when_set: 0,
-            dropped_by_gone: [0; 2],
+            dropped_by_gone: DroppedByGone::default(),
             refused_when_set: 0,
             steering_before: Vec::new(),
             steered_behind: Vec::new(),

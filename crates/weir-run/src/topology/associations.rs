@@ -18,7 +18,7 @@ use weir_ipsec::keepalive::EVERY_NS_DEFAULT;
 use weir_ipsec::lifetime::{Lifetime, Limits};
 use weir_ipsec::replay::SIZE_MAX;
 use weir_ipsec::tunnel::OuterDontFragment;
-use weir_path::esp::plan::{AssociationPlan, EspDispatch, EspPlan};
+use weir_path::esp::plan::{AssociationPlan, EspDispatch, EspPlan, MTU_BYTES_MIN};
 
 use super::check::TopologyReader;
 use super::routers::MTU_DEFAULT;
@@ -35,8 +35,7 @@ const KEEPALIVE_NS_MIN: u64 = 1_000_000_000;
 pub(super) const KEEPALIVE_OFF: &str = "off";
 /// The first SPI that is not reserved.
 pub(crate) const SPI_MIN: u32 = 256;
-/// The least MTU outside, in bytes: the datagram that every IPv4 host accepts (RFC 791 section 3.1).
-const MTU_MIN: i64 = 576;
+const MTU_MIN: i64 = MTU_BYTES_MIN as i64;
 const MTU_MAX: i64 = 9000;
 /// The longest queue: 256 MiB of packets in frames as long as pages.
 const QUEUE_PACKETS_MAX: u32 = 1 << 16;

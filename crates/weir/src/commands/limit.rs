@@ -373,7 +373,7 @@ fn tell(place: &NetnsInterface, set: &SetLimit, is_name_told: bool, lines: &mut 
     ));
     if done == Done::Made && record.lost_when_set > 0 {
         lines.print(format_args!(
-            "  {} lost, which came while the kernel swapped the queue",
+            "  {} lost, which waited or came while the kernel swapped the queue",
             human::plural(record.lost_when_set, "packet")
         ));
     }
@@ -413,7 +413,7 @@ pub fn say_what_is_not_expected(place: &NetnsInterface, done: Done, record: &Rec
     }
     if done == Done::Made && record.lost_when_set > 0 {
         output::warn(format_args!(
-            "{}: {} lost, which came while the kernel swapped the queue",
+            "{}: {} lost, which waited or came while the kernel swapped the queue",
             place.describe(),
             human::plural(record.lost_when_set, "packet")
         ));

@@ -12,6 +12,7 @@ use weir_run::control::{self, Control};
 use weir_run::limits::is_path_name;
 use weir_run::topology::write::{LimitPlace, write};
 
+use super::ways::{LimitTarget, Ways};
 use crate::{Failure, Outcome, names, output};
 
 /// Show the limits in place that there are, or a topology that is up, as a file, which `weir apply` takes and by which it changes nothing.
@@ -60,9 +61,11 @@ pub fn run(arguments: &ShowArguments) -> Outcome {
                     "{word} is up, which is a file of its own: `weir show {word}`"
                 )));
             }
+            let ways = LimitTarget { pid: None, device: word }.ways(false).ok();
             let is_meant = |(limit, _): &&(&LimitInPlace, String)| {
                 let name = limit.record_or_left().map(|record| record.name);
-                name.as_deref() == Some(word) || limit.place.link.name == *word
+                name.as_deref() == Some(word)
+                    || ways.iter().flat_map(Ways::ends).any(|end| end.is(&limit.place))
             };
             if let Some((_, why)) = left_out.iter().find(is_meant) {
                 return Err(format!("no file can say {why}").into());
