@@ -272,11 +272,8 @@ fn after_a_run_was_killed_whole_a_command_puts_forwarding_back() -> Result<()> {
     let living = run(&mut host.weir(&["mend"]), LIMIT)?.success()?;
     ensure!(host.forwards()?, "it mended what a living run needs: {}", living.stdout);
     let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", whole.id()))?;
-    let [restoring, _] = kill_with_guardian(whole.id())?;
-    // Its program goes on without it.
-    for child in children.split_whitespace().filter(|child| **child != restoring.to_string()) {
-        host.namespace.sh(&format!("kill -KILL {child}"))?;
-    }
+    // Its program ends with it.
+    kill_with_guardian(whole.id())?;
     whole.wait(LIMIT)?;
     // A process that dies keeps its locks until its files are closed.
     for child in children.split_whitespace() {
