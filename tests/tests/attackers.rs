@@ -103,7 +103,7 @@ fn silent_clients_hold_nobody_up() -> Result<()> {
     wire.weir(&["stat", wire.name(), "--check"])?.success()?;
     wire.weir(&["set", wire.name(), "--rate", "100mbit"])?.success()?;
     // One after the other, a second each, the clients would have taken 26 s.
-    require_timing!(begin.elapsed() < Duration::from_secs(13), "an answer took {:?}", begin.elapsed());
+    require_timing!(begin.elapsed() < Duration::from_secs(5), "an answer took {:?}", begin.elapsed());
     for mut client in silent {
         client.set_read_timeout(Some(LIMIT))?;
         client.read_to_end(&mut Vec::new()).context("a silent client is not let go")?;

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use weir_lab::bed::End;
+use weir_lab::clock::now;
 use weir_lab::process::run;
 use weir_tests::harness;
 use weir_tests::kernel::{require_same, traces};
-use weir_tests::privileged;
 use weir_tests::raw::{Random, RawSocket, frame};
 use weir_tests::rig::Rig;
+use weir_tests::{privileged, require_timing};
 
 const FRAMES: u32 = 4000;
 const SILENCE: Duration = Duration::from_secs(5);
@@ -100,7 +101,9 @@ fn too_large_an_mtu_is_refused() -> Result<()> {
         end.namespace.ip(&format!("link set {} mtu 9000", end.name))?;
     }
     let before = traces(&rig.middle)?;
-    let done = run(&mut rig.weir(&["wire", "wa", "wb", "--rate", "200mbit"]), Duration::from_secs(30))?;
+    let started = now();
+    let done = run(&mut rig.weir(&["wire", "wa", "wb", "--rate", "200mbit"]), Duration::from_secs(10))?;
+    require_timing!(started.elapsed() < Duration::from_secs(5), "it took {:?} to refuse", started.elapsed());
     ensure!(matches!(done.status.code(), Some(1 | 2)), "it ended with {}", done.status);
     let text = done.stderr.to_lowercase();
     ensure!(text.contains("mtu") && text.contains("9000"), "it does not say what is wrong: {}", done.stderr);

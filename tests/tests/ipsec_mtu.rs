@@ -46,7 +46,7 @@ fn a_sender_is_told_what_fits() -> Result<()> {
     two.down().map(drop)
 }
 
-/// The pair outside gets a shorter MTU while packets go, and a longer one again: the gateway tells who sends what fits, or cuts.
+/// The pair outside gets a shorter MTU while the gateways are up, and then a shorter one still: they tell who sends what fits, or cut.
 fn a_gateway_follows_the_mtu_of_its_port() -> Result<()> {
     let internet = Namespace::new("net")?;
     let sites = sites(Some(&internet))?;
@@ -57,7 +57,7 @@ fn a_gateway_follows_the_mtu_of_its_port() -> Result<()> {
         let args = ["-n", "-c", "1", "-W", "1", "-M", may, "-s", bytes, FAR[0]];
         run(near.command("ping").args(args), COMMAND_LIMIT)
     };
-    // What goes back is as long: neither gateway knows of the other's.
+    // Both gateways' pairs, as answers are as long as requests.
     for (mtu, fits) in [(1300, "mtu = 1246"), (1200, "mtu = 1146")] {
         for (site, port) in sites.iter().zip(["w0", "w1"]) {
             site.gateway.ip(&format!("link set veth-wan mtu {mtu}"))?;

@@ -147,23 +147,30 @@ fn sigint_under_load() -> Result<()> {
 
 /// At its rate the wire has a quarter of a second of it left when it is told to end.
 fn what_was_sent_before_the_end_arrives() -> Result<()> {
-    const DATAGRAMS: usize = 60;
+    const DATAGRAMS: u64 = 60;
     let rig = Rig::plain()?;
     let address = rig.right_address().v4;
     for workers in ["1", "2"] {
         let mut wire = rig.wire(&["--rate", "2mbit", "--workers", workers])?;
         let receiver = rig.right.enter(|| UdpSocket::bind((address.as_str(), 7004)))??;
         receiver.set_read_timeout(Some(Duration::from_secs(1)))?;
-        rig.left.enter(|| -> std::io::Result<()> {
-            let sender = UdpSocket::bind(("0.0.0.0", 0))?;
-            (0..DATAGRAMS).try_for_each(|_| sender.send_to(&[0; 1000], (address.as_str(), 7004)).map(drop))
-        })??;
+        send(&rig, DATAGRAMS)?;
         wire.signal(Signal::INT)?;
         let done = wire.wait()?.success()?;
         ensure!(done.stdout.contains("dropped none"), "{}", done.stdout);
-        let arrived = (0..DATAGRAMS).take_while(|_| receiver.recv(&mut [0; 2000]).is_ok()).count();
+        let arrived = (0..DATAGRAMS).take_while(|_| receiver.recv(&mut [0; 2000]).is_ok()).count() as u64;
         ensure!(arrived == DATAGRAMS, "{arrived} of {DATAGRAMS} arrived, {workers} workers");
     }
+    Ok(())
+}
+
+/// Sends so many datagrams of 1,000 bytes from left to right.
+fn send(rig: &Rig, datagrams: u64) -> Result<()> {
+    let address = rig.right_address().v4;
+    rig.left.enter(|| -> std::io::Result<()> {
+        let sender = UdpSocket::bind(("0.0.0.0", 0))?;
+        (0..datagrams).try_for_each(|_| sender.send_to(&[0; 1000], (address.as_str(), 7004)).map(drop))
+    })??;
     Ok(())
 }
 
@@ -175,10 +182,7 @@ fn what_is_not_delivered_in_time_is_told() -> Result<()> {
     let wire = rig.wire(&["--rate", "200kbit", "--queue", "20s"])?;
     let receiver = rig.right.enter(|| UdpSocket::bind((address.as_str(), 7004)))??;
     receiver.set_read_timeout(Some(Duration::from_secs(1)))?;
-    rig.left.enter(|| -> std::io::Result<()> {
-        let sender = UdpSocket::bind(("0.0.0.0", 0))?;
-        (0..DATAGRAMS).try_for_each(|_| sender.send_to(&[0; 1000], (address.as_str(), 7004)).map(drop))
-    })??;
+    send(&rig, DATAGRAMS)?;
     let accepted = || Ok(stat_of(&wire)?["totals"]["accepted"].as_u64() >= Some(DATAGRAMS));
     wait_until("all are inside", Duration::from_secs(20), accepted)?;
     let done = wire.stop()?;

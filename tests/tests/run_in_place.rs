@@ -15,6 +15,9 @@ use weir_tests::lacking::Lacking;
 use weir_tests::{harness, privileged};
 
 const LIMIT: Duration = Duration::from_secs(30);
+/// A program that sends to the host, to port 5600, as fast as it may.
+const FLOOD: &str = "exec bash -c 'host=$(ip route show default | cut -d \" \" -f 3); printf -v word %01000d 1; \
+                     exec 3>/dev/udp/$host/5600; while printf %s $word >&3; do :; done'";
 
 fn main() -> ExitCode {
     harness::main(&[
@@ -69,10 +72,7 @@ fn limits(host: &Host, name: &str) -> Result<Vec<Value>> {
 fn it_is_found_and_changed_by_its_name() -> Result<()> {
     let host = Host::alone()?;
     let receiver = host.namespace.enter(|| UdpSocket::bind(("0.0.0.0", 5600)))??;
-    // Four programs: a pause of one is no pause of all.
-    let flood = "exec bash -c 'host=$(ip route show default | cut -d \" \" -f 3); printf -v word %01000d 1; \
-                 exec 3>/dev/udp/$host/5600; for n in 1 2 3 4; do while printf %s $word >&3; do :; done & done; wait'";
-    let process = started(&host, &["--name", "inp-by-name", "--rate-back", "50mbit"], flood)?;
+    let process = started(&host, &["--name", "inp-by-name", "--rate-back", "50mbit"], FLOOD)?;
     let rates = |limits: &[Value]| -> Vec<Option<u64>> {
         limits.iter().map(|limit| limit["rate_bits_per_s"].as_u64()).collect()
     };
@@ -134,9 +134,7 @@ fn classes_of_a_file_share_it_in_place() -> Result<()> {
     let text = "default = \"rest\"\n[[class]]\nname = \"marked\"\nrate = \"2mbit\"\n[[class]]\nname = \"rest\"\nrate = \"5mbit\"\n\
                 ceil = \"20mbit\"\n[[filter]]\nprotocol = \"udp\"\nto_ports = 5600\nclass = \"marked\"\n";
     let (file, other) = (File::new(text)?, File::new(&text.replace("2mbit", "3mbit"))?);
-    let flood = "exec bash -c 'host=$(ip route show default | cut -d \" \" -f 3); printf -v word %01000d 1; \
-                 exec 3>/dev/udp/$host/5600; while printf %s $word >&3; do :; done'";
-    let process = started(&host, &["--name", NAME, "--classes", file.path()], flood)?;
+    let process = started(&host, &["--name", NAME, "--classes", file.path()], FLOOD)?;
     let class = |limit: &Value, name: &str| -> Result<Value> {
         let classes = limit["classes"].as_array().context("no classes")?;
         classes.iter().find(|class| class["name"] == name).cloned().with_context(|| format!("{limit}"))
@@ -219,11 +217,12 @@ fn a_limit_that_is_removed_meanwhile_is_said() -> Result<()> {
     let host = Host::alone()?;
     let receiver = host.namespace.enter(|| UdpSocket::bind(("0.0.0.0", 5600)))??;
     let quiet = "read line; while :; do sleep 0.05; done";
-    let flood = "exec bash -c 'host=$(ip route show default | cut -d \" \" -f 3); printf -v word %01000d 1; \
-                 exec 3>/dev/udp/$host/5600; while printf %s $word >&3; do :; done'";
+    // Four programs: a pause of one is no pause of all.
+    let flood_of_four = "exec bash -c 'host=$(ip route show default | cut -d \" \" -f 3); printf -v word %01000d 1; \
+                 exec 3>/dev/udp/$host/5600; for n in 1 2 3 4; do while printf %s $word >&3; do :; done & done; wait'";
     for (script, code, said) in [
         (quiet, 0, &["what passed without it was not counted", "what it sent in all was not counted"][..]),
-        (flood, 1, &["its queue stayed, and let everything pass since", ": sent "]),
+        (flood_of_four, 1, &["its queue stayed, and let everything pass since", ": sent "]),
     ] {
         let process = started(&host, &["--name", NAME], script)?;
         // A file could not apply it any more when the run has ended.

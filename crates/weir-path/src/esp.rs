@@ -128,9 +128,11 @@ impl Decided {
 /// The ESP of a stage.
 pub struct Esp {
     addresses: Vec<IpAddr>,
-    /// The longest IP packet that leaves outside: by the plan, and by the way there.
+    /// The longest IP packet that leaves outside: the shorter of the two below.
     mtu_bytes: u16,
+    /// The longest IP packet by the plan.
     plan_bytes: u16,
+    /// The longest IP packet that the ports outside take, as far as is known.
     way_bytes: u16,
     associations: Vec<RunningAssociation>,
     /// The inbound associations: the security parameter index of each, and its place in `associations`; sorted.

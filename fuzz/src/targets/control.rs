@@ -22,8 +22,8 @@ pub fn requests(bytes: &[u8]) {
     if draw.rarely(3) {
         let command: Command = match draw.below(4) {
             0 => Command::Stat,
-            2 => Command::RemoveClasses,
             1 => Command::Set(set(&mut draw)),
+            2 => Command::RemoveClasses,
             _ => {
                 let file = String::from_utf8_lossy(&draw.array::<12>()).into_owned();
                 Command::SetClasses(SetClasses {

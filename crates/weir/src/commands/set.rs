@@ -149,7 +149,7 @@ pub fn run(arguments: &SetArguments) -> Outcome {
     output::print_line(match (before, after) {
         (Ok(before), Ok(after)) => {
             let mut parts = changed_parts(&ways(&before), &ways(&after));
-            parts.extend(classes_part(arguments, had_classes(&before)));
+            parts.extend(classes_part(limit.classes.as_deref(), *no_classes && had_classes(&before)));
             line(kind, wire, &parts)
         }
         (Err(why), _) | (_, Err(why)) => {
@@ -270,7 +270,7 @@ fn set_in_place(limits: &[LimitInPlace], arguments: &SetArguments) -> Outcome {
     let (before, after) = (ways(|change| &change.before), ways(|change| &change.after));
     let mut parts = changed_parts(&before, &after);
     let had_classes = changed.iter().any(|change| change.before.classes.iter().any(|class| !class.is_going));
-    parts.extend(classes_part(arguments, had_classes));
+    parts.extend(classes_part(limit.classes.as_deref(), *no_classes && had_classes));
     parts.extend(seen().zip(&changed).filter_map(|(seen, change)| set_again(seen, change)));
     output::print_line(line("limit", wire, &parts))?;
     Ok(ExitCode::SUCCESS)
@@ -355,10 +355,10 @@ fn changed_parts(before: &[Way], after: &[Way]) -> Vec<String> {
     before.iter().zip(after).filter_map(|(before, now)| now.since(before)).collect()
 }
 
-/// The part of the line on the classes, of which there were some before if `had_classes`.
-fn classes_part(SetArguments { limit, no_classes, .. }: &SetArguments, had_classes: bool) -> Option<String> {
-    let of_file = limit.classes.as_ref().map(|file| format!("the classes of {}", file.display()));
-    of_file.or_else(|| (*no_classes && had_classes).then(|| "no classes any more".into()))
+/// The part of the line on the classes: those of a file, or that they are removed.
+fn classes_part(file: Option<&Path>, is_removed: bool) -> Option<String> {
+    let of_file = file.map(|file| format!("the classes of {}", file.display()));
+    of_file.or_else(|| is_removed.then(|| "no classes any more".into()))
 }
 
 /// The line on the changes.
@@ -398,5 +398,11 @@ mod tests {
             line("wire", "office", &changed_parts(&before, &before)),
             "wire office: it was so already"
         );
+        let parts = |file, is_removed| Vec::from_iter(classes_part(file, is_removed));
+        assert_eq!(
+            line("limit", "office", &parts(Some(Path::new("f.toml")), false)),
+            "limit office changed: the classes of f.toml"
+        );
+        assert_eq!(line("limit", "office", &parts(None, true)), "limit office changed: no classes any more");
     }
 }
