@@ -12,6 +12,7 @@ use weir_lab::iperf::{Flood, Load};
 use weir_lab::process::{Finished, Process, Signal, run};
 use weir_lab::wire::Wire;
 use weir_tests::host::Host;
+use weir_tests::limits::{Between, Row};
 use weir_tests::rig::{Rig, stat_of};
 use weir_tests::{harness, plain, privileged, weir_binary};
 
@@ -29,6 +30,7 @@ fn main() -> ExitCode {
         privileged!(a_line_an_interval).flooding(),
         privileged!(workstreams_under_load).flooding(),
         privileged!(a_reader_that_leaves_and_a_signal).together(),
+        privileged!(lines_of_what_goes_end_with_it).together(),
         privileged!(askers_cost_a_run_of_two_workers_nothing),
     ])
 }
@@ -257,6 +259,29 @@ fn a_reader_that_leaves_and_a_signal() -> Result<()> {
     let done = process.wait(LIMIT)?.success()?;
     ensure!(done.stdout.ends_with('\n') && done.stderr.is_empty(), "{}{}", done.stdout, done.stderr);
     wire.stop()?;
+    Ok(())
+}
+
+/// With a name, when that goes: a wire that ends, and a limit that is removed.
+fn lines_of_what_goes_end_with_it() -> Result<()> {
+    let rig = Rig::new(1, 1)?;
+    let wire = rig.wire(&[])?;
+    let row = Row::new(Between::Bridge)?;
+    row.weir("limit wa --rate 10mbit --name leaves")?.success()?;
+    let binary = weir_binary()?;
+    let watch = |name: &str| -> Result<Process> {
+        let mut process = Process::spawn(row.middle.command(&binary).args(["stat", name, "-i", "0.05"]))?;
+        process.wait_for_output(&format!("\n{name} "), LIMIT)?;
+        Ok(process)
+    };
+    let [of_wire, of_limit] = [watch(wire.name())?, watch("leaves")?];
+    let name = wire.name().to_string();
+    wire.stop()?;
+    row.weir("limit leaves --off")?.success()?;
+    for (process, name) in [(of_wire, name.as_str()), (of_limit, "leaves")] {
+        let done = process.wait(LIMIT)?.success()?;
+        ensure!(done.stderr.ends_with(&format!("weir: {name} is gone\n")), "{}", done.stderr);
+    }
     Ok(())
 }
 

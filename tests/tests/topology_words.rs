@@ -17,6 +17,7 @@ fn main() -> ExitCode {
     harness::main(&[
         plain!(invalid_files_are_refused_with_their_place).together(),
         plain!(what_is_no_file_is_one_sentence).together(),
+        privileged!(a_file_comes_from_standard_input).together(),
         plain!(what_a_command_does_not_do_is_told_with_what_does).together(),
         plain!(a_file_of_ports_is_applied_to_what_is_up).together(),
         plain!(nothing_is_applied_without_root).together(),
@@ -89,6 +90,38 @@ fn what_is_no_file_is_one_sentence() -> Result<()> {
     std::fs::write(binary.path(), [0xff, 0xfe, 0])?;
     let done = run(Command::new(weir_binary()?).args(["check", binary.path()]), PATIENCE)?;
     ensure!(done.status.code() == Some(2) && done.stderr.contains("UTF-8"), "{}", done.stderr);
+    Ok(())
+}
+
+/// `-` is standard input, and the messages call it so. A topology has its name in the file then.
+fn a_file_comes_from_standard_input() -> Result<()> {
+    let row = Row::new(Between::Bridge)?;
+    let weir = |command: &str, text: &str| -> Result<Finished> {
+        let file = File::new(text)?;
+        let script = format!("{} {command} - < {}", weir_binary()?.display(), file.path());
+        run(row.middle.command("sh").args(["-c", &script]), PATIENCE)
+    };
+    let limit = "[[limit]]\ndevice = \"wa\"\nrate = \"10mbit\"\n";
+    for (command, said) in [
+        ("check", "standard input: 1 limit; nothing wrong"),
+        ("apply", "applied: 1 set"),
+        ("apply", "nothing to change: 1 limit as standard input says"),
+        ("down", "removed: "),
+    ] {
+        let done = weir(command, limit)?.success()?;
+        ensure!(done.stdout.contains(said), "{command}: {}", done.stdout);
+    }
+    let port = "[[port]]\ninterface = \"wa\"\n[[port]]\ninterface = \"wb\"\n";
+    for (text, place, said) in [
+        ("[[limit]]\ndevice = \"wa\"\n", "standard input:1:1: ", "rate"),
+        (port, "standard input:1:1: ", "write name = "),
+    ] {
+        for command in ["check", "apply", "down", "up"] {
+            let done = weir(command, text)?;
+            let is_told = done.stderr.contains(place) && done.stderr.contains(said);
+            ensure!(done.status.code() == Some(2) && is_told, "{command}: {}", done.said());
+        }
+    }
     Ok(())
 }
 

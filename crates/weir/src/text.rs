@@ -115,11 +115,15 @@ pub fn classes_file(file: &Path) -> Result<(String, String), Failure> {
     Ok((file.display().to_string(), text))
 }
 
-/// Reads a topology file, and the classes files that it names, which are where it is; warnings go to standard error. The first failure is
-/// that the file cannot be read, the second are its faults.
+/// Reads a topology file, or standard input as `-`, and the classes files that it names, which are where it is; warnings go to standard
+/// error. The first failure is that the file cannot be read, the second are its faults.
 pub fn topology(file: &Path) -> Result<Result<Topology, Vec<String>>, Failure> {
-    let name = file.display().to_string();
-    let text = read_file(file).map_err(|why| Failure::usage(format!("{name}: {why}")))?;
+    let name = input_name(file);
+    let text = match is_standard_input(file) {
+        true => read_text(std::io::stdin().lock()),
+        false => read_file(file),
+    };
+    let text = text.map_err(|why| Failure::usage(format!("{name}: {why}")))?;
     let folder = file.parent().unwrap_or(Path::new(""));
     // Without a machine id the routers' MACs are derived from the rest: machine-id(5).
     let machine_id = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
@@ -151,24 +155,34 @@ fn key_files(plan: &mut Plan) -> impl Iterator<Item = &mut String> {
     associations.flatten().filter_map(|association| association.key_file.as_mut())
 }
 
+/// Returns whether an argument that names a topology file means standard input.
+pub fn is_standard_input(file: &Path) -> bool {
+    file == Path::new("-")
+}
+
+/// The name of a topology file in sentences.
+pub fn input_name(file: &Path) -> String {
+    match is_standard_input(file) {
+        true => "standard input".into(),
+        false => file.display().to_string(),
+    }
+}
+
 /// The text of a file, or in words why it cannot be read.
 pub fn read_file(file: &Path) -> Result<String, String> {
-    let mut text = String::new();
-    let mut read = || {
-        // A pipe may have no end, or nobody who writes to it; then opening it would wait for ever.
-        let about = std::fs::metadata(file)?;
-        if !about.is_file() && !about.is_dir() {
-            return Err(std::io::Error::other("it is not a regular file: write it to one"));
+    // A pipe may have no end, or nobody who writes to it; then opening it would wait for ever.
+    match std::fs::metadata(file) {
+        Ok(about) if !about.is_file() && !about.is_dir() => {
+            Err("it is not a regular file: write it to one".into())
         }
-        std::fs::File::open(file)?.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)
-    };
-    read().map_err(|error| match error.kind() {
-        ErrorKind::NotFound => "there is no such file".to_string(),
-        ErrorKind::PermissionDenied => "it may not be read".into(),
-        ErrorKind::IsADirectory => "it is a directory, not a file".into(),
-        ErrorKind::InvalidData => "it is not text in UTF-8".into(),
-        _ => error.to_string(),
-    })?;
+        _ => std::fs::File::open(file).map_err(|error| unreadable(&error)).and_then(read_text),
+    }
+}
+
+/// The text that an input has to its end, or in words why it cannot be read.
+fn read_text(input: impl Read) -> Result<String, String> {
+    let mut text = String::new();
+    input.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(|error| unreadable(&error))?;
     if text.len() as u64 > FILE_BYTES_MAX {
         return Err(format!("it is longer than {}", size_text(FILE_BYTES_MAX)));
     }
@@ -177,6 +191,17 @@ pub fn read_file(file: &Path) -> Result<String, String> {
         Some(text) => text.into(),
         None => text,
     })
+}
+
+/// The words for a failure to read a file.
+fn unreadable(error: &std::io::Error) -> String {
+    match error.kind() {
+        ErrorKind::NotFound => "there is no such file".to_string(),
+        ErrorKind::PermissionDenied => "it may not be read".into(),
+        ErrorKind::IsADirectory => "it is a directory, not a file".into(),
+        ErrorKind::InvalidData => "it is not text in UTF-8".into(),
+        _ => error.to_string(),
+    }
 }
 
 /// Refuses `--queue` where classes have queues of their own.
@@ -221,11 +246,11 @@ pub fn check_limit_name(name: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Checks the name of a wire, which may be an interface's.
-pub fn check_name(name: &str) -> Result<(), Failure> {
+/// Checks the name of a wire, which may be an interface's, or of a run, as `noun` says.
+pub fn check_path_name(noun: &str, name: &str) -> Result<(), Failure> {
     if !is_path_name(name) {
         return Err(Failure::usage(format!(
-            "a wire cannot be called \"{name}\": give it a --name of {PATH_NAME_IS}"
+            "a {noun} cannot be called \"{name}\": give it a --name of {PATH_NAME_IS}"
         )));
     }
     Ok(())

@@ -54,10 +54,11 @@ use crate::{Failure, Outcome, human, output, text};
   weir apply gateway.toml            after `weir up gateway.toml`, and an edit
   weir down weir.toml                remove its limits
   weir show > weir.toml              the limits that there are, as a file
+  make-limits | weir apply -         a file from a program
 
 ", include_str!("file-help.txt")))]
 pub struct ApplyArguments {
-    /// The file
+    /// The file, or - for standard input
     file: PathBuf,
     /// Say what would be done, and do nothing
     #[arg(long)]
@@ -277,7 +278,7 @@ fn show(tasks: &[Task], skipped: &[&LimitWanted]) -> Result<(), Failure> {
 
 /// The outcome, in a line.
 fn sum(arguments: &ApplyArguments, ports: &Ports, tasks: &[Task]) -> String {
-    let file = arguments.file.display();
+    let file = text::input_name(&arguments.file);
     let set = tasks.iter().filter(|task| task.change.is_some() && task.before.is_none()).count();
     let changed = tasks.iter().filter(|task| task.change.is_some()).count() - set;
     let same = ports.same() + tasks.len() - set - changed;

@@ -19,7 +19,7 @@ Whether the interfaces are there, `weir apply --dry-run` says of limits,
 and `weir up` of ports; it also reads the key files. The status is 2
 where something is wrong, as that of those commands."))]
 pub struct CheckArguments {
-    /// The file
+    /// The file, or - for standard input
     #[arg(required_unless_present = "schema")]
     file: Option<PathBuf>,
     /// Print the JSON schema of such files, for an editor that completes and checks keys, instead
@@ -36,7 +36,11 @@ pub fn run(arguments: &CheckArguments) -> Outcome {
     };
     match text::topology(file)? {
         Ok(topology) => {
-            output::print_line(format_args!("{}: {}; nothing wrong", file.display(), sum(&topology)))?;
+            output::print_line(format_args!(
+                "{}: {}; nothing wrong",
+                text::input_name(file),
+                sum(&topology)
+            ))?;
             Ok(ExitCode::SUCCESS)
         }
         Err(told) => {

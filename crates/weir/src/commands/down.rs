@@ -39,7 +39,7 @@ said, and the others go.
 A `weir run` by a wire is up under its name, and ends with its program. One
 whose limit is in place is not: a signal to it or its program ends it.")]
 pub struct DownArguments {
-    /// The file, or the name of what is up
+    /// The file, or - for standard input, or the name of what is up
     file: PathBuf,
 }
 
@@ -51,6 +51,9 @@ pub fn run(arguments: &DownArguments) -> Outcome {
         Ok(Err(told)) => Failure::usage(told.join("\nweir: ")),
         Err(failure) => failure,
     };
+    if text::is_standard_input(file) {
+        return Err(failure);
+    }
     let named = name_alone(file);
     let name = named.map_or_else(|| called(file), str::to_owned);
     if is_there(&name) {

@@ -121,7 +121,7 @@ const TO_END: [i32; 4] = [SIGTERM, SIGHUP, SIGINT, SIGQUIT];
 /// Runs the command.
 pub fn run(arguments: &RunArguments) -> Outcome {
     let name = arguments.name.clone().unwrap_or_else(|| format!("run-{}", std::process::id()));
-    text::check_name(&name)?;
+    text::check_path_name("run", &name)?;
     if let Some(burst_bytes) = arguments.burst {
         text::check_burst(burst_bytes)?;
     }

@@ -102,10 +102,30 @@ struct Seen {
     limits: Vec<LimitInPlace>,
 }
 
-/// Reads the counters and limits that were asked for. A wire that cannot be read hides neither the others nor a limit.
-///
-/// # Errors
-/// If a name is given that nothing has.
+impl Seen {
+    /// Returns whether nothing that was asked for could be read.
+    fn is_empty(&self) -> bool {
+        self.answers.all.is_empty() && self.limits.is_empty()
+    }
+
+    /// Says of each that could not be read why.
+    fn say_unread(&self) {
+        self.answers.unread.iter().for_each(|error| output::say(format_args!("weir: {error}")));
+    }
+
+    /// Refuses a name that nothing has.
+    fn require_known(&self, arguments: &StatArguments) -> Result<(), Fault> {
+        match &arguments.wire {
+            Some(name) if self.is_empty() && self.answers.unread.is_empty() => {
+                Err(Fault::Other(names::unknown(name).into()))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Reads the counters and limits that were asked for: none for a name that nothing has. A wire that cannot be read hides neither the others
+/// nor a limit.
 fn read(arguments: &StatArguments) -> Result<Seen, Fault> {
     let limits = match arguments.wire.as_deref() {
         None => limits::read_all().map_err(Failure::from),
@@ -121,11 +141,7 @@ fn read(arguments: &StatArguments) -> Result<Seen, Fault> {
         }
         Some(name) => match control::stat(name) {
             // The name is a limit's, or nothing's.
-            Err(_) if !Control::path_of(name).exists() => {
-                if limits.is_empty() {
-                    return Err(Fault::Other(names::unknown(name).into()));
-                }
-            }
+            Err(_) if !Control::path_of(name).exists() => {}
             told => answers.add(told),
         },
     }
@@ -134,10 +150,11 @@ fn read(arguments: &StatArguments) -> Result<Seen, Fault> {
 
 fn show(arguments: &StatArguments) -> Result<ExitCode, Fault> {
     let waiting = arguments.wire.is_none().then(control::stat_all_waiting);
-    let Seen { mut answers, limits } = read(arguments)?;
-    answers.add_waiting(waiting.unwrap_or_default());
-    let Answers { all: snapshot, unread, mut faults, proven } = answers;
-    unread.iter().for_each(|error| output::say(format_args!("weir: {error}")));
+    let mut seen = read(arguments)?;
+    seen.require_known(arguments)?;
+    seen.answers.add_waiting(waiting.unwrap_or_default());
+    seen.say_unread();
+    let Seen { answers: Answers { all: snapshot, unread, mut faults, proven }, limits } = seen;
     let mut out = io::stdout().lock();
     if arguments.json {
         let text = serde_json::to_value(&snapshot).and_then(|mut value| {
@@ -243,21 +260,22 @@ fn proof(totals: &Books) -> String {
 /// A line an interval for each until a signal, the end of the last, or so many lines as were asked for.
 fn watch(arguments: &StatArguments, interval: Duration) -> Result<ExitCode, Fault> {
     let signals = signals()?;
-    let reading = || {
-        let seen = read(arguments)?;
-        match &seen.answers.unread[..] {
-            [unread, ..] if seen.answers.all.is_empty() && seen.limits.is_empty() => {
-                return Err(Fault::Other(unread.as_str().into()));
-            }
-            unread => unread.iter().for_each(|error| output::say(format_args!("weir: {error}"))),
-        }
-        Ok(interval::Reading::new(seen.answers.all, &seen.limits, now_ns()))
-    };
-    let mut before = reading()?;
+    let reading = |seen: Seen| interval::Reading::new(seen.answers.all, &seen.limits, now_ns());
+    let first = read(arguments)?;
+    first.require_known(arguments)?;
+    match &first.answers.unread[..] {
+        [unread, ..] if first.is_empty() => return Err(Fault::Other(unread.as_str().into())),
+        _ => first.say_unread(),
+    }
+    let mut before = reading(first);
     let mut out = io::stdout().lock();
     let mut next_ns = now_ns();
     let mut lines_printed = 0;
     for _ in 0..arguments.count.unwrap_or(u64::MAX) {
+        if let (true, Some(name)) = (before.is_empty(), &arguments.wire) {
+            output::say(format_args!("weir: {name} is gone"));
+            break;
+        }
         if before.is_empty() {
             let waiting = control::stat_all_waiting();
             waiting.unread.iter().for_each(|error| output::say(format_args!("weir: {error}")));
@@ -274,7 +292,13 @@ fn watch(arguments: &StatArguments, interval: Duration) -> Result<ExitCode, Faul
         if signals.recv_timeout(wait) != Err(RecvTimeoutError::Timeout) {
             break;
         }
-        let after = reading()?;
+        let seen = read(arguments)?;
+        seen.say_unread();
+        // One that answers again has its line then, and one that has gone no socket.
+        if seen.is_empty() && !seen.answers.unread.is_empty() {
+            continue;
+        }
+        let after = reading(seen);
         let lines = interval::between(&before, &after);
         let name_width = lines.iter().map(interval::Line::name_width).max().unwrap_or(0).max(8);
         for line in &lines {

@@ -52,7 +52,7 @@ joins are shared out, but for what is joined to an [[esp]] without dispatch.
 One with dispatch and without sealers is with a worker that has no ports.
 `weir stat` shows which worker has a port."))]
 pub struct UpArguments {
-    /// The file
+    /// The file, or - for standard input, which has a `name` in it then
     file: PathBuf,
     /// Wait so long for interfaces that are not there yet, or not up at both ends; not for optional ones
     #[arg(long, value_name = "SECONDS", value_parser = text::whole(1u64, 86_400), allow_negative_numbers = true)]

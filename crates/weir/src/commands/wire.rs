@@ -147,7 +147,7 @@ pub fn run(arguments: &WireArguments) -> Outcome {
         return Err(Failure::usage(format!("a wire joins two interfaces, and both are {first}")));
     }
     let name = name.clone().unwrap_or_else(|| first.clone());
-    text::check_name(&name)?;
+    text::check_path_name("wire", &name)?;
     names::refuse_limited([first, second].into_iter().map(String::as_str))?;
     names::refuse_a_limits(&name)?;
     let (memory_bytes, cores) = machine.check(2, 2)?;
