@@ -265,6 +265,18 @@ fn a_failure_half_way_puts_everything_back() -> Result<()> {
     ensure!(limits(&row)? == limits_before, "{limits_before:?} became {:?}", limits(&row)?);
     require_same(&before, &row, "what failed half-way")?;
     row.weir("stat --check")?.success()?;
+    // A limit that is there, too, by a command that changes that alone.
+    let classes = File::new(
+        &too_many().replace("[[limit]]\ndevice = \"wb\"\nrate_back = \"1gbit\"\n", "").replace("limit.", ""),
+    )?;
+    for command in ["limit wa --rate-back 90mbit", "set mine --rate 90mbit"] {
+        let done = row.weir(&format!("{command} --classes {}", classes.path()))?;
+        ensure!(done.status.code() == Some(1), "{}", done.said());
+        ensure!(words[1..].iter().all(|word| done.stderr.contains(word)), "{}", done.stderr);
+        ensure!(limits(&row)? == limits_before, "{limits_before:?} became {:?}", limits(&row)?);
+        require_same(&before, &row, command)?;
+        row.weir("stat --check")?.success()?;
+    }
     row.weir("limit wa --off")?.success().map(drop)
 }
 

@@ -9,7 +9,8 @@
 //!
 //! Rule: each end is steered whose steering is off; the record lists those. A steering that somebody has set stays. `weir stat` reports a
 //! pair that joins later, and the same command again steers it and switches off those that have left. Several limits may need one end: the
-//! second finds it in the other's record, and the first to go leaves it.
+//! second finds it in the other's record, and the first to go leaves it. One at a time looks into the records of the others and acts on
+//! what it finds there, under the lock of things that weirs share.
 //!
 //! Owner: the limit's record. A container that is gone has taken its end along, which is no error.
 //!
@@ -33,6 +34,7 @@ use super::record::Record;
 use super::steering::{Processors, ReceiveSteering};
 use crate::error::{Doing, Result};
 use crate::link::{self, Joint, Link};
+use crate::lock::Lock;
 use crate::netns::NetNs;
 
 /// The pairs behind a device.
@@ -144,7 +146,7 @@ impl Behind {
     }
 
     /// The pairs that a limit at `place` steers, or shares with another that does; it steered those of `before`.
-    pub(super) fn to_steer(&self, place: &NetnsInterface, before: &[u32]) -> Result<Vec<u32>> {
+    pub(super) fn to_steer(&self, _lock: &Lock, place: &NetnsInterface, before: &[u32]) -> Result<Vec<u32>> {
         let others = steered_by_others(place)?;
         let mut ours = Vec::new();
         for pair in &self.pairs {
@@ -186,8 +188,9 @@ impl PairBehind {
 
 /// Brings the steering of a limit to the pairs behind its device now. The record is written before anything is changed.
 pub(super) fn update(place: &NetnsInterface, memory: &Memory, before: &Record) -> Result<Vec<u32>> {
+    let lock = Lock::take()?;
     let behind = find(place)?;
-    let steered = behind.to_steer(place, &before.steered_behind)?;
+    let steered = behind.to_steer(&lock, place, &before.steered_behind)?;
     let left = before.steered_behind.iter().copied();
     let left: Vec<u32> =
         left.filter(|ifindex| !behind.pairs.iter().any(|pair| pair.ifindex == *ifindex)).collect();
@@ -197,12 +200,12 @@ pub(super) fn update(place: &NetnsInterface, memory: &Memory, before: &Record) -
         memory.write(&record).doing(|| "writing what is steered behind a limit into its memory".into())?;
     }
     behind.steer(&before.steered_behind)?;
-    put_back(place, &left)?;
+    put_back(&lock, place, &left)?;
     Ok(steered)
 }
 
 /// Switches off the steering that a limit has switched on, where no other limit needs it.
-pub(super) fn put_back(place: &NetnsInterface, steered: &[u32]) -> Result<()> {
+pub(super) fn put_back(_lock: &Lock, place: &NetnsInterface, steered: &[u32]) -> Result<()> {
     if steered.is_empty() {
         return Ok(());
     }

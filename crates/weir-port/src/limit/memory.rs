@@ -2,10 +2,10 @@
 //! of a file has another, which ends behind the flows.
 //!
 //! ```text
-//!       0  the words of two groups of leaves, then those of packets without a socket, then which record holds, then what arrived
+//!       0  the words of two groups of leaves, then those of packets without a socket, then how many records were written, then what arrived
 //!    4096  the leaves: a word each; 8192  up to where the packets of each were found to have gone; 12288  the flows: a word each
 //! behind  the classes of datagrams that come in fragments
-//! behind  two records, text: the limit and what to put back; the one that does not hold is written, then they change places
+//! behind  two slots for the record, text: the limit and what to put back
 //! ```
 //!
 //! A word of a leaf is the point of the leaf's service, in bytes and 2^20 parts of one, at which all its packets will have gone. A word of
@@ -22,6 +22,7 @@ use weir_core::limit::shared::LEAVES_EACH;
 use weir_core::limit::{self, HELD as HELD_LEAVES, PASSING as PASSING_LEAVES, leaf_clock};
 
 use super::record::Record;
+use super::record_slots::RecordSlots;
 use crate::bpf::map::Map;
 use crate::bpf::object;
 use crate::mapping::Mapping;
@@ -73,7 +74,8 @@ pub const DELAY_NS: i16 = 416;
 /// The longest wait.
 pub const DELAY_NS_MAX: i16 = 424;
 const MAGIC_WORD: usize = 320;
-const HOLDING_WORD: usize = 328;
+/// The number of records that were written.
+const RECORDS_WORD: usize = 328;
 /// The base of the numbers of the leaves whose memory this is.
 pub const BASE: i16 = 336;
 /// The packets that stayed in this class by the filters of a file before.
@@ -341,27 +343,20 @@ impl Memory {
 
     /// The record; `None` if none was written, or it is of another version.
     pub fn record(&self) -> Option<Record> {
-        let holding = self.word(HOLDING_WORD).load(Ordering::Acquire);
-        let which = usize::try_from(holding.checked_sub(1)?).ok().filter(|which| *which < 2)?;
-        let bytes: Vec<u8> =
-            self.record_bytes(which).iter().map(|byte| byte.load(Ordering::Relaxed)).collect();
-        let text = bytes.split(|byte| *byte == 0).next()?;
-        serde_json::from_slice(text).ok()
+        serde_json::from_slice(&self.record_slots().read()?).ok()
     }
 
     /// Writes the record anew, so that a reader sees the old one or the new.
     pub fn write(&self, record: &Record) -> io::Result<()> {
-        let text = text_of(record).map_err(io::Error::other)?;
-        let which = match self.word(HOLDING_WORD).load(Ordering::Acquire) {
-            1 => 1,
-            _ => 0,
-        };
-        let bytes = text.iter().copied().chain(std::iter::repeat(0));
-        for (at, byte) in self.record_bytes(which).iter().zip(bytes) {
-            at.store(byte, Ordering::Relaxed);
-        }
-        self.word(HOLDING_WORD).store(which as u64 + 1, Ordering::Release);
+        self.record_slots().write(&text_of(record).map_err(io::Error::other)?);
         Ok(())
+    }
+
+    fn record_slots(&self) -> RecordSlots<'_> {
+        RecordSlots {
+            generation: self.word(RECORDS_WORD),
+            slots: [self.record_bytes(0), self.record_bytes(1)],
+        }
     }
 
     fn record_bytes(&self, which: usize) -> &[AtomicU8] {

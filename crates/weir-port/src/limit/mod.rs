@@ -3,7 +3,7 @@
 //! From the outside in: this file sets and changes a limit as it is [`Asked`], [`reshape`] changes the classes below it, [`mod@off`] removes it, [`find`]
 //! finds the limits there are. [`htb`] and [`filter`] are the kernel's objects; [`program`] gives each flow a leaf, of the class that
 //! [`classify`] finds; [`mod@passing`] bounds what waits of packets without a socket; [`memory`] is what the program works on and where
-//! [`record`] is kept. The order of a flow is kept (`order.rs`) at the other end of a pair by [`steering`], also of packets that come from
+//! [`record`] is kept (`record_slots.rs`). The order of a flow is kept (`order.rs`) at the other end of a pair by [`steering`], also of packets that come from
 //! [`mod@behind`] another device, and [`arrivals`] sees there what has passed; otherwise `note.rs` keeps the memory at the interface
 //! itself, both by `clsact.rs`. `inside.rs` tells which end of a pair is a container's.
 //!
@@ -35,6 +35,7 @@ pub mod order;
 pub mod passing;
 pub mod program;
 pub mod record;
+mod record_slots;
 pub mod reshape;
 pub mod steering;
 
@@ -56,6 +57,7 @@ use self::steering::{Processors, ReceiveSteering};
 use crate::bpf::program::Program;
 use crate::error::{Doing, PortError, Result};
 use crate::link::Link;
+use crate::lock::Lock;
 use crate::netns::NetNs;
 
 /// An interface and its namespace.
@@ -150,7 +152,8 @@ impl NetnsInterface {
 /// Limits what an interface sends, or changes the limit there is. `burst_default` gives the burst of a rate where no burst is asked for.
 ///
 /// # Errors
-/// One sentence; then nothing is left of a new limit, and a limit that was there is as before or as asked for.
+/// One sentence; then nothing is left of a new limit, and one that was there may be half made, as its record says: the same call again
+/// finishes it, and one that asks for the record before puts it back.
 pub fn set(
     place: &NetnsInterface,
     asked: &Asked,
@@ -297,13 +300,6 @@ fn make(place: &NetnsInterface, plan: &HtbTree, mut record: Record) -> Result<Re
     let behind = behind::find(place)?;
     // Settings changed for a limit that somebody took away were changed before this limit.
     let gone = note::gone_from(place, far_end.as_ref());
-    if let Some(steering) = &steering {
-        record.steering_before = match &gone {
-            Some(gone) => gone.steering_before.clone(),
-            None => order::steering_before(place, steering)?,
-        };
-    }
-    record.steered_behind = behind.to_steer(place, gone.as_ref().map_or(&[], |gone| &gone.steered_behind))?;
     let memories = memories(plan, Vec::new())?;
     set_words(&memories, plan, |_, _| true);
     let own = &memories[0];
@@ -314,8 +310,8 @@ fn make(place: &NetnsInterface, plan: &HtbTree, mut record: Record) -> Result<Re
     let ifindex = place.link.ifindex;
     let processors = Processors::of(plan.wanted().rate);
     let open = open_plan(plan);
-    let make_queue = || {
-        let program = load(place, &memories, &record)?;
+    let make_queue = |record: &Record| {
+        let program = load(place, &memories, record)?;
         place.netns.run(|| {
             htb::create(ifindex, &open.first_class())?;
             htb::CHOICE.attach(ifindex, &program)?;
@@ -323,15 +319,26 @@ fn make(place: &NetnsInterface, plan: &HtbTree, mut record: Record) -> Result<Re
             htb::settle(ifindex, open.fallback())
         })
     };
-    let steer = || {
+    let steer = |record: &mut Record| {
+        let lock = Lock::take()?;
+        if let Some(steering) = &steering {
+            record.steering_before = match &gone {
+                Some(gone) => gone.steering_before.clone(),
+                None => order::steering_before(place, steering)?,
+            };
+        }
+        let steered_before = gone.as_ref().map_or(&[][..], |gone| &gone.steered_behind);
+        record.steered_behind = behind.to_steer(&lock, place, steered_before)?;
+        write(own, record)?;
         steering.as_ref().map_or(Ok(()), |steering| steering.steer(processors))?;
         behind.steer(&[])
     };
     // Any processor may run the queue: the packets that it sends wait in one list from the first on. Where nothing beside the queue keeps
     // the record, a command that is killed here would leave steering that nobody knows of, so the queue comes first.
     let is_kept = record.sees_arrivals || record.keeps_note;
-    let made = write(own, &record).and_then(|()| if is_kept { steer() } else { Ok(()) });
-    let made = made.and_then(|()| make_queue()).and_then(|()| if is_kept { Ok(()) } else { steer() });
+    let made = write(own, &record).and_then(|()| if is_kept { steer(&mut record) } else { Ok(()) });
+    let made = made.and_then(|()| make_queue(&record));
+    let made = made.and_then(|()| if is_kept { Ok(()) } else { steer(&mut record) });
     // Packets that came before the first class was there, and packets that waited in a leaf whose queue replaced the kernel's default.
     record.refused_when_set =
         find::seen_at(place.try_clone()?).ok().flatten().map_or(0, |seen| seen.misdirected());
@@ -342,7 +349,7 @@ fn make(place: &NetnsInterface, plan: &HtbTree, mut record: Record) -> Result<Re
     if made.is_err() {
         // The first error is reported; errors of the removal are not.
         let _ = place.netns.run(|| htb::remove(ifindex));
-        let _ = off::put_back(place, &record);
+        let _ = Lock::take().and_then(|lock| off::put_back(&lock, place, &record));
     }
     made.map(|()| Record { stage: LimitStage::Limiting, ..record })
 }

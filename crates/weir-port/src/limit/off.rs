@@ -20,6 +20,7 @@ use super::{
     unsuitable,
 };
 use crate::error::{Doing, Result};
+use crate::lock::Lock;
 
 /// The longest time of a step.
 const STEP_NS: u64 = 20_000_000;
@@ -52,11 +53,13 @@ pub fn off(place: &NetnsInterface, now: bool, clock_ns: fn() -> u64) -> Result<O
 
 /// Puts back what was changed for a limit whose queue somebody took away; false if there is none such.
 pub fn mend(place: &NetnsInterface) -> Result<bool> {
-    Ok(find::at(place)?.is_none() && forget(place)? != Off::None)
+    Ok(find::at(place)?.is_none() && forget(&Lock::take()?, place)? != Off::None)
 }
 
 fn take_off(place: &NetnsInterface, now: bool, clock_ns: fn() -> u64) -> Result<Off> {
-    let Some(Found { memories, record, is_strange }) = find::at(place)? else { return forget(place) };
+    let Some(Found { memories, record, is_strange }) = find::at(place)? else {
+        return forget(&Lock::take()?, place);
+    };
     if is_strange && !now {
         return Err(unsuitable(place, find::STRANGE));
     }
@@ -67,14 +70,16 @@ fn take_off(place: &NetnsInterface, now: bool, clock_ns: fn() -> u64) -> Result<
     {
         return Ok(Off::Open);
     }
+    // Another limit that goes, or comes, at the same time looks at this one's record.
+    let lock = Lock::take()?;
     let waiting = traffic(place)?.waiting;
     let dropped_before = tx_dropped(place)?;
     place.netns.run(|| htb::remove(ifindex))?;
     let lost = waiting + tx_dropped(place)?.saturating_sub(dropped_before);
     match &record {
-        Some(record) => put_back(place, record)?,
+        Some(record) => put_back(&lock, place, record)?,
         // The limit is half made, or without its filter: the other end remembers what was changed beside it.
-        None => drop(forget(place)?),
+        None => drop(forget(&lock, place)?),
     }
     Ok(Off::Removed { lost })
 }
@@ -124,7 +129,7 @@ fn traffic(place: &NetnsInterface) -> Result<QueueTraffic> {
 }
 
 /// Puts back what is left of a limit that somebody took away.
-fn forget(place: &NetnsInterface) -> Result<Off> {
+fn forget(lock: &Lock, place: &NetnsInterface) -> Result<Off> {
     // Nothing can be put back at the other end if that cannot be seen.
     let far_end = place.far_end().ok().flatten();
     let seen = far_end.as_ref().map_or(Ok(None), |far_end| clsact::memory_at(arrivals::SPOT, far_end))?;
@@ -133,7 +138,7 @@ fn forget(place: &NetnsInterface) -> Result<Off> {
     let Some(memory) = seen.or(noted) else { return Ok(Off::None) };
     match memory.record() {
         // The memory was found at these places, whatever the record says.
-        Some(record) => put_back(place, &Record { sees_arrivals, keeps_note, ..record })?,
+        Some(record) => put_back(lock, place, &Record { sees_arrivals, keeps_note, ..record })?,
         None => {
             let far_end = far_end.filter(|_| sees_arrivals);
             far_end.map_or(Ok(()), |far_end| clsact::detach(arrivals::SPOT, &far_end, false))?;
@@ -144,8 +149,8 @@ fn forget(place: &NetnsInterface) -> Result<Off> {
 }
 
 /// Puts back what the limit changed beside the queue, unless somebody changed it again.
-pub(super) fn put_back(place: &NetnsInterface, record: &Record) -> Result<()> {
-    behind::put_back(place, &record.steered_behind)?;
+pub(super) fn put_back(lock: &Lock, place: &NetnsInterface, record: &Record) -> Result<()> {
+    behind::put_back(lock, place, &record.steered_behind)?;
     if record.keeps_note {
         clsact::detach(note::SPOT, place, record.made_clsact)?;
     }

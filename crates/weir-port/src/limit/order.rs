@@ -22,6 +22,7 @@ use super::steering::{Processors, ReceiveSteering};
 use super::{NetnsInterface, behind, change, leaves_first, set_words, unsuitable, write};
 use crate::error::Result;
 use crate::ethtool;
+use crate::lock::Lock;
 
 /// The rate of the limit while steering changes: two packets of 1,500 bytes are 0.6 ms apart, and one of 64 kB takes 26 ms.
 const SLOW_BITS_PER_S: u64 = 20_000_000;
@@ -109,6 +110,7 @@ pub(super) fn keep(
     processors: Processors,
 ) -> Result<Record> {
     let Some(far_end) = unsteered(place, Some(&before)) else { return Ok(before) };
+    let _lock = Lock::take()?;
     let steering = far_end.steering()?;
     let steering_before = vec!["0".into(); steering.masks()?.len()];
     let record = Record { steering_before, ..before };

@@ -27,14 +27,14 @@ use weir_port::hold;
 use weir_port::limit::find;
 use weir_port::limit::record::{Direction, Record};
 use weir_port::limit::{Asked, NetnsInterface};
-use weir_port::signals::{SIGHUP, SIGINT, SIGTERM, Signals};
 use weir_run::limits::burst_bytes_default;
 use weir_run::nearest::and;
 use weir_run::topology::diff::{LimitChange, LimitNow, compare};
 use weir_run::topology::{LimitWanted, Topology};
 
 use self::ports::Ports;
-use super::limit::{say_what_is_not_expected, set_with_room};
+use super::limit::say_what_is_not_expected;
+use super::limit::transaction::Transaction;
 use super::ways::{LimitTarget, Ways};
 use crate::{Failure, Outcome, human, output, text};
 
@@ -221,44 +221,30 @@ fn tasks<'a>(topology: &Topology, found: &'a [(&LimitWanted, Ways)]) -> Result<V
 /// Sets all limits that change, then changes the ports; or puts back the limits that were set.
 fn carry_out(tasks: &[Task], ports: &Ports) -> Result<(), Failure> {
     let changing: Vec<_> = tasks.iter().filter(|task| task.change.is_some()).collect();
-    let signals = Signals::block(&[SIGINT, SIGTERM, SIGHUP])?;
-    for (done, task) in changing.iter().enumerate() {
-        if signals.arrived()?.is_some() {
-            return Err(put_back(&changing[..done], "it was interrupted"));
+    let mut transaction = Transaction::begin()?;
+    for task in &changing {
+        if transaction.is_interrupted()? {
+            return Err(transaction.undo("it was interrupted").into());
         }
-        match set_with_room(task.place, &task.asked) {
+        match transaction.set(task.place, task.before.as_ref(), &task.asked) {
             Ok((done, record)) => say_what_is_not_expected(task.place, done, &record),
             // As if it had not been there at the look before.
             Err(_) if task.is_optional && task.place.is_gone() => say_vanished(task.at, task.place),
-            // The limit may have come half of the way.
             Err(_) if task.place.is_gone() => {
                 let why = format!("{}: {} vanished meanwhile", task.at, task.place.describe());
-                return Err(put_back(&changing[..done], &why));
+                return Err(transaction.undo(&why).into());
             }
-            Err(error) => return Err(put_back(&changing[..=done], &format!("{}: {error}", task.at))),
+            Err(error) => return Err(transaction.undo(&format!("{}: {error}", task.at)).into()),
         }
     }
     ports.apply().map_err(|failure| match changing.is_empty() {
         true => failure,
-        false => put_back(&changing, &failure.message),
+        false => transaction.undo(&failure.message).into(),
     })
 }
 
 fn say_vanished(at: &str, place: &NetnsInterface) {
     output::say(format_args!("weir: {at}: {} vanished meanwhile, which is optional", place.describe()));
-}
-
-/// Puts limits back as they were, the last first. Returns the failure: why, and what could not be put back.
-fn put_back(tasks: &[&Task], why: &str) -> Failure {
-    let left: Vec<_> = tasks
-        .iter()
-        .rev()
-        .filter_map(|task| super::limit::put_back(task.place, task.before.as_ref()))
-        .collect();
-    match left.is_empty() {
-        true => format!("{why}; all limits are as they were before").into(),
-        false => format!("{why}; limits are as they were before, but {}", left.join(", and ")).into(),
-    }
 }
 
 fn show(tasks: &[Task], skipped: &[&LimitWanted]) -> Result<(), Failure> {

@@ -1,6 +1,7 @@
 //! `weir limit`: limits an interface where it stands, by the kernel's own queue.
 
 pub mod removal;
+pub mod transaction;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -12,15 +13,13 @@ use weir_port::error::PortError;
 use weir_port::hold;
 use weir_port::limit::behind;
 use weir_port::limit::find::{self, LimitInPlace};
-use weir_port::limit::off::{self, Off};
 use weir_port::limit::order;
 use weir_port::limit::record::{Direction, Record};
 use weir_port::limit::{Asked, Done, NetnsInterface};
 use weir_port::sys;
-use weir_run::clock::now_ns;
 use weir_run::limits::{burst_bytes_default, burst_warnings};
 
-use super::backlog;
+use self::transaction::Transaction;
 use super::ways::{LimitTarget, Ways};
 use crate::output::Lines;
 use crate::{Failure, Outcome, human, output, text};
@@ -224,87 +223,31 @@ struct SetLimit {
     is_same: bool,
 }
 
-/// Sets the limits that were asked for, all or nothing: a refusal is known before anything is changed, and a limit that fails all the same
-/// leaves those before it as they were. Returns them in order.
+/// Sets the limits that were asked for, all or nothing: a refusal is known before anything is changed. Returns them in order.
 fn set_all(tasks: &[(&NetnsInterface, Asked)]) -> Result<Vec<SetLimit>, Failure> {
     let check = |(place, asked): &(&NetnsInterface, Asked)| {
         weir_port::limit::check(place, asked, burst_bytes_default)
     };
     let before = tasks.iter().map(check).collect::<weir_port::Result<Vec<_>>>()?;
+    let mut transaction = Transaction::begin()?;
     let mut set = Vec::new();
-    for ((place, asked), before_it) in tasks.iter().zip(&before) {
-        match set_with_room(place, asked).map_err(Failure::from) {
+    for (&(place, ref asked), before) in tasks.iter().zip(&before) {
+        if transaction.is_interrupted()? {
+            return Err(transaction.undo("it was interrupted").into());
+        }
+        match transaction.set(place, before.as_ref().map(|(record, _)| record), asked) {
             Ok((done, record)) => {
                 let is_same =
-                    before_it.as_ref().is_some_and(|(before, is_whole)| *is_whole && *before == record);
+                    before.as_ref().is_some_and(|(before, is_whole)| *is_whole && *before == record);
                 set.push(SetLimit { done, record, is_same });
             }
-            Err(failure) => {
-                let done = tasks[..set.len()].iter().zip(&before);
-                let undone: Vec<_> = done
-                    .map(|((place, _), before)| {
-                        let left = put_back(place, before.as_ref().map(|(record, _)| record));
-                        left.unwrap_or_else(|| format!("{} is as it was before", place.describe()))
-                    })
-                    .collect();
-                let message =
-                    std::iter::once(failure.message.clone()).chain(undone).collect::<Vec<_>>().join("; ");
-                return Err(Failure { message, ..failure });
+            Err(error) => {
+                let failure = Failure::from(error);
+                return Err(Failure { message: transaction.undo(&failure.message), ..failure });
             }
         }
     }
     Ok(set)
-}
-
-/// Puts a limit back as it was before, which may be none. Returns a sentence if it is not so all the same.
-pub fn put_back(place: &NetnsInterface, before: Option<&Record>) -> Option<String> {
-    let done = match before {
-        None => {
-            let off = off::off(place, false, now_ns);
-            backlog::put_back();
-            off.map(|off| off != Off::Open)
-        }
-        Some(record) => set_with_room(place, &Asked::of(record)).map(|_| true),
-    };
-    match done {
-        Ok(true) => None,
-        Ok(false) => Some(format!(
-            "{} never stops sending and keeps an open queue, which limits nothing (`weir limit --off` later removes it)",
-            place.describe()
-        )),
-        // The limit went with its interface.
-        Err(_) if place.is_gone() => None,
-        Err(error) => Some(format!("{} is not as it was: {error}", place.describe())),
-    }
-}
-
-/// Sets a limit, with room for what has left it, and says so if the kernel takes long.
-pub fn set_with_room(place: &NetnsInterface, asked: &Asked) -> weir_port::Result<(Done, Record)> {
-    backlog::raise();
-    let set = set_patiently(place, asked);
-    match &set {
-        // The last limit of others may have gone before this one could be found.
-        Ok(_) => backlog::raise(),
-        Err(_) => {
-            backlog::put_back();
-        }
-    }
-    set
-}
-
-/// Sets a limit, and says so if the kernel takes long, as it does for many classes.
-pub fn set_patiently(place: &NetnsInterface, asked: &Asked) -> weir_port::Result<(Done, Record)> {
-    let classes = asked.classes.as_ref().map_or(0, |asked| asked.classes.len());
-    let of = match classes {
-        0 => "of the limit".to_string(),
-        1 => "of a class".into(),
-        classes => format!("of {classes} classes"),
-    };
-    let what = format!(
-        "weir: {}: the kernel makes the leaves {of} one after the other, which takes it up to a minute where there are many",
-        place.describe()
-    );
-    output::patiently(what, || weir_port::limit::set(place, asked, burst_bytes_default))
 }
 
 /// A limit that was changed: its record before, when nobody else changed it any more, and after that.

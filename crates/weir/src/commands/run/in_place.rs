@@ -26,7 +26,7 @@ use super::gate::{self, GateKeeper};
 use super::rest::Remainder;
 use super::way::{Blind, HEARD, RunNetwork, Totals};
 use crate::commands::drops::DropsByReason;
-use crate::commands::limit::set_patiently;
+use crate::commands::limit::transaction::set_patiently;
 use crate::guarded::{self, Guarded, SessionEvent, spawn};
 use crate::{Failure, human, output};
 

@@ -1,0 +1,110 @@
+//! Limits that are set one after the other, all or none, for `weir limit`, `weir set` and `weir apply`.
+//!
+//! Rule: a limit that cannot be set leaves all as they were, itself included: the kernel may have refused the last of its classes. A signal
+//! that asks the command to end is heard between two limits, and puts back too; it does not end the process in the middle of one.
+//!
+//! Owner: the command, which holds the ends so that nobody else changes them. Source: [`weir_port::limit::set`]. Limits: killed, it leaves
+//! limits that are set, and perhaps one that is half made, which `weir stat --check` says.
+
+use std::io;
+
+use weir_port::limit::off::{self, Off};
+use weir_port::limit::record::Record;
+use weir_port::limit::{Asked, Done, NetnsInterface};
+use weir_port::signals::{SIGHUP, SIGINT, SIGTERM, Signals};
+use weir_run::clock::now_ns;
+use weir_run::limits::burst_bytes_default;
+
+use crate::commands::backlog;
+use crate::output;
+
+/// Limits that are being set.
+pub struct Transaction<'a> {
+    signals: Signals,
+    /// The limits that were set, or begun, each with its record before.
+    begun: Vec<(&'a NetnsInterface, Option<&'a Record>)>,
+}
+
+impl<'a> Transaction<'a> {
+    /// Begins; from now on signals to end are heard by [`is_interrupted`](Transaction::is_interrupted) alone.
+    pub fn begin() -> io::Result<Transaction<'a>> {
+        Ok(Transaction { signals: Signals::block(&[SIGINT, SIGTERM, SIGHUP])?, begun: Vec::new() })
+    }
+
+    /// Returns whether a signal has asked the command to end; it is told once.
+    pub fn is_interrupted(&self) -> io::Result<bool> {
+        Ok(self.signals.arrived()?.is_some())
+    }
+
+    /// Sets a limit, which was so `before`, or was not there. After an error the caller undoes all.
+    pub fn set(
+        &mut self,
+        place: &'a NetnsInterface,
+        before: Option<&'a Record>,
+        asked: &Asked,
+    ) -> weir_port::Result<(Done, Record)> {
+        self.begun.push((place, before));
+        set_with_room(place, asked)
+    }
+
+    /// Puts all limits back as they were, the last first. Returns why, and what could not be put back.
+    pub fn undo(self, why: &str) -> String {
+        let left = self.begun.iter().rev().filter_map(|(place, before)| put_back(place, *before));
+        let left: Vec<_> = left.collect();
+        match left.is_empty() {
+            true => format!("{why}; all limits are as they were before"),
+            false => format!("{why}; limits are as they were before, but {}", left.join(", and ")),
+        }
+    }
+}
+
+/// Puts a limit back as it was before, which may be none. Returns a sentence if it is not so all the same.
+fn put_back(place: &NetnsInterface, before: Option<&Record>) -> Option<String> {
+    let done = match before {
+        None => {
+            let off = off::off(place, false, now_ns);
+            backlog::put_back();
+            off.map(|off| off != Off::Open)
+        }
+        Some(record) => set_with_room(place, &Asked::of(record)).map(|_| true),
+    };
+    match done {
+        Ok(true) => None,
+        Ok(false) => Some(format!(
+            "{} never stops sending and keeps an open queue, which limits nothing (`weir limit --off` later removes it)",
+            place.describe()
+        )),
+        // The limit went with its interface.
+        Err(_) if place.is_gone() => None,
+        Err(error) => Some(format!("{} is not as it was: {error}", place.describe())),
+    }
+}
+
+/// Sets a limit, with room for what has left it.
+fn set_with_room(place: &NetnsInterface, asked: &Asked) -> weir_port::Result<(Done, Record)> {
+    backlog::raise();
+    let set = set_patiently(place, asked);
+    match &set {
+        // The last limit of others may have gone before this one could be found.
+        Ok(_) => backlog::raise(),
+        Err(_) => {
+            backlog::put_back();
+        }
+    }
+    set
+}
+
+/// Sets a limit, and says so if the kernel takes long, as it does for many classes.
+pub fn set_patiently(place: &NetnsInterface, asked: &Asked) -> weir_port::Result<(Done, Record)> {
+    let classes = asked.classes.as_ref().map_or(0, |asked| asked.classes.len());
+    let of = match classes {
+        0 => "of the limit".to_string(),
+        1 => "of a class".into(),
+        classes => format!("of {classes} classes"),
+    };
+    let what = format!(
+        "weir: {}: the kernel makes the leaves {of} one after the other, which takes it up to a minute where there are many",
+        place.describe()
+    );
+    output::patiently(what, || weir_port::limit::set(place, asked, burst_bytes_default))
+}
