@@ -322,9 +322,14 @@ impl Hold {
     }
 
     fn noted<T: DeserializeOwned>(&self) -> Option<Note<T>> {
+        serde_json::from_slice(&self.bytes().ok()?).ok()
+    }
+
+    fn bytes(&self) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; FILE_BYTES_MAX];
-        let length = self.file.read_at(&mut bytes, 0).ok()?;
-        serde_json::from_slice(&bytes[..length]).ok()
+        let length = self.file.read_at(&mut bytes, 0)?;
+        bytes.truncate(length);
+        Ok(bytes)
     }
 
     /// Returns whether the file says something that this version cannot read.
@@ -332,13 +337,17 @@ impl Hold {
         self.file.metadata().is_ok_and(|about| about.len() > 0) && self.noted::<Value>().is_none()
     }
 
-    /// The file is written over, not cut and written, so that a note changed in place needs no room.
+    /// The file is written over, not cut and written, so that a note changed in place needs no room; a shorter note ends in spaces, so that
+    /// it can be parsed at once.
     fn note<T: Serialize>(&self, note: &Note<T>) -> io::Result<()> {
-        let bytes = serde_json::to_vec(note)?;
-        let written = self.file.write_all_at(&bytes, 0).and_then(|()| self.file.set_len(bytes.len() as u64));
+        let before = self.bytes()?;
+        let mut bytes = serde_json::to_vec(note)?;
+        bytes.resize(bytes.len().max(before.len()), b' ');
+        let written = self.file.write_all_at(&bytes, 0);
         if written.is_err() {
-            // A half-written note cannot be parsed, so it is removed.
-            let _ = self.file.set_len(0);
+            // A half-written note cannot be parsed. The one before, for which there is room, is the only copy of what it says.
+            let _ = self.file.write_all_at(&before, 0);
+            let _ = self.file.set_len(before.len() as u64);
         }
         written
     }
@@ -418,6 +427,27 @@ fn wake(guardian: u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Whoever is killed between two system calls leaves a note that can be read.
+    #[test]
+    fn a_shorter_note_keeps_the_length_of_the_one_before() {
+        let path = std::env::temp_dir().join(format!("weir-hold-{}", std::process::id()));
+        let hold = Hold::try_lock_file(path.clone(), libc::LOCK_EX, true).unwrap().unwrap();
+        let note = |before: &str| Note {
+            owner: Owner::this(None),
+            identity: None,
+            before: Some(before.to_string()),
+        };
+        let mut lengths = Vec::new();
+        for before in ["false", "true", "longer than both"] {
+            hold.note(&note(before)).unwrap();
+            assert_eq!(hold.noted::<Option<String>>().unwrap().before.as_deref(), Some(before));
+            lengths.push(hold.file.metadata().unwrap().len());
+        }
+        hold.finish();
+        assert!(lengths[0] == lengths[1] && lengths[1] < lengths[2], "{lengths:?}");
+        assert!(!path.exists());
+    }
 
     #[test]
     fn a_note_is_read_as_it_was_written_and_nonsense_is_none() {

@@ -46,6 +46,7 @@ pub mod lock;
 pub mod mapping;
 pub mod mend;
 pub mod monitor;
+pub mod mountinfo;
 pub mod napi;
 mod netlink;
 pub mod netns;

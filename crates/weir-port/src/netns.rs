@@ -6,17 +6,15 @@
 //! Source: namespaces(7), `setns(2)`; kernel `net/core/net_namespace.c:rtnl_net_getid` for [`NetNs::id_here`].
 
 use std::collections::HashSet;
-use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::iter;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Doing, PortError, Result};
-use crate::sys;
+use crate::{mountinfo, sys};
 
 /// Of `include/uapi/asm-generic/socket.h`.
 const SO_NETNS_COOKIE: libc::c_int = 71;
@@ -261,37 +259,6 @@ pub fn id_of_reply(reply: &[u8]) -> Option<i32> {
     (is_answer && id >= 0).then_some(id)
 }
 
-/// The paths at which `mountinfo` says that namespaces are mounted.
-pub fn mounted(mountinfo: &str) -> Vec<PathBuf> {
-    let mounts = mountinfo.lines().filter_map(|line| {
-        let (before, after) = line.split_once(" - ")?;
-        after.starts_with("nsfs ").then(|| before.split(' ').nth(4))?
-    });
-    mounts.map(unescaped).collect()
-}
-
-/// A path of `mountinfo`, where a space, a tab, a newline and a backslash are a backslash and three octal digits.
-fn unescaped(path: &str) -> PathBuf {
-    let digit = |byte: u8| matches!(byte, b'0'..=b'7').then(|| u32::from(byte - b'0'));
-    let mut bytes = Vec::new();
-    let mut rest = path.as_bytes();
-    while let Some((&first, behind)) = rest.split_first() {
-        let code = match (first, behind) {
-            (b'\\', &[a, b, c, ..]) => {
-                digit(a).zip(digit(b)).zip(digit(c)).map(|((a, b), c)| a << 6 | b << 3 | c)
-            }
-            _ => None,
-        };
-        let (byte, behind) = match code.and_then(|code| u8::try_from(code).ok()) {
-            Some(byte) => (byte, &behind[3..]),
-            None => (first, behind),
-        };
-        bytes.push(byte);
-        rest = behind;
-    }
-    OsString::from_vec(bytes).into()
-}
-
 impl AsFd for NetNs {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
@@ -301,8 +268,11 @@ impl AsFd for NetNs {
 /// The paths of namespaces that can be found: mounted (as `ip netns` and container engines do), some process's own, or open in this
 /// process alone. Each kind is looked for when the one before is used up: a process with many ports has thousands of descriptors.
 fn candidates() -> impl Iterator<Item = PathBuf> {
-    let mounts =
-        iter::once_with(|| mounted(&std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default()));
+    let mounts = iter::once_with(|| {
+        let text = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+        let namespaces = mountinfo::mounts(&text).filter(|mount| mount.kind == b"nsfs");
+        namespaces.map(|mount| mount.place).collect::<Vec<_>>()
+    });
     let processes = iter::once_with(|| std::fs::read_dir("/proc")).flatten().flatten().filter_map(|entry| {
         let entry = entry.ok()?;
         let is_process = entry.file_name().to_str()?.bytes().all(|byte| byte.is_ascii_digit());
@@ -322,18 +292,6 @@ fn candidates() -> impl Iterator<Item = PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn mounted_namespaces_are_found_with_the_names_that_people_gave_them() {
-        let line = |path: &str, kind: &str| {
-            format!("411 25 0:4 net:[4026532] {path} rw shared:9 - {kind} {kind} rw\n")
-        };
-        let text = line("/run/netns/a\\040b\\134", "nsfs")
-            + &line("/tmp", "tmpfs")
-            + "nonsense\n"
-            + &line("/x\\04", "nsfs");
-        assert_eq!(mounted(&text), [Path::new("/run/netns/a b\\"), Path::new("/x\\04")]);
-    }
 
     #[test]
     fn a_namespaces_number_is_read_from_a_whole_answer_alone() {

@@ -17,13 +17,12 @@
 //! other PID namespaces hide.
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
 use std::fs;
 use std::os::fd::AsFd;
-use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use crate::mountinfo;
 use crate::netns::NetNs;
 
 /// The looks in a row that find nobody where nobody is.
@@ -100,26 +99,8 @@ fn processes() -> impl Iterator<Item = u32> {
 /// The paths at which the mount namespace of a process has mounted the root named `text`.
 fn mounted_at(folder: &Path, text: &str) -> Vec<PathBuf> {
     let mounts = fs::read(folder.join("mountinfo")).unwrap_or_default();
-    let of_line = |line: &[u8]| {
-        let mut words = line.split(|byte| *byte == b' ').skip(3);
-        let place = (words.next()? == text.as_bytes()).then(|| words.next()).flatten()?;
-        let place = OsString::from_vec(unescaped(place));
-        Some(folder.join("root").join(Path::new(&place).strip_prefix("/").ok()?))
-    };
-    mounts.split(|byte| *byte == b'\n').filter_map(of_line).collect()
-}
-
-/// A path of mountinfo in plain bytes: there space, tab, newline and backslash stand as `\ooo`.
-fn unescaped(text: &[u8]) -> Vec<u8> {
-    let mut plain = Vec::new();
-    let mut rest = text;
-    while let [first, after @ ..] = rest {
-        let digits = after.get(..3).filter(|_| *first == b'\\');
-        let code = digits.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
-        plain.push(code.unwrap_or(*first));
-        rest = if code.is_some() { &after[3..] } else { after };
-    }
-    plain
+    let here = mountinfo::mounts(&mounts).filter(|mount| mount.root == text.as_bytes());
+    here.filter_map(|mount| Some(folder.join("root").join(mount.place.strip_prefix("/").ok()?))).collect()
 }
 
 fn open_at(folder: &Path, text: &str) -> Vec<PathBuf> {
@@ -160,11 +141,5 @@ mod tests {
         let nowhere = (there.0, 0);
         assert!(look(nowhere) && look(nowhere) && look(there), "somebody came in time");
         assert_eq!([look(nowhere), look(nowhere), look(nowhere)], [true, true, false]);
-    }
-
-    #[test]
-    fn mount_points_are_read_as_they_are() {
-        assert_eq!(unescaped(br"/run/my\040ns\134x"), br"/run/my ns\x");
-        assert_eq!(unescaped(br"/a\9b\"), br"/a\9b\");
     }
 }

@@ -15,7 +15,7 @@
 //! Limits: 63 sources and the injector. No order between sources. An outlet to oneself is not needed: a worker that hands
 //! to itself puts the element into its own list, and needs no kick.
 
-use crate::doorbell::{Doorbell, DoorbellCounts, DoorbellState, Parked};
+use crate::doorbell::{Doorbell, DoorbellCounts, Parked};
 use crate::inject::{self, Injected, Injector};
 use crate::pending::{Notice, Pending};
 use crate::spsc::{self, CapacityError, Consumer, Producer};
@@ -264,11 +264,6 @@ impl<T: Send> Outlet<T> {
     /// the worker is there.
     pub fn take_back(&mut self) -> Option<T> {
         self.ring.take_back()
-    }
-
-    /// The state of the worker at the other end: a hint, old when it is read.
-    pub fn worker_state(&self) -> DoorbellState {
-        self.notice.ringer().state()
     }
 
     /// The counters so far.

@@ -95,8 +95,4 @@ impl Notice {
         }
         self.ringer.look()
     }
-
-    pub(crate) fn ringer(&self) -> &Ringer {
-        &self.ringer
-    }
 }

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Spinning for as long as a wake-up costs is at most twice as dear as knowing the future (competitive spinning: Karlin,
-//! Manasse, McGeoch, Owicki 1994). The expectation is the moving average of the gaps between bursts of work. A worker that
-//! waits for tokens has a deadline and does not spin for packets.
+//! Manasse, McGeoch, Owicki 1994). The expectation is the moving average of the gaps between bursts of work. A worker whose
+//! places are all full expects nothing, and does not spin for packets.
 //!
 //! Owner: one worker. Limits: the cost of a wake-up is measured once, at start ([`wake_cost_ns`]).
 

@@ -158,36 +158,38 @@ pub struct Ended {
     pub fault: Option<String>,
 }
 
-/// Runs a part of a datapath on this thread until it is told to stop or the kernel fails it.
-pub fn run(mut part: Part, bell: &Bell, inbox: &Requests, core: usize) -> io::Result<Ended> {
-    pin(core)?;
+/// Runs a part of a datapath on this thread until it is told to stop or the kernel fails it. However it ends, the part is there until all
+/// workers have ended: others may have packets for it.
+pub fn run(mut part: Part, bell: &Bell, inbox: &Requests, core: usize) -> Ended {
+    let mut stats = WorkerStats { cpu: core, is_bound: true, ..WorkerStats::default() };
+    let served = serve(&mut part, bell, inbox, &mut stats);
+    match served {
+        Ok(()) => drain(&mut part),
+        Err(_) => part.path.abandon(),
+    }
+    Ended { part, stats, fault: served.err() }
+}
+
+/// Serves a part until the worker is told to stop; the error is the fault that ends it.
+fn serve(part: &mut Part, bell: &Bell, inbox: &Requests, stats: &mut WorkerStats) -> Result<(), String> {
+    let text = |error: io::Error| error.to_string();
+    pin(stats.cpu).map_err(text)?;
     precise_sleep();
     prefer();
-    let mut stats =
-        WorkerStats { cpu: core, is_bound: true, wake_cost_ns: wake_cost_ns()?, ..WorkerStats::default() };
+    stats.wake_cost_ns = wake_cost_ns().map_err(text)?;
     let mut idle = Idle::new(stats.wake_cost_ns, now_ns());
-    let mut fault = None;
     let mut tail: Option<Tail> = None;
     loop {
         let now = now_ns();
-        match answer(&mut part, inbox, stats, now) {
+        match answer(part, inbox, *stats, now) {
             Order::Continue => {}
             Order::Finish(finished) => {
                 tail = Some(Tail { end_ns: now + TAIL_NS_MAX, _finished: finished });
             }
-            Order::Stop => break,
-            Order::Fail(reason) => {
-                fault = Some(reason);
-                break;
-            }
+            Order::Stop => return Ok(()),
+            Order::Fail(reason) => return Err(reason),
         }
-        let pass = match part.path.pass(now) {
-            Ok(pass) => pass,
-            Err(error) => {
-                fault = Some(error.to_string());
-                break;
-            }
-        };
+        let pass = part.path.pass(now).map_err(|error| error.to_string())?;
         let is_over = |tail: &mut Tail| now >= tail.end_ns || pass.moved == 0 && !part.path.has_waiting();
         tail.take_if(is_over);
         if pass.moved > 0 {
@@ -200,17 +202,12 @@ pub fn run(mut part: Part, bell: &Bell, inbox: &Requests, core: usize) -> io::Re
             Rest::Spin => std::hint::spin_loop(),
             Rest::Park(until_ns) => {
                 bell.park();
-                let slept = part.path.park(|kicked| sleep(bell, inbox, kicked, until_ns))?;
+                let slept = part.path.park(|kicked| sleep(bell, inbox, kicked, until_ns)).map_err(text)?;
                 stats.parks += u64::from(slept);
                 stats.kicks += u64::from(bell.unpark());
             }
         }
     }
-    match fault {
-        None => drain(&mut part),
-        Some(_) => part.path.abandon(),
-    }
-    Ok(Ended { part, stats, fault })
 }
 
 /// The time that a worker has left for what senders have sent already.

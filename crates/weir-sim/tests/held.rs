@@ -17,6 +17,7 @@ use weir_core::rate::Rate;
 use weir_core::shaper::backlog::{Dequeue, QueueRule};
 use weir_core::shaper::htb::{Htb, HtbConfig, HtbMeter};
 use weir_core::shaper::tree::{LeafConfig, TreeSize};
+use weir_path::classes::quantum_bytes_default;
 
 const MS: u64 = 1_000_000;
 const MBIT: u64 = 1_000_000;
@@ -115,7 +116,7 @@ impl Port {
         let mut tree = Htb::new(size, 0);
         let mut add = |parent, config: HtbConfig, leaf| {
             let meter = HtbMeter::new(config, 0).unwrap();
-            tree.add(parent, meter, config.default_quantum_bytes(), leaf, 0).unwrap()
+            tree.add(parent, meter, quantum_bytes_default(config.rate), leaf, 0).unwrap()
         };
         let leaf = LeafConfig {
             priority: 0,

@@ -39,7 +39,7 @@ pub struct Session {
 struct Running {
     watcher: JoinHandle<()>,
     eye: Eye,
-    workers: Vec<JoinHandle<io::Result<Ended>>>,
+    workers: Vec<JoinHandle<Ended>>,
     crew: Crew,
 }
 
@@ -150,19 +150,22 @@ impl Running {
 }
 
 /// The last counters, and the end of the workers' ports; or the first fault.
-fn last_words(ended: Vec<std::thread::Result<io::Result<Ended>>>, crew: &Crew) -> Result<Snapshot, Failure> {
+fn last_words(ended: Vec<std::thread::Result<Ended>>, crew: &Crew) -> Result<Snapshot, Failure> {
     let mut parts = Vec::new();
-    let mut faults = Vec::new();
+    let (mut faults, mut panics) = (Vec::new(), Vec::new());
     for worker in ended {
-        let Ended { mut part, stats, fault } =
-            worker.map_err(|_| "a worker panicked; everything has been put back")??;
-        faults.extend(fault);
-        part.path.complete();
-        parts.push((part, stats));
+        match worker {
+            Ok(Ended { mut part, stats, fault }) => {
+                faults.extend(fault);
+                part.path.complete();
+                parts.push((part, stats));
+            }
+            Err(_) => panics.push("a worker panicked; everything has been put back".to_string()),
+        }
     }
     // Once all have given back their frames.
     let reports = parts.iter_mut().map(|(part, stats)| PartReport::new(part, *stats, now_ns()));
-    match faults.into_iter().next() {
+    match faults.into_iter().chain(panics).next() {
         Some(fault) => Err(fault.into()),
         None => Ok(crew.last_words(reports.collect::<Result<_, _>>()?)),
     }

@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::Duration;
 
 use weir_core::rate::Rate;
 use weir_core::shaper::tbf::TbfConfig;
@@ -30,6 +31,17 @@ pub fn size(text: &str) -> Result<u64, String> {
 /// Reads a time, for clap.
 pub fn time(text: &str) -> Result<u64, String> {
     parse_time_ns(text).map_err(|error| error.to_string())
+}
+
+/// Reads seconds from `least` to `most`, as a number or a time with a unit, for clap.
+pub fn seconds(least: f64, most: f64) -> impl Fn(&str) -> Result<Duration, String> + Clone {
+    move |text| {
+        let with_unit =
+            || parse_time_ns(text).ok().map(|time_ns| Duration::from_nanos(time_ns).as_secs_f64());
+        let seconds = text.parse::<f64>().ok().or_else(with_unit);
+        let seconds = seconds.filter(|seconds| (least..=most).contains(seconds)).map(Duration::from_secs_f64);
+        seconds.ok_or_else(|| format!("write seconds from {least} to {most}, such as 2 or 1500ms"))
+    }
 }
 
 /// Reads a whole number from `least` to `most`, for clap.
@@ -262,6 +274,17 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
+
+    #[test]
+    fn seconds_are_a_number_or_a_time() {
+        let seconds = seconds(0.01, 60.0);
+        for (text, ms) in [("0.5", 500), ("1", 1000), ("1s", 1000), ("20ms", 20), ("60", 60_000)] {
+            assert_eq!(seconds(text), Ok(Duration::from_millis(ms)), "{text}");
+        }
+        for wrong in ["0", "-1", "nan", "inf", "1min", "", "61", "5ms", "1e9"] {
+            assert!(seconds(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn a_key_is_known_by_one_path() {

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use weir_port::unsent::{self, Unsent};
-use weir_port::{holder, netns};
+use weir_port::{holder, mountinfo};
 
 use crate::draw::Draw;
 
@@ -19,7 +19,7 @@ pub fn proc_tables(bytes: &[u8]) {
             unsent::add(&mut unsent, &text);
             assert!(unsent.sockets <= text.lines().count() as u64 && unsent.bytes >= unsent.sockets);
             assert!(!holder::is_link_of(&text, 7) || (text.contains("xdp") && text.contains('7')));
-            assert!(netns::mounted(&text).len() <= text.lines().count());
+            assert!(mountinfo::mounts(text.as_bytes()).count() <= text.lines().count());
         }
         1 => sockets(&mut draw),
         2 => descriptor(&mut draw),
@@ -75,10 +75,12 @@ fn mounts(draw: &mut Draw) {
             })
             .collect();
         let kind = draw.pick(&["nsfs", "nsfs", "tmpfs"]);
-        text += &format!("{number} 25 0:4 net:[4026532] {escaped} rw shared:9 - {kind} {kind} rw\n");
-        if kind == "nsfs" {
-            expected.push(Path::new(OsStr::from_bytes(&path)).to_path_buf());
-        }
+        text += &format!("{number} 25 0:4 net:[{number}] {escaped} rw shared:9 - {kind} {kind} rw\n");
+        expected.push((format!("net:[{number}]"), Path::new(OsStr::from_bytes(&path)).to_path_buf(), kind));
     }
-    assert_eq!(netns::mounted(&text), expected);
+    let found: Vec<_> = mountinfo::mounts(text.as_bytes()).collect();
+    assert_eq!(found.len(), expected.len());
+    for (mount, (root, place, kind)) in found.iter().zip(&expected) {
+        assert_eq!((mount.root, &mount.place, mount.kind), (root.as_bytes(), place, kind.as_bytes()));
+    }
 }

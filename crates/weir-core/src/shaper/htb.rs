@@ -139,13 +139,6 @@ impl HtbConfig {
         }
         Ok(())
     }
-
-    /// A quantum in proportion to the rate: a millisecond's worth, at least one packet and at most 200 kB as
-    /// in the kernel. Rates under 1.5 or over 1600 Mbit/s are therefore no longer shared in proportion.
-    pub fn default_quantum_bytes(&self) -> u32 {
-        let quantum_bytes = self.rate.bytes_in(1_000_000).clamp(self.mtu_bytes.clamp(1, 200_000), 200_000);
-        u32::try_from(quantum_bytes).unwrap_or(200_000)
-    }
 }
 
 /// The two buckets of a class.

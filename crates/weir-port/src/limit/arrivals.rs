@@ -34,6 +34,8 @@ use crate::error::{Doing, Result};
 pub const SKB_TC_INDEX: i16 = 44;
 /// The least delay that counts as waiting; shorter ones are a packet's way and the stamp's own error.
 const STANDING_UNITS: i32 = 2;
+/// The most times that a longest delay is stored where other processors store theirs at the same time.
+const LONGER_MAX: usize = 4;
 
 const SKB_LEN: i16 = 0;
 const SKB_GSO_SEGS: i16 = 164;
@@ -76,7 +78,14 @@ fn load(memory: &Map) -> io::Result<Program> {
     let shorter = asm.label();
     asm.load(Width::Double, Reg::R2, Reg::R8, memory::DELAY_NS_MAX);
     asm.jump_if_reg(Cond::Ge, Reg::R2, Reg::R1, shorter);
-    asm.store(Width::Double, Reg::R8, memory::DELAY_NS_MAX, Reg::R1);
+    // R2 is the longest that this processor knows of; a longer one that another has stored meanwhile is stored again.
+    asm.op(Op::Mov, Reg::R2, Reg::R1);
+    for _ in 0..LONGER_MAX {
+        asm.op(Op::Mov, Reg::R3, Reg::R2);
+        asm.exchange_double(Reg::R8, memory::DELAY_NS_MAX, Reg::R3);
+        asm.jump_if_reg(Cond::Ge, Reg::R2, Reg::R3, shorter);
+        asm.op(Op::Mov, Reg::R2, Reg::R3);
+    }
     asm.place(shorter);
     asm.jump_if(Cond::Ge, Reg::R7, STANDING_UNITS, late);
     asm.jump(counted);

@@ -1,4 +1,10 @@
 //! The limits in place of a machine, found from their interfaces: queue, filter, program, memory.
+//!
+//! Rule: what is found is what the kernel has at the moment of the look, and is taken for a limit by its queue's handle alone; a record that
+//! cannot be read is no reason to pass a limit over. What a command is just changing is said to be so, not to be wrong.
+//!
+//! Owner: the kernel. Limits: namespaces that no process is in, and that are not mounted, are not found; a user who is not root of the machine
+//! sees none.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,10 @@
 //! The record of a limit in place, kept in its own memory: what was asked for, and what to put back.
+//!
+//! Rule: a setting beside the queue is in the record before it is changed, so that whoever finds the record can put it back. A field that a
+//! version adds has a default, so that it reads the records of those before it.
+//!
+//! Owner: the command that has the ends of the limit. Limits: the text of a record fits into its place in the memory
+//! ([`super::memory::text_of`]).
 
 use serde::{Deserialize, Serialize};
 use weir_core::limit::shared::{FREE_BASE, Shared};

@@ -161,7 +161,15 @@ impl Control {
         while !self.wait(&clients, end) {
             // Who come and go without a pause keep nobody waiting who was taken in.
             for _ in 0..ACCEPTED_MAX {
-                let Ok((stream, _)) = self.listener.accept() else { break };
+                let stream = match self.listener.accept() {
+                    Ok((stream, _)) => stream,
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                    Err(_) => {
+                        // No descriptor or no memory: whoever cannot be taken in would end every wait at once.
+                        std::thread::sleep(Duration::from_millis(10));
+                        break;
+                    }
+                };
                 let user = sys::peer_user(stream.as_fd()).unwrap_or(u32::MAX);
                 let is_admitted = admits(clients.iter().map(|client: &Client| client.user), user);
                 if stream.set_nonblocking(true).is_err() {
@@ -194,15 +202,7 @@ impl Control {
             // No memory: it may come back.
             std::thread::sleep(Duration::from_millis(10));
         }
-        if fds[0].revents != 0 && clients.is_empty() && self.is_out_of_descriptors() {
-            std::thread::sleep(Duration::from_millis(10));
-        }
         fds[1].revents != 0
-    }
-
-    /// Returns whether a client waits that cannot be accepted; `poll` would return at once for ever.
-    fn is_out_of_descriptors(&self) -> bool {
-        self.listener.try_clone().is_err_and(|error| error.raw_os_error() == Some(libc::EMFILE))
     }
 }
 

@@ -186,7 +186,7 @@ impl Watcher {
         match taken {
             Ok(pair) => {
                 let name = pair.port.name.clone();
-                // All workers reckon with the length of its packets.
+                // All workers reckon with the length of its packets: it may have another MTU than the one before.
                 self.crew.follow(port, pair.clone());
                 self.fares[port] = Fares::new(pair.port.ifindex);
                 let is_now = LinkEvent::now(pair.port.ifindex);
@@ -221,8 +221,6 @@ impl Watcher {
         let prepared = self.opener.prepare(port, &mut *locked(records)).map_err(|error| error.to_string())?;
         let pair = prepared.pair().clone();
         self.crew.give_port(port, prepared)?;
-        // It may have another MTU than the one before.
-        self.crew.follow(port, pair.clone());
         Ok(pair)
     }
 

@@ -56,7 +56,7 @@ In pkt-gen's words: -l is --size, -s --src, -d --dst, -S --src-mac, -D
 --dst-mac, -R --rate, -n --count, -p --workers")]
 pub struct GenArguments {
     /// The interface to send on; without one, in memory
-    #[arg(value_name = "INTERFACE")]
+    #[arg(value_name = "DEV")]
     interface: Option<String>,
     /// How many flows [default: all that the addresses and ports make, 2000 at most]
     #[arg(long, value_name = "N", value_parser = text::at_least(1_u32), allow_negative_numbers = true)]
@@ -77,7 +77,7 @@ pub struct GenArguments {
     #[arg(long, value_name = "MAC", value_parser = mac)]
     dst_mac: Option<EthernetAddress>,
     /// Packets a second of each generator, such as 100kpps or 1mpps [default: as many as will go]
-    #[arg(long, value_name = "RATE", value_parser = packet_rate, allow_hyphen_values = true)]
+    #[arg(long, value_name = "PPS", value_parser = packet_rate, allow_hyphen_values = true)]
     rate: Option<u64>,
     /// End after so many packets of each generator
     #[arg(long, value_name = "N", conflicts_with = "time", value_parser = text::at_least(1_u64), allow_negative_numbers = true)]

@@ -1,4 +1,9 @@
 //! `weir limit`: limits an interface where it stands, by the kernel's own queue.
+//!
+//! Rule: both ways are set or neither (`limit/transaction.rs`), and what can be known is refused before anything is changed. No process
+//! stays: what the limit is, and what to put back, is with the queue.
+//!
+//! Owner: the kernel, under the holds of both ends. Source: [`weir_port::limit`]. Removal is in `limit/removal.rs`.
 
 pub mod removal;
 pub mod transaction;

@@ -27,7 +27,7 @@ use crate::{Failure, Outcome, output};
                                         names the interfaces that are left")]
 pub struct MendArguments {
     /// Interfaces of this network namespace, whose pairs are mended
-    #[arg(value_name = "INTERFACE")]
+    #[arg(value_name = "DEV")]
     interfaces: Vec<String>,
 }
 

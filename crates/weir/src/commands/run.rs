@@ -138,7 +138,10 @@ pub fn run(arguments: &RunArguments) -> Outcome {
     let process = match Process::start(program, its_arguments, way.netns(), identity.as_ref()) {
         Ok(process) => process,
         Err(error) => {
-            way.finish()?;
+            // The first failure says it all, and has its own status.
+            if let Err(failure) = way.finish() {
+                output::say(format_args!("weir: {}", failure.message));
+            }
             return Err(cannot_run(program, &error));
         }
     };

@@ -1,4 +1,9 @@
 //! `weir set`: changes a wire, a port of a topology, or a limit in place, while it carries traffic.
+//!
+//! Rule: what is not asked for stays as it is, and one line says what was changed, from what to what. Limits of one name change all or none.
+//!
+//! Owner: the process that runs a wire or a topology, which is asked by its control socket; of a limit in place the kernel, under the holds
+//! of its ends. Limits: the ways of a wire are changed one after the other.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -40,9 +45,10 @@ not for a limit in place. A topology needs --port, and its ports take neither
 pub struct SetArguments {
     /// The name of the wire, the topology, the limit or the run, as `weir stat` shows it; or if none is called so the interface that a
     /// limit is of
+    #[arg(value_name = "NAME")]
     wire: String,
     /// The port of a topology, by its interface or its name in the file
-    #[arg(long, value_name = "IFACE")]
+    #[arg(long, value_name = "PORT")]
     port: Option<String>,
     #[command(flatten)]
     limit: RateArguments,

@@ -61,7 +61,7 @@ In pkt-gen's words: -f rx; -n is --count, -p --workers
 `weir sink --help` explains the columns of -Q.", after_long_help = include_str!("sink-help.txt"))]
 pub struct SinkArguments {
     /// The interface to receive on
-    #[arg(value_name = "INTERFACE")]
+    #[arg(value_name = "DEV")]
     interface: String,
     /// How many workers, 1 to as many as there are cores; maxthreads in --set [default: 1]
     #[arg(long, value_name = "N", value_parser = text::at_least(0_usize), allow_negative_numbers = true)]

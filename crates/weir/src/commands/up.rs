@@ -55,8 +55,8 @@ pub struct UpArguments {
     /// The file, or - for standard input, which has a `name` in it then
     file: PathBuf,
     /// Wait so long for interfaces that are not there yet, or not up at both ends; not for optional ones
-    #[arg(long, value_name = "SECONDS", value_parser = text::whole(1u64, 86_400), allow_negative_numbers = true)]
-    wait: Option<u64>,
+    #[arg(long, value_name = "SECONDS", value_parser = text::seconds(1.0, 86_400.0), allow_negative_numbers = true)]
+    wait: Option<Duration>,
     /// Of other commands, and looked for here
     #[arg(long, hide = true)]
     dry_run: bool,
@@ -93,7 +93,7 @@ pub fn run(arguments: &UpArguments) -> Outcome {
     let waiting = InterfaceWait::begin(&config)?;
     refuse_running(&topology.name, &arguments.file)?;
     let noun = Kind::of(&config.plan).noun();
-    if !there::require(&topology, arguments.wait.map(Duration::from_secs), &waiting)? {
+    if !there::require(&topology, arguments.wait, &waiting)? {
         output::print_line(format_args!(
             "ended: {noun} {}, before its interfaces were there",
             topology.name

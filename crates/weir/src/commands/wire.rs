@@ -68,7 +68,7 @@ pub struct MachineArguments {
     memory: Option<u64>,
     /// Threads that move packets, each on a core of its own: of a wire 1 or 2, one for each end; of a topology up to one for each port,
     /// each `[[esp]]` with dispatch, or each of its sealers [default: 1]
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "N")]
     workers: Option<usize>,
     /// The core of each worker, such as 3 or 2,3 [default: the last ones this process may use]
     #[arg(long, value_name = "NUMBERS", value_delimiter = ',', value_parser = text::at_least(0usize))]

@@ -38,13 +38,18 @@ struct Bed {
     out: Vec<Vec<(u64, u32)>>,
 }
 
+/// A millisecond of the rate, a packet at least.
+fn quantum_bytes(config: HtbConfig) -> u32 {
+    config.rate.bytes_in(1_000_000).max(MTU_BYTES) as u32
+}
+
 impl Bed {
     fn new() -> Bed {
         let size = TreeSize { classes_max: 50, packets_max: 10_000, poll_budget_bytes: 64 * MTU_BYTES };
         Bed { tree: Htb::new(size, 0), now_ns: 0, number: 0, out: vec![Vec::new(); 50] }
     }
 
-    /// Adds a class; a leaf if it has a priority. The quantum is the default one.
+    /// Adds a class; a leaf if it has a priority. The quantum is in proportion to the rate.
     fn add(&mut self, parent: Option<usize>, config: HtbConfig, priority: Option<u8>) -> usize {
         let meter = HtbMeter::new(config, self.now_ns).unwrap();
         let leaf = priority.map(|priority| LeafConfig {
@@ -54,7 +59,7 @@ impl Bed {
             limit_bytes: 20_000,
             rule: QueueRule::default(),
         });
-        self.tree.add(parent, meter, config.default_quantum_bytes(), leaf, self.now_ns).unwrap()
+        self.tree.add(parent, meter, quantum_bytes(config), leaf, self.now_ns).unwrap()
     }
 
     /// Keeps the given leaves full for a while; `lens` are the packets' lengths in turn. Order in a flow is
@@ -132,7 +137,7 @@ fn floors_are_met_and_the_rest_is_borrowed_by_quantum() {
     let leaves = [10, 20, 30].map(|mbit| bed.add(Some(root), config(mbit, 100), Some(0)));
     bed.run(&leaves, FULL_FRAMES, SECOND);
     // 40 Mbit/s are over, shared 1 : 2 : 3 as the quanta, which follow the rates.
-    let quanta = [10, 20, 30].map(|mbit| f64::from(config(mbit, 100).default_quantum_bytes()));
+    let quanta = [10, 20, 30].map(|mbit| f64::from(quantum_bytes(config(mbit, 100))));
     let sum: f64 = quanta.iter().sum();
     for ((leaf, floor), quantum) in leaves.into_iter().zip([10.0, 20.0, 30.0]).zip(quanta) {
         bed.assert_mbit(leaf, 0, floor + 40.0 * quantum / sum);

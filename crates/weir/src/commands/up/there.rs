@@ -37,7 +37,7 @@ pub fn require(
     if ports.is_empty() {
         return Ok(true);
     }
-    let late = wait.map_or(String::new(), |wait| format!(", also after {} s", wait.as_secs()));
+    let late = wait.map_or(String::new(), |wait| format!(", also after {} s", wait.as_secs_f64()));
     // A wire of two ports needs both.
     let is_wire = topology.plan.as_ref().is_some_and(|plan| Kind::of(plan) == Kind::Wire);
     let without = if is_wire { "" } else { ", write optional = true below its [[port]] to start without it" };
