@@ -29,6 +29,7 @@ fn main() -> ExitCode {
         privileged!(what_passed_freely_is_limited_by_another_file),
         privileged!(filters_are_changed_while_a_flood_fills_a_class_that_stays),
         privileged!(classes_come_to_a_limit_that_was_lowered),
+        privileged!(busy_flows_change_class_at_once_where_asked).flooding(),
     ])
 }
 
@@ -352,6 +353,57 @@ fn classes_come_to_a_limit_that_was_lowered() -> Result<()> {
         row.weir(&format!("limit wa --rate 4mbit --classes {}", file.path()))?.success()?;
     }
     require_order(&row, crowd)
+}
+
+/// Floods of which packets always wait stay where they were, unless the command says that they shall move: then they are all in their class,
+/// by each command, and nothing is lost.
+fn busy_flows_change_class_at_once_where_asked() -> Result<()> {
+    let row = Row::new(Between::Bridge)?;
+    row.weir("limit wa --rate 20mbit")?.success()?;
+    let crowd = Crowd::start(&row.left, &row.right, &row.right_address(Between::Bridge), 4, 1000)?;
+    let passed = || -> Result<u64> { row.limits("wa")?[0]["delivered"].as_u64().context("no packets") };
+    let waits = || -> Result<u64> { row.limits("wa")?[0]["held"].as_u64().context("no packets") };
+    wait_until("packets wait", PATIENCE, || Ok(waits()? > 50))?;
+    let file = File::new(&two_classes(4, 7010))?;
+    let table = File::new(&format!(
+        "[[limit]]\ndevice = \"wa\"\nrate = \"20mbit\"\nclasses_file = \"{}\"\n",
+        file.path()
+    ))?;
+    for command in ["limit wa --classes", "set wa --classes", "apply"] {
+        let file = if command == "apply" { table.path() } else { file.path() };
+        let done = row.weir(&format!("{command} {file}"))?.success()?;
+        require_timing!(
+            done.stderr.contains("with --now moves them"),
+            "the floods have left: {}",
+            done.said()
+        );
+        let stat = row.weir("stat wa")?.success()?.stdout;
+        ensure!(stat.contains("may stay in the class that they were in"), "{stat}");
+        row.weir(&format!("{command} {file} --now"))?.success()?;
+        // Those that waited pass by the class before.
+        let (first, mut others) = (delivered(&row, "busy")?, 0);
+        wait_until("all pass by the class", PATIENCE, || {
+            let busy = delivered(&row, "busy")?;
+            let others_before = std::mem::replace(&mut others, passed()? - busy);
+            Ok(busy > first + 1000 && others <= others_before + 1)
+        })?;
+        row.weir("set wa --no-classes --now")?.success()?;
+        wait_until("the classes are gone", PATIENCE, || {
+            row.weir("set wa --no-classes")?.success()?;
+            Ok(row.limits("wa")?[0]["classes"].as_array().is_some_and(Vec::is_empty))
+        })?;
+    }
+    let arrived = crowd.finish()?;
+    println!("    {} arrived, {} out of order by six moves", arrived.count, arrived.reordered);
+    row.lossless_limit("wa")?;
+    for (command, why) in [
+        ("limit wa --rate 9mbit --now", "--now is for --off, --classes and --no-classes"),
+        ("set wa --rate 9mbit --now", "--now is for --classes and --no-classes"),
+    ] {
+        let done = row.weir(command)?;
+        ensure!(done.status.code() == Some(2) && done.stderr.contains(why), "{}", done.said());
+    }
+    row.weir("limit wa --off")?.success().map(drop)
 }
 
 /// A file of the classes `other`, UDP to `port`, and `busy`, all else, with a rate each.

@@ -21,6 +21,8 @@ pub struct Asked {
     pub burst_bytes: Option<u64>,
     /// The classes that share the limit; [`Classes::none`] removes the classes there are.
     pub classes: Option<Classes>,
+    /// True if flows change class at once, also past packets of theirs that wait in the class before.
+    pub moves_at_once: bool,
 }
 
 impl Asked {
@@ -32,6 +34,7 @@ impl Asked {
             rate: Rate::from_bits_per_s(record.rate_bits_per_s),
             burst_bytes: Some(record.burst_bytes),
             classes: Some(classes_of(record)),
+            moves_at_once: false,
         }
     }
 

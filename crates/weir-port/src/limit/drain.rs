@@ -6,6 +6,9 @@
 //! left       the packets of all leaves have gone, and none stayed meanwhile; if some did, begin again
 //! ```
 //!
+//! A command that is asked to move flows at once tells the program that all has gone before it looks: each flow then changes class with its
+//! next packet, which may overtake those that wait, once.
+//!
 //! Rule: no packet waits in a class that was left but those that the filters now send there, so the filters before need not be asked for it
 //! and no flow is reordered. Leaves are asked for one by one, each between two looks at its word: some 10 us, as a flow that sends without a
 //! pause leaves no longer ones. To ask for all at once takes less time for each, but milliseconds in all.
@@ -28,11 +31,13 @@ use super::memory::Memory;
 use crate::error::Result;
 use crate::sys::Realtime;
 
-/// Looks until flows have left the classes with these `memories`, whose leaves have quanta of so many bytes at most. Returns the bases of those that some did not leave. The caller's thread is
-/// in the namespace of the interface.
+/// Looks until flows have left the classes with these `memories`, whose leaves have quanta of so many bytes at most; if it `moves_at_once`,
+/// they need not wait for packets of theirs. Returns the bases of those that some did not leave. The caller's thread is in the namespace of
+/// the interface.
 pub fn wait_until_left<'a>(
     ifindex: u32,
     quantum_bytes_max: u32,
+    moves_at_once: bool,
     memories: impl Iterator<Item = &'a Memory>,
 ) -> Result<HashSet<u16>> {
     let mut socket = NetlinkSocket::new();
@@ -44,6 +49,9 @@ pub fn wait_until_left<'a>(
         Ok(LeafTraffic::new(bytes, waiting, waiting_bytes, quantum_bytes_max))
     };
     let mut classes: Vec<_> = memories.map(ClassDrain::new).collect();
+    if moves_at_once {
+        classes.iter().for_each(ClassDrain::tell_all_gone);
+    }
     classes.iter_mut().try_for_each(|class| class.begin(&mut ask))?;
     let mut busy = HashSet::new();
     for _ in 0..LOOKS {
@@ -75,6 +83,15 @@ impl<'a> ClassDrain<'a> {
     fn new(memory: &'a Memory) -> ClassDrain<'a> {
         let leaves = vec![LeafDrain::unused(); LEAVES_EACH.into()];
         ClassDrain { memory, stayed: 0, leaves }
+    }
+
+    /// Tells the program that nothing waits in any leaf. A packet that comes between the look at its leaf and this stays, and its flow with
+    /// it, so all are told again.
+    fn tell_all_gone(&self) {
+        const ROUNDS: usize = 3;
+        for place in (0..ROUNDS).flat_map(|_| 0..LEAVES_EACH) {
+            self.memory.tell_gone(place, self.memory.leaf(place));
+        }
     }
 
     /// Begins with the packets that are there now; `ask` asks the kernel for a leaf by the number of its class.

@@ -177,7 +177,14 @@ pub fn set(
                 order::widen(place, &memories, &before, is_whole)?;
             }
             if asked.reshapes(Some(&before)) {
-                record = reshape::reshape(place, memories, &plan, is_whole.then_some(&before), record)?;
+                record = reshape::reshape(
+                    place,
+                    memories,
+                    &plan,
+                    is_whole.then_some(&before),
+                    record,
+                    asked.moves_at_once,
+                )?;
             } else {
                 change(place, &memories, &plan, record.clone(), is_whole)?;
                 record.stage = LimitStage::Limiting;

@@ -11,7 +11,8 @@
 //! any more.
 //!
 //! Rule: a flow that goes to another class changes when none of its packets wait, so nothing is lost or reordered. A flow of which
-//! packets always wait keeps its class alive; the command says so, and the same command later looks again.
+//! packets always wait keeps its class alive; the command says so, and the same command later looks again, or moves it at once if it is
+//! asked to, past its packets.
 //!
 //! Owner: the command, under the lock of both ends. Limits: [`EARLIER_MAX`] files before, as long as flows wait by them.
 
@@ -171,7 +172,7 @@ fn free() -> ClassRecord {
 }
 
 /// Brings a limit to the classes and filters of `record`, whose tree is `plan`, from the limit before if that is `whole`. Returns the
-/// record of the limit then, with the classes that could not go yet.
+/// record of the limit then, with the classes that could not go yet. If it `moves_at_once`, flows change class past packets of theirs.
 ///
 /// # Errors
 /// One sentence; the limit before goes on, or is recorded as half made and finished by the same command.
@@ -181,6 +182,7 @@ pub fn reshape(
     plan: &HtbTree,
     whole: Option<&Record>,
     record: Record,
+    moves_at_once: bool,
 ) -> Result<Record> {
     let ifindex = place.link.ifindex;
     // The numbers of the classes that are there; after a command that ended half-way they are not known.
@@ -208,18 +210,23 @@ pub fn reshape(
     })?;
     set_words(&memories, plan, |_, _| true);
     write(&memories[0], &Record { stage: LimitStage::Limiting, ..record.clone() })?;
-    drain(place, memories, record)
+    drain(place, memories, record, moves_at_once)
 }
 
 /// Lets flows that go to other classes leave their leaves, and removes classes that go. Gives up after [`LOOKS`] looks; the record has those left.
-fn drain(place: &NetnsInterface, memories: Vec<Memory>, mut record: Record) -> Result<Record> {
+fn drain(
+    place: &NetnsInterface,
+    memories: Vec<Memory>,
+    mut record: Record,
+    moves_at_once: bool,
+) -> Result<Record> {
     let ifindex = place.link.ifindex;
     let earlier = &record.filters[1..];
     let is_led_to = |memory: &&Memory| earlier.iter().any(|filters| filters.leads_to(memory.base()));
     let plan_before = record.plan().map_err(|why| unsuitable(place, &why))?;
     let quantum_bytes_max = plan_before.groups().map(|group| group.quantum_bytes).max().unwrap_or_default();
     let led_to = memories.iter().filter(is_led_to);
-    let busy = place.netns.run(|| wait_until_left(ifindex, quantum_bytes_max, led_to))?;
+    let busy = place.netns.run(|| wait_until_left(ifindex, quantum_bytes_max, moves_at_once, led_to))?;
     let is_left = |base: u16| !busy.contains(&base);
     // Children come first, as each stands behind its parent.
     let mut gone: Vec<u16> = Vec::new();

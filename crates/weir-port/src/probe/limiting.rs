@@ -25,6 +25,7 @@ pub fn limits_in_place(clock_ns: fn() -> u64) -> Result<()> {
                 rate: Rate::from_bits_per_s(bits_per_s),
                 burst_bytes: Some(BURST_BYTES),
                 classes: None,
+                moves_at_once: false,
             };
             limit::set(&place, &asked, |_| BURST_BYTES)?;
         }

@@ -33,6 +33,7 @@ fn asked(limit: &LimitWanted, direction: Direction) -> Asked {
         rate: Some(rate),
         burst_bytes: Some(limit.burst_bytes.unwrap_or_else(|| burst_bytes_default(rate))),
         classes: Some(limit.classes.clone()),
+        moves_at_once: false,
     }
 }
 

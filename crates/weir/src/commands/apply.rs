@@ -63,6 +63,9 @@ pub struct ApplyArguments {
     /// Say what would be done, and do nothing
     #[arg(long)]
     dry_run: bool,
+    /// Flows of which packets always wait change class at once; those packets may be overtaken, once
+    #[arg(long, conflicts_with = "dry_run")]
+    now: bool,
     /// Tell what is done as one JSON object
     #[arg(long)]
     json: bool,
@@ -75,27 +78,35 @@ pub fn run(arguments: &ApplyArguments) -> Outcome {
     if !weir_port::sys::is_root() {
         return Err(PortError::NotRoot { doing: format!("applying {}", arguments.file.display()) }.into());
     }
-    bring_about(&topology, &ports, arguments.dry_run, !arguments.json, |tasks, skipped| {
-        match arguments.json {
-            true => output::print_line(to_json(arguments, &ports, tasks, skipped)),
-            false => output::print_line(sum(arguments, &ports, tasks)),
-        }
+    let manner = Manner { dry_run: arguments.dry_run, now: arguments.now, is_shown: !arguments.json };
+    bring_about(&topology, &ports, manner, |tasks, skipped| match arguments.json {
+        true => output::print_line(to_json(arguments, &ports, tasks, skipped)),
+        false => output::print_line(sum(arguments, &ports, tasks)),
     })?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Sets the limits in place of a file, and says which those are.
 pub fn set(topology: &Topology) -> Result<(), Failure> {
-    bring_about(topology, &Ports::default(), false, true, |_, _| Ok(()))
+    let manner = Manner { dry_run: false, now: false, is_shown: true };
+    bring_about(topology, &Ports::default(), manner, |_, _| Ok(()))
 }
 
-/// Finds, holds, compares and, unless it is a `dry_run`, sets and changes; `told` is called at the end with the tasks and the skipped
-/// limits.
+/// The manner in which a file is carried out.
+struct Manner {
+    /// True if nothing is changed.
+    dry_run: bool,
+    /// True if flows change class at once.
+    now: bool,
+    /// True if each change is printed.
+    is_shown: bool,
+}
+
+/// Finds, holds, compares and, unless it is a dry run, sets and changes; `told` is called at the end with the tasks and the skipped limits.
 fn bring_about(
     topology: &Topology,
     ports: &Ports,
-    dry_run: bool,
-    is_shown: bool,
+    Manner { dry_run, now, is_shown }: Manner,
     told: impl FnOnce(&[Task], &[&LimitWanted]) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let (found, skipped) = find_all(topology)?;
@@ -105,7 +116,8 @@ fn bring_about(
         true => None,
         false => Some(hold::ends::hold(&held, &mut |text| output::say(format_args!("weir: {text}")))?),
     };
-    let tasks = tasks(topology, &found)?;
+    let mut tasks = tasks(topology, &found)?;
+    tasks.iter_mut().for_each(|task| task.asked.moves_at_once = now);
     if is_shown {
         ports.show()?;
         show(&tasks, &skipped)?;
@@ -199,6 +211,7 @@ fn tasks<'a>(topology: &Topology, found: &'a [(&LimitWanted, Ways)]) -> Result<V
                     rate: Some(rate),
                     burst_bytes: Some(wanted.burst_bytes.unwrap_or_else(|| burst_bytes_default(rate))),
                     classes: Some(wanted.classes.clone()),
+                    moves_at_once: false,
                 };
                 let now = weir_port::limit::check(place, &asked, burst_bytes_default)?;
                 let of = now.as_ref().map(|(record, is_whole)| LimitNow { record, is_whole: *is_whole });

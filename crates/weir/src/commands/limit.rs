@@ -87,7 +87,8 @@ pub struct LimitArguments {
     /// Remove the limit, both ways: raise it until nothing waits, then take the queue off while nothing is sent
     #[arg(long, conflicts_with_all = ["rate", "rate_back", "burst", "classes", "no_classes", "name"])]
     off: bool,
-    /// With --off: take the queue off at once; what waits is lost, and counted
+    /// With --off: take the queue off at once; what waits is lost, and counted. With --classes or --no-classes: flows of which packets
+    /// always wait change class at once; those packets may be overtaken, once
     #[arg(long)]
     now: bool,
     /// Of wires, and looked for here
@@ -124,13 +125,13 @@ pub fn run(arguments: &LimitArguments) -> Outcome {
         device: arguments.interface.as_deref().unwrap_or(&arguments.device),
     };
     arguments.name.as_deref().map_or(Ok(()), text::check_limit_name)?;
-    if arguments.now && !arguments.off {
-        return Err(Failure::usage(
-            "--now is for --off, to remove the limit without regard for what waits: leave it out",
-        ));
-    }
     let classes = classes.as_deref().map(text::classes_in_place).transpose()?;
     let classes = classes.or_else(|| no_classes.then(Classes::none));
+    if arguments.now && !arguments.off && classes.is_none() {
+        return Err(Failure::usage(
+            "--now is for --off, --classes and --no-classes, to do it without regard for what waits: leave it out",
+        ));
+    }
     let is_change = rate.is_some() || rate_back.is_some() || burst.is_some() || classes.is_some();
     if !arguments.off && !is_change && arguments.name.is_none() {
         return Err(Failure::usage(
@@ -177,6 +178,7 @@ fn tasks<'a>(
         rate,
         burst_bytes: *burst,
         classes: classes.cloned(),
+        moves_at_once: arguments.now,
     };
     let mut tasks = Vec::new();
     if rate.is_some() || (rate_back.is_none() && (burst.is_some() || classes.is_some())) {
@@ -196,6 +198,7 @@ fn tasks<'a>(
                 rate: None,
                 burst_bytes: None,
                 classes: None,
+                moves_at_once: false,
             };
             tasks.push((place, asked));
         }
@@ -381,7 +384,8 @@ fn say_what_stays(place: &NetnsInterface, record: &Record) {
         let stays =
             if going.is_empty() { String::new() } else { format!(", and so {} stay", going.join(", ")) };
         output::say(format_args!(
-            "weir: flows at {} of which packets still wait stay in the class they were in{stays}: the same command later looks again",
+            "weir: flows at {} of which packets still wait stay in the class they were in{stays}: the same command later looks again, and \
+             with --now moves them at once, past what waits of them",
             place.describe()
         ));
     }

@@ -55,6 +55,9 @@ pub struct SetArguments {
     /// Remove the classes: what waits in them is sent, and the limit stays
     #[arg(long, conflicts_with = "classes")]
     no_classes: bool,
+    /// In place, with --classes or --no-classes: flows of which packets always wait change class at once; those may be overtaken, once
+    #[arg(long)]
+    now: bool,
     /// The new limit of the direction back; without it --rate is for both
     #[arg(long, value_name = "RATE", value_parser = text::rate, allow_hyphen_values = true)]
     rate_back: Option<Rate>,
@@ -62,7 +65,7 @@ pub struct SetArguments {
 
 /// Runs the command.
 pub fn run(arguments: &SetArguments) -> Outcome {
-    let SetArguments { wire, port, limit, no_classes, rate_back } = arguments;
+    let SetArguments { wire, port, limit, no_classes, rate_back, now } = arguments;
     text::check_limit_name(wire)?;
     if let Some(burst_bytes) = limit.burst {
         text::check_burst(burst_bytes)?;
@@ -84,6 +87,11 @@ pub fn run(arguments: &SetArguments) -> Outcome {
             "nothing to change: give --rate, --rate-back, --burst, --queue, --classes or --no-classes",
         ));
     }
+    if *now && limit.classes.is_none() && !no_classes {
+        return Err(Failure::usage(
+            "--now is for --classes and --no-classes, so that flows change class at once: leave it out",
+        ));
+    }
     // A wire listens; a limit has nobody who could.
     let path = Control::path_of(wire);
     let is_up = control::is_up(&path);
@@ -99,6 +107,11 @@ pub fn run(arguments: &SetArguments) -> Outcome {
                 return Err(Failure::usage(why));
             }
         }
+    }
+    if *now {
+        return Err(Failure::usage(format!(
+            "--now is for limits in place, and {wire} is none: leave it out"
+        )));
     }
     // A wire of another version may count in another way, and yet be changed.
     let before = control::stat(wire);
@@ -192,7 +205,7 @@ fn shared(direction: &DirectionStats) -> Option<(Rate, Vec<u64>)> {
 
 /// The direction that leaves by the port that was named: by its name in the file, or by its interface, as it is called now or was at the start.
 fn direction(
-    SetArguments { wire, port, limit, no_classes, rate_back }: &SetArguments,
+    SetArguments { wire, port, limit, no_classes, rate_back, .. }: &SetArguments,
     is_topology: bool,
     seen: Option<&Snapshot>,
 ) -> Result<usize, Failure> {
@@ -233,7 +246,7 @@ fn direction(
 
 /// Changes the limits of one name, each way that there is one.
 fn set_in_place(limits: &[LimitInPlace], arguments: &SetArguments) -> Outcome {
-    let SetArguments { wire, limit, no_classes, rate_back, .. } = arguments;
+    let SetArguments { wire, limit, no_classes, rate_back, now, .. } = arguments;
     if limit.queue.is_some() {
         return Err(Failure::usage(format!("--queue is for wires, and {wire} is a limit in place")));
     }
@@ -264,7 +277,8 @@ fn set_in_place(limits: &[LimitInPlace], arguments: &SetArguments) -> Outcome {
         };
         if rate.is_some() || burst_bytes.is_some() || classes.is_some() {
             let (name, direction) = (record.name.clone(), record.direction);
-            let asked = Asked { name, direction, rate, burst_bytes, classes: classes.clone() };
+            let asked =
+                Asked { name, direction, rate, burst_bytes, classes: classes.clone(), moves_at_once: *now };
             tasks.push((seen, asked));
         }
     }

@@ -96,15 +96,13 @@ fn set_with_room(place: &NetnsInterface, asked: &Asked) -> weir_port::Result<(Do
 
 /// Sets a limit, and says so if the kernel takes long, as it does for many classes.
 pub fn set_patiently(place: &NetnsInterface, asked: &Asked) -> weir_port::Result<(Done, Record)> {
-    let classes = asked.classes.as_ref().map_or(0, |asked| asked.classes.len());
-    let of = match classes {
-        0 => "of the limit".to_string(),
-        1 => "of a class".into(),
-        classes => format!("of {classes} classes"),
+    let why = match asked.classes {
+        None => "the kernel makes its leaves one after the other",
+        Some(_) => {
+            "the kernel makes the leaves of classes one after the other, up to a minute where there are many, and flows are waited \
+                    for that change class, a second at most"
+        }
     };
-    let what = format!(
-        "weir: {}: the kernel makes the leaves {of} one after the other, which takes it up to a minute where there are many",
-        place.describe()
-    );
+    let what = format!("weir: {}: {why}", place.describe());
     output::patiently(what, || weir_port::limit::set(place, asked, burst_bytes_default))
 }

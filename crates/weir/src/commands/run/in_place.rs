@@ -110,7 +110,14 @@ fn limit_both(
         [(&ends.program, Direction::There, *rate), (&ends.host, Direction::Back, back)]
     {
         let classes = classes.cloned();
-        let asked = Asked { name: name.into(), direction, rate: Some(rate), burst_bytes: *burst, classes };
+        let asked = Asked {
+            name: name.into(),
+            direction,
+            rate: Some(rate),
+            burst_bytes: *burst,
+            classes,
+            moves_at_once: false,
+        };
         set_patiently(place, &asked)?;
     }
     Ok(())

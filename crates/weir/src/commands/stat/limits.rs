@@ -83,6 +83,7 @@ pub fn to_json(seen: &LimitInPlace) -> Value {
             "crowded": seen.counts.crowded,
             "leaves": [leaves(seen, HtbClassKind::Held), leaves(seen, HtbClassKind::Passing)],
             "classes": seen.record.iter().flat_map(|record| &record.classes).map(|of| class(seen, of)).collect::<Vec<_>>(),
+            "files_before": record.map(|record| record.filters.len().saturating_sub(1)),
             "changed": changed(seen),
             "faults": seen.faults(),
         }),
@@ -270,6 +271,13 @@ pub fn render(seen: &LimitInPlace) -> String {
     );
     for class in &record.classes {
         let _ = writeln!(text, "{}", line(seen, class));
+    }
+    if record.filters.len() > 1 {
+        let _ = writeln!(
+            text,
+            "  flows that had packets waiting when classes changed may stay in the class that they were in: the same command looks again, and \
+             with --now moves them"
+        );
     }
     for (name, kind) in
         [("with a socket, held", HtbClassKind::Held), ("without one, passing", HtbClassKind::Passing)]
