@@ -5,6 +5,8 @@
 
 use std::io;
 
+use crate::sys;
+
 /// An error of the kernel side.
 #[derive(Debug, thiserror::Error)]
 pub enum PortError {
@@ -59,6 +61,29 @@ impl PortError {
     pub fn is_no_interface(&self) -> bool {
         matches!(self, PortError::NoInterface { .. })
     }
+
+    /// Returns whether the kernel had no descriptor or no memory for what was asked, so that nothing is known of it.
+    pub fn is_shortage(&self) -> bool {
+        matches!(self, PortError::Kernel { source, .. } if sys::is_shortage(source))
+    }
+
+    /// The error of a call that failed.
+    pub(crate) fn of_kernel(doing: String, source: io::Error) -> PortError {
+        if source.raw_os_error() != Some(libc::EPERM) {
+            return PortError::Kernel { doing, source };
+        }
+        // The netlink library says the same of a socket that cannot be made, whatever the reason.
+        let socket = sys::socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_ROUTE);
+        match socket {
+            Err(source) if sys::is_shortage(&source) => PortError::Kernel { doing, source },
+            _ => PortError::NotRoot { doing },
+        }
+    }
+}
+
+/// The default for what could not be found out, but for want of descriptors or memory: then nobody knows whether there is anything.
+pub(crate) fn unless_short<T: Default>(found: Result<T>) -> Result<T> {
+    found.or_else(|error| if error.is_shortage() { Err(error) } else { Ok(T::default()) })
 }
 
 /// The hint for the errors with which a kernel answers a call that it does not know.
@@ -87,12 +112,6 @@ pub trait Doing<T> {
 
 impl<T, E: Into<io::Error>> Doing<T> for std::result::Result<T, E> {
     fn doing(self, what: impl FnOnce() -> String) -> Result<T> {
-        self.map_err(|error| {
-            let source = error.into();
-            match source.raw_os_error() {
-                Some(libc::EPERM) => PortError::NotRoot { doing: what() },
-                _ => PortError::Kernel { doing: what(), source },
-            }
-        })
+        self.map_err(|error| PortError::of_kernel(what(), error.into()))
     }
 }

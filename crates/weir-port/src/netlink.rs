@@ -4,7 +4,7 @@
 use netlink_bindings::traits::{NetlinkChained, NetlinkRequest, Protocol};
 use netlink_socket2::{NetlinkSocket, ReplyError};
 
-use crate::error::{PortError, Result};
+use crate::error::{Doing, PortError, Result};
 
 /// Sends `request` and waits for its acknowledgement.
 pub fn acknowledged<R: NetlinkRequest>(
@@ -12,15 +12,13 @@ pub fn acknowledged<R: NetlinkRequest>(
     request: &R,
     doing: impl Fn() -> String,
 ) -> Result<()> {
-    let reply = socket.request(request).map_err(|source| PortError::Kernel { doing: doing(), source });
-    reply?.recv_ack().map_err(|error| explained(error, doing()))
+    socket.request(request).doing(&doing)?.recv_ack().map_err(|error| explained(error, doing()))
 }
 
 /// A netlink error as a sentence.
 pub fn explained(error: ReplyError, doing: String) -> PortError {
-    let code = error.as_io_error().raw_os_error();
-    if code == Some(libc::EPERM) {
-        return PortError::NotRoot { doing };
+    if error.as_io_error().raw_os_error() == Some(libc::EPERM) {
+        return PortError::of_kernel(doing, error.into());
     }
     let said =
         error.ext_ack().and_then(|ack| ack.get_msg().ok().map(|text| text.to_string_lossy().into_owned()));
@@ -76,9 +74,7 @@ impl RequestBatch {
             return Ok(());
         }
         let mut socket = NetlinkSocket::new();
-        let reply = socket.request_chained(&self);
-        let mut reply = reply.map_err(|source| PortError::Kernel { doing: doing(), source })?;
-        reply.recv_all().map_err(|error| explained(error, doing()))
+        socket.request_chained(&self).doing(&doing)?.recv_all().map_err(|error| explained(error, doing()))
     }
 }
 

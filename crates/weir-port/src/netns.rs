@@ -6,6 +6,7 @@
 //! Source: namespaces(7), `setns(2)`; kernel `net/core/net_namespace.c:rtnl_net_getid` for [`NetNs::id_here`].
 
 use std::collections::HashSet;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::iter;
@@ -13,7 +14,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::error::{Doing, PortError, Result};
+use crate::error::{Doing, PortError, Result, unless_short};
 use crate::{mountinfo, sys};
 
 /// Of `include/uapi/asm-generic/socket.h`.
@@ -118,13 +119,22 @@ impl NetNs {
     }
 
     /// Every namespace of the machine that can be found, once, with a path that leads to it; this thread's is the first.
+    ///
+    /// # Errors
+    /// If there are more than this process may have descriptors for.
     pub fn all() -> Result<Vec<(PathBuf, NetNs)>> {
         let own = PathBuf::from("/proc/thread-self/ns/net");
         let mut found = vec![(own, NetNs::current()?)];
         let mut seen: HashSet<u64> = found.iter().map(|(_, netns)| netns.inode).collect();
         for path in candidates() {
+            let path = path?;
+            let opened = NetNs::open(&path).or_else(|error| match error.is_shortage() {
+                // A machine may have more of them than a process may usually have descriptors.
+                true => sys::raise_descriptors().map_or(Err(error), |()| NetNs::open(&path)),
+                false => Err(error),
+            });
             // The process or the mount has gone meanwhile.
-            let Ok(netns) = NetNs::open(&path) else { continue };
+            let Some(netns) = unless_short(opened.map(Some))? else { continue };
             if seen.insert(netns.inode) {
                 found.push((path, netns));
             }
@@ -204,7 +214,7 @@ impl NetNs {
     pub fn by_id_here(id: i32) -> Result<NetNs> {
         let mut seen = Vec::new();
         for path in candidates() {
-            let Ok(candidate) = NetNs::open(&path) else { continue };
+            let Some(candidate) = unless_short(NetNs::open(&path?).map(Some))? else { continue };
             if seen.contains(&candidate.inode) {
                 continue;
             }
@@ -267,26 +277,41 @@ impl AsFd for NetNs {
 
 /// The paths of namespaces that can be found: mounted (as `ip netns` and container engines do), some process's own, or open in this
 /// process alone. Each kind is looked for when the one before is used up: a process with many ports has thousands of descriptors.
-fn candidates() -> impl Iterator<Item = PathBuf> {
+fn candidates() -> impl Iterator<Item = Result<PathBuf>> {
     let mounts = iter::once_with(|| {
-        let text = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-        let namespaces = mountinfo::mounts(&text).filter(|mount| mount.kind == b"nsfs");
-        namespaces.map(|mount| mount.place).collect::<Vec<_>>()
+        let text =
+            unless_short(std::fs::read("/proc/self/mountinfo").doing(|| "reading what is mounted".into()));
+        let namespaces = |text: &[u8]| -> Vec<PathBuf> {
+            let mounts = mountinfo::mounts(text).filter(|mount| mount.kind == b"nsfs");
+            mounts.map(|mount| mount.place).collect()
+        };
+        text.map(|text| namespaces(&text))
     });
-    let processes = iter::once_with(|| std::fs::read_dir("/proc")).flatten().flatten().filter_map(|entry| {
-        let entry = entry.ok()?;
-        let is_process = entry.file_name().to_str()?.bytes().all(|byte| byte.is_ascii_digit());
-        is_process.then(|| entry.path().join("ns/net"))
+    let processes = iter::once_with(|| {
+        let is_process =
+            |name: &OsStr| name.to_str().is_some_and(|name| name.bytes().all(|byte| byte.is_ascii_digit()));
+        let found = entries("/proc")?.into_iter().filter(|path| path.file_name().is_some_and(is_process));
+        Ok(found.map(|path| path.join("ns/net")).collect())
     });
-    // Many descriptors are of few namespaces.
-    let mut seen = HashSet::new();
-    let open =
-        iter::once_with(|| std::fs::read_dir("/proc/self/fd")).flatten().flatten().filter_map(move |entry| {
-            let path = entry.ok()?.path();
-            let target = std::fs::read_link(&path).ok()?;
-            (target.to_str()?.starts_with("net:[") && seen.insert(target)).then_some(path)
-        });
-    mounts.flatten().chain(processes).chain(open)
+    let open = iter::once_with(|| {
+        // Many descriptors are of few namespaces.
+        let mut seen = HashSet::new();
+        let is_new = |path: &PathBuf| {
+            let target = std::fs::read_link(path).unwrap_or_default();
+            target.to_str().is_some_and(|target| target.starts_with("net:[")) && seen.insert(target)
+        };
+        Ok(entries("/proc/self/fd")?.into_iter().filter(is_new).collect())
+    });
+    mounts.chain(processes).chain(open).flat_map(|found: Result<Vec<PathBuf>>| match found {
+        Ok(paths) => paths.into_iter().map(Ok).collect(),
+        Err(error) => vec![Err(error)],
+    })
+}
+
+/// The paths in a directory of `/proc`; none if it cannot be read.
+fn entries(directory: &str) -> Result<Vec<PathBuf>> {
+    let read = || std::fs::read_dir(directory)?.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>();
+    unless_short(read().doing(|| format!("reading {directory}")))
 }
 
 #[cfg(test)]

@@ -327,11 +327,7 @@ pub fn free_name(first: &str, is_used: impl Fn(&str) -> bool) -> io::Result<Stri
     for name in names_from(first).filter(|name| !is_used(name)) {
         match reached(&Control::path_of(&name)) {
             Err(error) if is_of_nobody(&error) => return Ok(name),
-            Err(error)
-                if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM)) =>
-            {
-                return Err(error);
-            }
+            Err(error) if sys::is_shortage(&error) => return Err(error),
             _ => {}
         }
     }

@@ -32,7 +32,7 @@ use super::memory::Memory;
 use super::note;
 use super::record::Record;
 use super::steering::{Processors, ReceiveSteering};
-use crate::error::{Doing, Result};
+use crate::error::{Doing, Result, unless_short};
 use crate::link::{self, Joint, Link};
 use crate::lock::Lock;
 use crate::netns::NetNs;
@@ -212,7 +212,7 @@ pub(super) fn put_back(_lock: &Lock, place: &NetnsInterface, steered: &[u32]) ->
     let others = steered_by_others(place)?;
     for &ifindex in steered.iter().filter(|ifindex| !others.contains(ifindex)) {
         // An end that cannot be seen any more has moved out of this machine's reach.
-        let Some(far_end) = far_end(&place.netns, ifindex).ok().flatten() else { continue };
+        let Some(far_end) = unless_short(far_end(&place.netns, ifindex))? else { continue };
         PairBehind { ifindex, name: String::new(), far_end }.look(ReceiveSteering::switch_off)?;
     }
     Ok(())

@@ -126,8 +126,7 @@ fn all() -> Result<Vec<u32>> {
     let doing = || "reading the qdiscs of a network namespace".to_string();
     let request = tc::Request::new().op_getqdisc_dump(&Tcmsg::default());
     let mut socket = NetlinkSocket::new();
-    let mut reply =
-        socket.request(&request).map_err(|source| PortError::Kernel { doing: doing(), source })?;
+    let mut reply = socket.request(&request).doing(doing)?;
     let mut found = Vec::new();
     while let Some(item) = reply.recv() {
         let (header, _) = item.map_err(|error| explained(error, doing()))?;

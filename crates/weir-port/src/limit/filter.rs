@@ -9,7 +9,7 @@ use netlink_bindings::tc::{self, Tcmsg};
 use netlink_socket2::NetlinkSocket;
 
 use crate::bpf::program::Program;
-use crate::error::{PortError, Result};
+use crate::error::{Doing, PortError, Result};
 use crate::netlink::{RequestBatch, explained, is_code};
 
 const ACT_DIRECT: u32 = 1;
@@ -97,8 +97,7 @@ impl Spot {
         let doing = || format!("reading the filters of interface number {ifindex}");
         let request = tc::Request::new().op_gettfilter_dump(&self.message(ifindex));
         let mut socket = NetlinkSocket::new();
-        let mut reply =
-            socket.request(&request).map_err(|source| PortError::Kernel { doing: doing(), source })?;
+        let mut reply = socket.request(&request).doing(doing)?;
         let mut found = Vec::new();
         while let Some(item) = reply.recv() {
             let (_, attributes) = match item {

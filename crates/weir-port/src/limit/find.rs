@@ -19,7 +19,7 @@ use super::memory::{Arrivals, LimitCounts, Memory};
 use super::record::{ClassRecord, DroppedByGone, LimitStage, Record};
 use super::steering::ChangedSteering;
 use super::{NetnsInterface, arrivals, clsact, note};
-use crate::error::{Doing, PortError, Result};
+use crate::error::{Doing, PortError, Result, unless_short};
 use crate::hold::Owner;
 use crate::hold::ends::command_at;
 use crate::link::Link;
@@ -286,12 +286,12 @@ pub struct LimitsFound {
 /// namespace of their own.
 ///
 /// # Errors
-/// If no namespace can be found.
+/// If namespaces cannot be found, or looked into, for want of descriptors or memory.
 pub fn all() -> Result<LimitsFound> {
     let mut all = LimitsFound::default();
     for (_, netns) in NetNs::all()? {
         // A namespace that cannot be entered or asked hides the others no more than one that is gone.
-        let Ok(roots) = netns.run(htb::roots) else { continue };
+        let Some(roots) = unless_short(netns.run(htb::roots).map(Some))? else { continue };
         for root in roots.iter().filter(|root| root.kind == RootKind::Limit) {
             match look(netns.try_clone()?, root.clone(), LOOKS) {
                 Ok(limit) if limit.is_no_limit() => {}
@@ -304,7 +304,7 @@ pub fn all() -> Result<LimitsFound> {
                 )),
             }
         }
-        all.seen.extend(gone(&netns, &roots));
+        all.seen.extend(gone(&netns, &roots)?);
     }
     Ok(all)
 }
@@ -327,7 +327,7 @@ pub fn names() -> Vec<(NetnsInterface, String)> {
             };
             names.extend(named().ok().flatten());
         }
-        let gone = gone(&netns, &roots).into_iter();
+        let gone = gone(&netns, &roots).unwrap_or_default().into_iter();
         names.extend(gone.filter_map(|seen| Some((seen.place, seen.record?.name))));
     }
     names
@@ -338,25 +338,25 @@ fn at_number(netns: &NetNs, ifindex: u32) -> Result<NetnsInterface> {
 }
 
 /// The limits whose queues are gone, by the traces that they left in a namespace with these roots.
-fn gone(netns: &NetNs, roots: &[RootQueue]) -> Vec<LimitInPlace> {
+fn gone(netns: &NetNs, roots: &[RootQueue]) -> Result<Vec<LimitInPlace>> {
     let is_limited =
         |ifindex: u32| roots.iter().any(|root| root.ifindex == ifindex && root.kind == RootKind::Limit);
     let mut seen = Vec::new();
     // An end that goes meanwhile, or whose other end cannot be seen, is left out.
-    for (ifindex, memory) in clsact::memories(arrivals::SPOT, netns).unwrap_or_default() {
+    for (ifindex, memory) in unless_short(clsact::memories(arrivals::SPOT, netns))? {
         let look = || -> Result<Option<LimitInPlace>> {
             let end = at_number(netns, ifindex)?;
             let Some(place) = end.far_end()? else { return Ok(None) };
             left(place, arrivals::SPOT, end, &memory)
         };
-        seen.extend(look().ok().flatten());
+        seen.extend(unless_short(look())?);
     }
-    let notes = clsact::memories(note::SPOT, netns).unwrap_or_default();
+    let notes = unless_short(clsact::memories(note::SPOT, netns))?;
     for (ifindex, memory) in notes.into_iter().filter(|(ifindex, _)| !is_limited(*ifindex)) {
         let look = || left(at_number(netns, ifindex)?, note::SPOT, at_number(netns, ifindex)?, &memory);
-        seen.extend(look().ok().flatten());
+        seen.extend(unless_short(look())?);
     }
-    seen
+    Ok(seen)
 }
 
 /// The limit, of the packets that an interface sent, that left its memory at this spot of an end; `None` if it is there, or its memory gone

@@ -148,19 +148,23 @@ fn forget(lock: &Lock, place: &NetnsInterface) -> Result<Off> {
     Ok(Off::Removed { lost: 0 })
 }
 
-/// Puts back what the limit changed beside the queue, unless somebody changed it again.
+/// Puts back what the limit changed beside the queue, unless somebody changed it again. What remembers that goes last, so that after a
+/// failure the same command finds it.
 pub(super) fn put_back(lock: &Lock, place: &NetnsInterface, record: &Record) -> Result<()> {
     behind::put_back(lock, place, &record.steered_behind)?;
-    if record.keeps_note {
-        clsact::detach(note::SPOT, place, record.made_clsact)?;
-    }
     let is_changed = record.sees_arrivals || record.has_steered();
-    let Some(far_end) = (if is_changed { place.far_end()? } else { None }) else { return Ok(()) };
-    if record.sees_arrivals {
+    let far_end = if is_changed { place.far_end()? } else { None };
+    if let Some(far_end) = &far_end
+        && record.has_steered()
+        && !behind::is_needed_by_others(place)?
+    {
+        far_end.steering()?.switch_off()?;
+    }
+    if let Some(far_end) = far_end.filter(|_| record.sees_arrivals) {
         clsact::detach(arrivals::SPOT, &far_end, record.made_clsact)?;
     }
-    if record.has_steered() && !behind::is_needed_by_others(place)? {
-        far_end.steering()?.switch_off()?;
+    if record.keeps_note {
+        clsact::detach(note::SPOT, place, record.made_clsact)?;
     }
     Ok(())
 }
