@@ -16,7 +16,7 @@ use weir_lab::iperf::{Flood, Load};
 use weir_lab::process::{Finished, Process, Signal};
 use weir_port::link::Link;
 use weir_tests::classes::File;
-use weir_tests::limits::{Between, Row};
+use weir_tests::limits::{Between, Row, idle_process};
 use weir_tests::raw::Random;
 use weir_tests::rig::require_lossless;
 use weir_tests::state::{require_same, state};
@@ -28,6 +28,7 @@ fn main() -> ExitCode {
     harness::main(&[
         privileged!(a_file_is_applied_once_shown_and_taken_down).together(),
         privileged!(what_is_not_in_the_file_stays).together(),
+        privileged!(what_is_not_called_so_any_more_is_taken_down_by_its_limits_name).together(),
         privileged!(changes_under_a_flood_lose_nothing),
         privileged!(a_failure_half_way_puts_everything_back),
         privileged!(what_is_killed_half_way_is_finished).together(),
@@ -179,6 +180,32 @@ fn what_is_not_in_the_file_stays() -> Result<()> {
     let left = limits(&row)?;
     ensure!(left.len() == 1 && left.values().all(|text| text.starts_with("\"mine\" \"back\"")), "{left:?}");
     row.weir("limit wa --off")?.success().map(drop)
+}
+
+/// An interface that has another name since, and the process of a container that has ended while the container goes on.
+fn what_is_not_called_so_any_more_is_taken_down_by_its_limits_name() -> Result<()> {
+    let row = Row::new(Between::Bridge)?;
+    let by_name = File::new("[[limit]]\ndevice = \"wa\"\nrate = \"20mbit\"\nrate_back = \"30mbit\"\n")?;
+    apply(&row, &by_name)?.success()?;
+    row.middle.ip("link set wa down")?;
+    row.middle.ip("link set wa name moved")?;
+    row.middle.ip("link set moved up")?;
+    row.weir(&format!("down {}", by_name.path()))?.success()?;
+    ensure!(limits(&row)?.is_empty(), "{:?}", limits(&row)?);
+    let process = idle_process(&row.right)?;
+    let name = row.right.name();
+    let table = |more: &str| {
+        File::new(&format!("[[limit]]\npid = {}\ndevice = \"veth0\"\nrate = \"1mbit\"\n{more}", process.id()))
+    };
+    let [named, nameless] = [table(&format!("name = \"{name}\"\n"))?, table("")?];
+    apply(&row, &named)?.success()?;
+    process.stop(PATIENCE)?;
+    let done = row.weir(&format!("down {}", nameless.path()))?.success()?;
+    ensure!(done.stdout.contains("so did its limit, which `weir stat` lists then"), "{}", done.stdout);
+    ensure!(limits(&row)?.len() == 1, "it says so as it cannot know");
+    let done = row.weir(&format!("down {}", named.path()))?.success()?;
+    ensure!(done.stdout.starts_with("removed: ") && limits(&row)?.is_empty(), "{}", done.stdout);
+    Ok(())
 }
 
 /// Rates, classes that come, change and all go, under floods.

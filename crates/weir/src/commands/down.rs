@@ -17,6 +17,7 @@ use weir_run::topology::{LimitWanted, Topology, name_of};
 
 use super::apply::target;
 use super::limit::removal::remove_each;
+use super::ways::{LimitTarget, Ways};
 use crate::output::Lines;
 use crate::{Failure, Outcome, names, output, text};
 
@@ -243,14 +244,28 @@ fn end(name: &str, noun: &str) -> Result<(), Failure> {
     Ok(())
 }
 
+/// The ends of a limit whose interface is not called as in the file any more, or whose process has ended, found by what it is called.
+fn ways_by_name(wanted: &LimitWanted) -> Result<Option<Ways>, Failure> {
+    let name = wanted.name.as_deref().or_else(|| wanted.pid.is_none().then_some(&wanted.device));
+    let Some(name) = name else { return Ok(None) };
+    LimitTarget { pid: None, device: name }.ways_meant()
+}
+
 /// Returns whether a limit is gone as it should be.
 fn remove(wanted: &LimitWanted, lines: &mut Lines) -> Result<bool, Failure> {
     let target = target(wanted);
-    if target.is_missing() {
-        lines.print(format_args!("there is no {}, and so no limit", target.label()));
+    let ways = if target.is_missing() { ways_by_name(wanted)? } else { None };
+    if ways.is_none() && target.is_missing() {
+        match wanted.pid {
+            None => lines.print(format_args!("there is no {}, and so no limit", target.label())),
+            Some(pid) => lines.print(format_args!(
+                "there is no {}: if the interface outlived process {pid}, so did its limit, which `weir stat` lists then",
+                target.label()
+            )),
+        }
         return Ok(true);
     }
-    let ways = target.ways(wanted.rate_back.is_some())?;
+    let ways = ways.map_or_else(|| target.ways(wanted.rate_back.is_some()), Ok)?;
     let held: Vec<_> = ways.ends().map(|place| (&place.netns, &place.link)).collect();
     let _ends = hold::ends::hold(&held, &mut |text| output::say(format_args!("weir: {text}")))?;
     let back = wanted.rate_back.map(|_| ways.back(target, "rate_back")).transpose();
