@@ -106,6 +106,20 @@ fn a_raised_mtu_loses_nothing() -> Result<()> {
     let done = row.weir("stat wa --check")?;
     ensure!(done.stderr.contains("when the MTU was lower than 1600"), "{}", done.stderr);
     row.weir("limit wa --rate 2mbit")?.success()?;
+    row.weir("stat wa --check")?.success()?;
+
+    // The pair itself drops what is longer than its other end takes.
+    row.middle.ip("link set wa mtu 1500")?;
+    let set = row.weir("limit wa --rate 2mbit")?.success()?;
+    let checked = row.weir("stat wa --check")?;
+    ensure!(checked.status.code() == Some(1), "{:?}", checked.status);
+    for said in [&set.stderr, &checked.stderr] {
+        ensure!(
+            said.contains("packets of up to 1600 bytes") && said.contains("above its MTU of 1500"),
+            "{said}"
+        );
+    }
+    row.left.ip("link set veth0 mtu 1500")?;
     row.weir("stat wa --check")?.success().map(drop)
 }
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use weir_lab::clock::wait_until;
-use weir_lab::process::{Process, run};
+use weir_lab::clock::{let_pass, wait_until};
+use weir_lab::process::{Process, Signal, run};
 use weir_tests::classes::File;
 use weir_tests::host::Host;
 use weir_tests::lacking::Lacking;
@@ -30,6 +30,7 @@ fn main() -> ExitCode {
         privileged!(a_limit_that_its_program_takes_away_is_said).together(),
         privileged!(a_limit_that_is_removed_meanwhile_is_said).flooding(),
         privileged!(an_interface_that_vanishes_ends_it).together(),
+        privileged!(what_is_stopped_goes_on_when_it_is_continued).together(),
     ])
 }
 
@@ -60,6 +61,24 @@ fn no_packet_passes_through_its_process() -> Result<()> {
     let kilobytes: u64 = resident.split_whitespace().nth(1).context("no number")?.parse()?;
     ensure!(kilobytes < 20_000, "{resident}");
     process.stop(LIMIT)?;
+    Ok(())
+}
+
+/// Nobody waits for the process, so its guardian does not kill it, and its program goes on meanwhile.
+fn what_is_stopped_goes_on_when_it_is_continued() -> Result<()> {
+    let host = Host::alone()?;
+    let socket = host.namespace.enter(|| UdpSocket::bind(("0.0.0.0", 5600)))??;
+    socket.set_read_timeout(Some(LIMIT))?;
+    let mut process = started(&host, &["--rate-back", "50mbit"], FLOOD)?;
+    process.signal(Signal::STOP)?;
+    let arrives = || socket.recv(&mut [0; 2000]).context("the program does not go on");
+    // Four times as long as a guardian looks at one that has queues.
+    let_pass(Duration::from_secs(2), |_| drop(arrives()))?;
+    arrives()?;
+    ensure!(process.is_running()?, "it was killed: {}", process.stderr());
+    process.signal(Signal::CONT)?;
+    let done = process.stop(LIMIT)?;
+    ensure!(done.stderr.starts_with("weir: 200mbit: sent "), "no summary: {}", done.stderr);
     Ok(())
 }
 

@@ -87,6 +87,11 @@ pub enum Undo {
 }
 
 impl Undo {
+    /// Returns whether senders are held for as long as the process stands that made the change.
+    pub fn holds_senders(&self) -> bool {
+        matches!(self, Undo::Queues { .. })
+    }
+
     /// Fails unless the record is one that Weir may have written: the process that puts things back does so as root.
     pub fn check(&self) -> io::Result<()> {
         let may_be = match self {

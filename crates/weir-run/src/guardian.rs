@@ -17,7 +17,7 @@
 //! | happens | guardian | main process |
 //! |---|---|---|
 //! | main process killed | puts everything back | - |
-//! | main process stopped (SIGSTOP) | kills it within a second, as its queues stand | - |
+//! | main process stopped (SIGSTOP) | kills it within a second, if it has queues, which stand | - |
 //! | guardian killed | - | ends, and puts everything back itself |
 //! | guardian stopped | - | goes on; lets it continue at the end |
 //! | a namespace has nobody but weir | says so | ends, so that it can go |

@@ -3,8 +3,26 @@
 //! Rule: what a command changes at this moment is half done and is not judged; packets that were dropped are.
 
 use super::find::{LimitInPlace, STRANGE};
-use super::order;
 use super::record::{LimitStage, Record};
+use super::{NetnsInterface, order};
+use crate::link::Link;
+
+/// The sentence on a pair whose other end takes shorter packets than this end sends, and drops the others when they have passed the limit;
+/// `None` for any other interface, and where the other end cannot be seen.
+pub fn refused_by_mtu(place: &NetnsInterface) -> Option<String> {
+    let far_end = place.far_end().ok().flatten()?;
+    // An end that was found before may have another MTU now.
+    let sent_bytes = place.netns.run(|| Link::by_index(place.link.ifindex)).ok()?.mtu_bytes;
+    let taken_bytes = far_end.link.mtu_bytes;
+    (taken_bytes < sent_bytes).then(|| {
+        format!(
+            "{} sends packets of up to {sent_bytes} bytes, and its other end, {}, drops those above its MTU of {taken_bytes}, of which \
+             nobody tells the sender: give both ends one MTU",
+            place.describe(),
+            far_end.describe()
+        )
+    })
+}
 
 impl LimitInPlace {
     /// The faults of the limit, a sentence each.
@@ -137,6 +155,7 @@ impl LimitInPlace {
                 unsteered.join(", ")
             ));
         }
+        faults.extend(refused_by_mtu(&self.place).map(|why| format!("limit {}: {why}", record.name)));
         if record.sees_arrivals && self.arrivals.is_none() {
             faults.push(format!(
                 "nobody looks at the other end for what passes limit {} at {place}: the program there was removed, or the end moved; the \

@@ -23,7 +23,7 @@ pub mod behind;
 pub mod classify;
 mod clsact;
 pub mod drain;
-mod faults;
+pub mod faults;
 pub mod filter;
 pub mod find;
 pub mod htb;

@@ -124,7 +124,9 @@ fn keep(
             continue;
         }
         looked_ns = now_ns();
-        main.look();
+        if records.iter().any(|record| record.undo.holds_senders()) {
+            main.look();
+        }
         witnesses.retain_mut(|(inode, witness)| {
             let is_kept = witness.is_there();
             if !is_kept {

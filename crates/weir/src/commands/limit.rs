@@ -17,6 +17,7 @@ use weir_path::classes::Classes;
 use weir_port::error::PortError;
 use weir_port::hold;
 use weir_port::limit::behind;
+use weir_port::limit::faults;
 use weir_port::limit::find::{self, LimitInPlace};
 use weir_port::limit::order;
 use weir_port::limit::record::{Direction, Record};
@@ -341,6 +342,7 @@ fn tell(place: &NetnsInterface, set: &SetLimit, is_name_told: bool, lines: &mut 
     }
     warn_of_burst(record);
     warn_of_unseen(place);
+    faults::refused_by_mtu(place).iter().for_each(output::warn);
     if done == Done::Made {
         warn_of_doubtful(place, Some(record));
     }
@@ -370,6 +372,7 @@ pub fn say_what_is_not_expected(place: &NetnsInterface, done: Done, record: &Rec
         ));
     }
     warn_of_unseen(place);
+    faults::refused_by_mtu(place).iter().for_each(output::warn);
     if done == Done::Made {
         warn_of_doubtful(place, Some(record));
     }
