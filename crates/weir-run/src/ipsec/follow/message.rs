@@ -43,6 +43,7 @@ pub(super) mod attribute {
     pub const ALG_AUTH_TRUNC: u16 = 20;
     pub const MARK: u16 = 21;
     pub const REPLAY_ESN_VAL: u16 = 23;
+    pub const OFFLOAD_DEV: u16 = 28;
     pub const IF_ID: u16 = 31;
     pub const SA_DIR: u16 = 33;
     pub const NAT_KEEPALIVE_INTERVAL: u16 = 34;

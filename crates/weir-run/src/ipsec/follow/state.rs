@@ -24,6 +24,8 @@ const PROTOCOL_ESP: u8 = 50;
 const FLAG_NOPMTUDISC: u8 = 4;
 const FLAG_ESN: u8 = 128;
 const ESP_IN_UDP: u16 = 2;
+const OFFLOAD_INBOUND: u8 = 2;
+const OFFLOAD_PACKET: u8 = 4;
 const LIFETIME_INFINITE: u64 = u64::MAX;
 
 /// The association as far as it can be followed; none if a field is missing.
@@ -69,6 +71,13 @@ pub(super) fn followed(info: &[u8], with: &[u8], ends: [IpAddr; 2], at: &str) ->
     }
     if let Some(number) = of(attribute::IF_ID).and_then(|number| number.u32(0)).filter(|number| *number > 0) {
         return left(&format!("it is of xfrm interface {number} (if_id), which no packet of Weir's is of"));
+    }
+    // `xfrm_user_offload`: the device, and flags.
+    let offload = of(attribute::OFFLOAD_DEV).and_then(|offload| offload.u8(4)).unwrap_or_default();
+    if offload & OFFLOAD_PACKET != 0 && offload & OFFLOAD_INBOUND == 0 {
+        return left(
+            "its device numbers packets by itself (offload mode packet), so nobody knows which numbers its key was used with",
+        );
     }
     let udp_ports = match of(attribute::ENCAP) {
         None => None,

@@ -103,6 +103,28 @@ fn a_tunnel_comes_and_goes() {
     assert_eq!(follower.wanted(&running, &BTreeSet::new()).plan, empty());
 }
 
+/// Of a device that seals by itself the kernel's counters may tell nothing.
+#[test]
+fn an_association_that_a_device_numbers_is_left_out() {
+    // `XFRMA_OFFLOAD_DEV`: `xfrm_user_offload` of device 2, and these flags.
+    let offloaded = |flags: u8| {
+        let mut message = captured()["newsa-gcm-esn"].clone();
+        message.extend([12, 0, 28, 0, 2, 0, 0, 0, flags, 0, 0, 0]);
+        let length = (message.len() as u32).to_ne_bytes();
+        message[..4].copy_from_slice(&length);
+        let mut follower = follower();
+        hear(&mut follower, &message);
+        let wanted = follower.wanted(&empty(), &BTreeSet::new());
+        (wanted.plan.associations.len(), wanted.notes.join("; "))
+    };
+    let (number, notes) = offloaded(4);
+    assert!(number == 0 && notes.contains("its device numbers packets by itself"), "{number}: {notes}");
+    // Crypto alone, and what is received.
+    for flags in [0, 6] {
+        assert_eq!(offloaded(flags), (1, String::new()), "{flags}");
+    }
+}
+
 #[test]
 fn what_cannot_be_followed_is_one_sentence_and_harms_nothing() {
     let messages = captured();

@@ -11,7 +11,8 @@
 //! without its counters is refused: the text may be cut off, and the kernel may have sent with its key. The kernel tells the counters of
 //! every association, `anti-replay ... oseq 0x0` or, behind `anti-replay esn context:`, `seq-hi ... oseq 0x0`. Policies of sockets and of
 //! direction `fwd` are passed over: the first are IKE's own, the second the kernel's other half of `in`. An association that IKE still
-//! negotiates is left out.
+//! negotiates is left out. A count of packets that have passed, or a time of use, tells of a used key as well as a number does; a device
+//! that numbers packets by itself tells nobody.
 //!
 //! Pure. Source: ip-xfrm(8), iproute2 `ip/ipxfrm.c`.
 
@@ -129,10 +130,22 @@ impl Listed {
                     has_counters = true;
                 }
                 "limit:" | "expire" => words.lifetime(&mut state.lifetime),
+                "crypto" if words.has("packet") && !(words.has("dir") && words.after("dir")? == "in") => {
+                    return Err(words.told(
+                        "the device numbers what it sends by this association (mode packet), so nobody else knows which numbers its key was \
+                         used with: have new keys agreed on without that",
+                    ));
+                }
                 "mark" | "if_id" | "output-mark" | "security" | "crypto" | "tfcpad" | "coa" => {
                     self.notes.push(words.told(&format!("{} is left out", words.word(0))));
                 }
-                _ => {}
+                // Whatever the numbers say, a key that something has passed by was used.
+                _ => match words.passed() {
+                    Some(packets) if packets > state.sealed => {
+                        (state.sealed, state.sealed_at) = (packets, words.at());
+                    }
+                    _ => {}
+                },
             }
         }
         if !has_counters {
@@ -272,6 +285,16 @@ impl<'a> Words<'a> {
         match self.after(key) {
             Ok(text) if text.len() > 2 && text.starts_with("0x") => self.number(key),
             _ => Err(self.uncounted()),
+        }
+    }
+
+    /// The packets that the line says have passed by an association: a count, or one at least where it says when that was.
+    fn passed(&self) -> Option<u64> {
+        match self.word(0) {
+            "add" => (self.after("use").ok()? != "-").then_some(1),
+            "lastused" => Some(1),
+            bytes if bytes.ends_with("(bytes)") => self.word(1).strip_suffix("(packets)")?.parse().ok(),
+            _ => None,
         }
     }
 

@@ -184,6 +184,30 @@ fn what_cannot_be_taken_over_is_refused_with_its_line() {
             "",
             "line 6: the kernel has sent 4294967298 packets with",
         ),
+        (
+            "\tsel src 0.0.0.0/0",
+            "\tlifetime current:\n\t  84(bytes), 3(packets)\n\tsel src 0.0.0.0/0",
+            "",
+            "line 9: the kernel has sent 3 packets with",
+        ),
+        (
+            "\tsel src 0.0.0.0/0",
+            "\t  add 2026-01-01 00:00:00 use 2026-01-01 00:00:01\n\tsel src 0.0.0.0/0",
+            "",
+            "line 8: the kernel has sent 1 packets with",
+        ),
+        (
+            "\tsel src",
+            "\tlastused 2026-01-01 00:00:01\n\tsel src",
+            "",
+            "line 8: the kernel has sent 1 packets with",
+        ),
+        (
+            "\tsel src 0.0.0.0/0",
+            "\tcrypto offload parameters: dev eth0 dir out mode packet\n\tsel src 0.0.0.0/0",
+            "",
+            "line 8: the device numbers what it sends",
+        ),
         ("proto esp spi", "proto ah spi", "", "line 2: proto ah is not built"),
         ("mode tunnel", "mode beet", "", "line 2: mode beet is not built"),
         (aead, "aead rfc4543(gcm(aes))", "", "line 4: rfc4543(gcm(aes)) with a key of 20 bytes"),
@@ -314,6 +338,10 @@ fn a_policy_without_an_association_discards() {
 fn an_inbound_key_may_have_been_used() {
     let used = printed().replacen("seq 0x0, oseq-hi", "seq 0x9, oseq-hi", 2);
     import(&used, &[]).unwrap_or_else(|why| panic!("{why}"));
+    let (out, back) = used.split_at(used.find("src 192.0.2.2 dst").unwrap());
+    let passed = "\tcrypto offload parameters: dev eth0 dir in mode packet\n\t  84(bytes), 3(packets)\n\tsel src 0.0.0.0/0";
+    import(&(out.to_string() + &back.replacen("\tsel src 0.0.0.0/0", passed, 1)), &[])
+        .unwrap_or_else(|why| panic!("{why}"));
 }
 
 #[test]
