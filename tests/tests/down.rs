@@ -21,6 +21,7 @@ fn main() -> ExitCode {
         privileged!(a_file_that_is_up_is_refused_before_anything_is_set_or_waited_for).together(),
         privileged!(what_waits_for_its_interfaces_is_ended_too).together(),
         privileged!(whoever_takes_the_place_of_what_has_ended_is_left_alone).together(),
+        privileged!(a_socket_that_is_removed_comes_back).together(),
     ])
 }
 
@@ -51,6 +52,23 @@ fn down(of: impl AsRef<Path>) -> Result<Finished> {
 
 fn stat(arguments: &[&str]) -> Result<Finished> {
     run(Command::new(weir_binary()?).arg("stat").args(arguments), PATIENCE)
+}
+
+/// Commands find what is up again, which ends as any other, and leaves no socket.
+fn a_socket_that_is_removed_comes_back() -> Result<()> {
+    let hosts = Hosts::new(3, None)?;
+    let up = hosts.up(BRIDGE)?;
+    let name = up.name.clone();
+    let socket = PathBuf::from(format!("/run/weir/{name}.sock"));
+    for _ in 0..2 {
+        std::fs::remove_file(&socket)?;
+        wait_until("the socket is there again", PATIENCE, || Ok(socket.exists()))?;
+        stat(&[&name, "--check"])?.success()?;
+    }
+    ensure!(up.daemon.stderr().matches("it is there again").count() == 2, "{}", up.daemon.stderr());
+    down(&name)?.success()?;
+    ensure!(!socket.exists(), "{} stays", socket.display());
+    Ok(())
 }
 
 /// A file that says nothing for sure touches nothing; the name is told, and ends it. One that was edited is still its file.

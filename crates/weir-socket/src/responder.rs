@@ -157,11 +157,11 @@ pub(crate) struct Answering {
 
 impl Answering {
     /// Starts to answer.
-    pub(crate) fn start(control: Control, responder: StackResponder) -> io::Result<Answering> {
+    pub(crate) fn start(mut control: Control, responder: StackResponder) -> io::Result<Answering> {
         let end = Arc::new(sys::eventfd()?);
         let (until, is_stopping) = (Arc::clone(&end), Arc::clone(&responder.is_stopping));
         let thread = std::thread::Builder::new().name("weir-control".into());
-        let thread = thread.spawn(move || control.serve(&responder, Some(until.as_fd())))?;
+        let thread = thread.spawn(move || control.serve(&responder, Some(until.as_fd()), None))?;
         Ok(Answering { end, thread, is_stopping })
     }
 

@@ -1,8 +1,8 @@
 //! A datapath from its opening to the moment when everything is back as it was: the wire of `weir wire` or `weir run`.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use weir_port::Doing;
@@ -97,7 +97,7 @@ impl Running {
         // Nobody else asks for the guardian before there is a watcher.
         let mut guardian = guarded.guardian();
         let name = &config.name;
-        let control = match Control::listen(name) {
+        let mut control = match Control::listen(name) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
                 let how = format!(
                     "`weir down {name}` ends it, or give this one another name: --name of a wire, name = \"...\" in a file"
@@ -144,9 +144,30 @@ impl Running {
         // A session that has ended already has nobody to tell.
         let stop = move || drop(asked.send(SessionEvent::AskedToEnd));
         let responder = DatapathResponder { crew: crew.clone(), stop };
-        spawn("weir-control", move || control.serve(&responder, None))?;
+        let keeper = guarded.shared();
+        spawn("weir-control", move || {
+            let mut is_told = false;
+            control.serve(&responder, None, Some(&mut |again| entrust_again(&keeper, again, &mut is_told)));
+        })?;
         Ok(Running { watcher, eye, workers, crew })
     }
+}
+
+/// Has the guardian remove a control socket that was made again, and says so; that it cannot be made is said once.
+fn entrust_again(keeper: &Mutex<Guardian>, again: io::Result<&Control>, is_told: &mut bool) {
+    let entrusted = again.map_err(|error| error.to_string()).and_then(|control| {
+        let shown = control.path().display().to_string();
+        output::warn(format_args!("{shown}, by which commands reach it, was removed: it is there again"));
+        // A thread that panicked with the guardian had nothing half done.
+        let mut keeper = keeper.lock().unwrap_or_else(PoisonError::into_inner);
+        control.entrust(&mut *keeper).map_err(|error| error.to_string())
+    });
+    if let (Err(why), false) = (&entrusted, *is_told) {
+        output::warn(format_args!(
+            "the socket by which commands reach it was removed, and is not there again: {why}"
+        ));
+    }
+    *is_told = entrusted.is_err();
 }
 
 /// The last counters, and the end of the workers' ports; or the first fault.

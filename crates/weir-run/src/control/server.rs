@@ -5,6 +5,9 @@
 //! silent holds nobody up and is gone after that; one that is too much ([`super::admission`]) is told so and let go at once.
 //! A request of a client that has hung up is not carried out. A request is bounded in size; packets never wait for any of this.
 //!
+//! A socket that somebody has removed, alone or with its directory, is made again: without it nobody could ask, change or end what is up
+//! but by a signal. What another process has put in its place stays.
+//!
 //! Owner: the thread that calls [`Control::serve`]. Source: unix(7).
 
 use std::io::{self, ErrorKind, Read, Write};
@@ -27,6 +30,8 @@ use crate::stats::Snapshot;
 
 /// The longest time that a client may take to ask, and to read the answer, in nanoseconds.
 const PATIENCE_NS: u64 = 2_000_000_000;
+/// The time between two looks whether the socket is still there, in nanoseconds.
+const LOOK_NS: u64 = 2_000_000_000;
 /// The most clients that are taken in at a time.
 const ACCEPTED_MAX: usize = 64;
 /// Enough for a classes file of [`FILE_BYTES_MAX`] with every byte escaped.
@@ -53,6 +58,9 @@ pub trait Responder {
     /// Why not, in a sentence.
     fn change(&self, command: &Command) -> Result<String, String>;
 }
+
+/// What is told of a socket that was made again, or why it could not be.
+pub type Renewed<'a> = &'a mut dyn FnMut(io::Result<&Control>);
 
 /// The listening socket of a wire.
 pub struct Control {
@@ -154,11 +162,24 @@ impl Control {
         })
     }
 
-    /// Answers requests until `end` is readable; without one for as long as the process lives.
-    pub fn serve(&self, responder: &dyn Responder, end: Option<BorrowedFd<'_>>) {
+    /// Answers requests until `end` is readable; without one for as long as the process lives. Where somebody wants to be told that the
+    /// socket was `renewed`, it is made again when it is not there any more.
+    pub fn serve(
+        &mut self,
+        responder: &dyn Responder,
+        end: Option<BorrowedFd<'_>>,
+        mut renewed: Option<Renewed<'_>>,
+    ) {
         let mut recent = Recent::default();
         let mut clients = Vec::new();
-        while !self.wait(&clients, end) {
+        let mut look_ns = renewed.is_some().then(|| now_ns() + LOOK_NS);
+        while !self.wait(&clients, end, look_ns) {
+            if let (Some(renewed), Some(look_ns)) = (&mut renewed, &mut look_ns)
+                && now_ns() >= *look_ns
+            {
+                *look_ns = now_ns() + LOOK_NS;
+                self.renew(renewed);
+            }
             // Who come and go without a pause keep nobody waiting who was taken in.
             for _ in 0..ACCEPTED_MAX {
                 let stream = match self.listener.accept() {
@@ -190,13 +211,25 @@ impl Control {
         }
     }
 
-    /// Waits until a client comes, asks, can be answered, or has taken too long. Returns whether to end.
-    fn wait(&self, clients: &[Client], end: Option<BorrowedFd<'_>>) -> bool {
+    /// Makes the socket again if it is not there any more.
+    fn renew(&mut self, renewed: Renewed<'_>) {
+        if std::fs::symlink_metadata(&self.path).is_ok() {
+            return;
+        }
+        let again = Control::listen_at(self.path.clone(), || io::Error::from(ErrorKind::AddrInUse));
+        renewed(again.map(|again| {
+            *self = again;
+            &*self
+        }));
+    }
+
+    /// Waits until a client comes, asks, can be answered, or has taken too long, or it is time to look. Returns whether to end.
+    fn wait(&self, clients: &[Client], end: Option<BorrowedFd<'_>>, look_ns: Option<u64>) -> bool {
         // poll(2) passes over a descriptor below 0.
         let end = end.map_or(-1, |end| end.as_raw_fd());
         let mut fds = vec![sys::poll_in(self.listener.as_raw_fd()), sys::poll_in(end)];
         fds.extend(clients.iter().map(Client::waits_for));
-        let first_ns = clients.iter().map(|client| client.until_ns).min();
+        let first_ns = clients.iter().map(|client| client.until_ns).chain(look_ns).min();
         let timeout_ns = first_ns.map(|until_ns| until_ns.saturating_sub(now_ns()) + 1);
         if sys::poll(&mut fds, timeout_ns).is_err() {
             // No memory: it may come back.

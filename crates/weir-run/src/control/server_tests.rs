@@ -116,6 +116,31 @@ impl Responder for Refusing {
 }
 
 #[test]
+fn a_socket_that_is_removed_is_made_again_and_anothers_is_left_alone() {
+    let path = std::env::temp_dir().join(format!("weir-renewed-{}.sock", std::process::id()));
+    let _ = std::fs::remove_file(&path);
+    let listen = || Control { listener: UnixListener::bind(&path).unwrap(), path: path.clone() };
+    let mut control = listen();
+    control.renew(&mut |_| panic!("it is there"));
+    let first = FileIdentity::of(&path);
+    std::fs::remove_file(&path).unwrap();
+    let mut told = Vec::new();
+    control.renew(&mut |again| {
+        told.push(again.map(|control| control.path().to_path_buf()).map_err(|why| why.to_string()))
+    });
+    // A user who is not root cannot make the directory of sockets, and is told so.
+    match told.as_slice() {
+        [Ok(again)] => assert!(*again == path && is_up(&path) && FileIdentity::of(&path) != first),
+        [Err(why)] => assert!(!sys::is_root(), "{why}"),
+        _ => panic!("{told:?}"),
+    }
+    let _ = std::fs::remove_file(&path);
+    std::fs::write(&path, "somebody's").unwrap();
+    control.renew(&mut |_| panic!("it is another's"));
+    std::fs::remove_file(&path).unwrap();
+}
+
+#[test]
 fn whoever_answers_is_asked_until_the_end() {
     let path = std::env::temp_dir().join(format!("weir-server-{}.sock", std::process::id()));
     let _ = std::fs::remove_file(&path);
@@ -125,8 +150,8 @@ fn whoever_answers_is_asked_until_the_end() {
     let end: OwnedFd = sys::eventfd().unwrap();
     std::thread::scope(|scope| {
         let serving = scope.spawn(|| {
-            let control = control;
-            control.serve(&Refusing, Some(end.as_fd()));
+            let mut control = control;
+            control.serve(&Refusing, Some(end.as_fd()), None);
         });
         let told = super::super::ask(&path, &Command::Stat).unwrap();
         assert!(Snapshot::of_answer(told).unwrap().is_empty());

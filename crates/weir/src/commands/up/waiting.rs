@@ -42,7 +42,7 @@ impl InterfaceWait {
         // Before the first thread, which must not get them.
         let signals = Signals::block(&[SIGINT, SIGTERM, SIGHUP])?;
         let socket = Control::waiting_path_of(&config.name);
-        let control = match Control::listen_waiting(&config.name) {
+        let mut control = match Control::listen_waiting(&config.name) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => return Err(error.to_string().into()),
             listening => listening.doing(|| format!("making the socket {}", socket.display()))?,
         };
@@ -57,7 +57,7 @@ impl InterfaceWait {
         };
         let end = sys::eventfd()?;
         let until = end.try_clone()?;
-        let serve = move || control.serve(&responder, Some(until.as_fd()));
+        let serve = move || control.serve(&responder, Some(until.as_fd()), None);
         let serving = guarded::spawn("weir-waiting", serve)?;
         Ok(InterfaceWait { signals, socket, missing, end, serving: Some(serving) })
     }
