@@ -5,7 +5,8 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use weir_lab::process::{Finished, run};
+use weir_lab::clock::wait_until;
+use weir_lab::process::{Finished, Process, run};
 use weir_tests::classes::File;
 use weir_tests::limits::{Between, Row, idle_process};
 use weir_tests::state::{require_same, state};
@@ -18,6 +19,7 @@ fn main() -> ExitCode {
         plain!(invalid_files_are_refused_with_their_place).together(),
         plain!(what_is_no_file_is_one_sentence).together(),
         privileged!(a_file_comes_from_standard_input).together(),
+        privileged!(a_file_whose_ports_cannot_be_up_sets_no_limit).together(),
         plain!(what_a_command_does_not_do_is_told_with_what_does).together(),
         plain!(a_file_of_ports_is_applied_to_what_is_up).together(),
         plain!(nothing_is_applied_without_root).together(),
@@ -123,6 +125,45 @@ fn a_file_comes_from_standard_input() -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// What can be known of ports is, before anything is set; a limit that was set all the same is told.
+fn a_file_whose_ports_cannot_be_up_sets_no_limit() -> Result<()> {
+    let row = Row::new(Between::Bridge)?;
+    let before = state(&row)?;
+    row.middle.ip("link add pa type veth peer name pb")?;
+    row.middle.ip("link set pb up")?;
+    row.middle.ip("link set wa nomaster")?;
+    let name = row.middle.name();
+    let ports =
+        "[[port]]\ninterface = \"wa\"\n[[port]]\ninterface = \"pa\"\n[[wire]]\nports = [\"wa\", \"pa\"]\n";
+    let file =
+        File::new(&format!("name = \"{name}\"\n[[limit]]\ndevice = \"wb\"\nrate = \"9mbit\"\n{ports}"))?;
+    let up = || row.weir(&format!("up {}", file.path()));
+    let done = up()?;
+    ensure!(done.status.code() == Some(1) && done.stdout.is_empty(), "{}", done.said());
+    ensure!(done.stderr.contains(".toml:8:13: interface pa is down"), "{}", done.stderr);
+    ensure!(row.limits("wb").is_err(), "{:?}", row.limits("wb")?);
+    // Somebody has the other port, which is known when it is taken over.
+    row.middle.ip("link set pa up")?;
+    let mut command = row.middle.command(weir_binary()?);
+    let mut sink = Process::spawn(command.args(["sink", "wa"]))?;
+    wait_until("the sink has its interface", PATIENCE, || {
+        ensure!(sink.is_running()?, "{}", sink.stderr());
+        Ok(row.middle.ip("-d link show wa")?.contains("xdp"))
+    })?;
+    let done = up()?;
+    ensure!(
+        done.stderr.contains("the limits of") && done.stderr.contains("are set, and stay"),
+        "{}",
+        done.said()
+    );
+    ensure!(row.limits("wb")?.len() == 1, "{:?}", row.limits("wb")?);
+    sink.stop(PATIENCE)?;
+    row.weir(&format!("down {}", file.path()))?.success()?;
+    row.middle.ip("link del pa")?;
+    row.middle.ip("link set wa master br0")?;
+    require_same(&before, &row, "what could not be up")
 }
 
 /// A task of another command is told with that command.

@@ -14,8 +14,15 @@ use crate::port::MTU_BYTES_MAX;
 /// Returns whether an interface cannot be a port as it and its other end are: by its kind, its MTU, its queues, a
 /// bridge that it is in, or as one of them is down.
 pub fn is_unfit(link: &Link) -> bool {
-    let checked = link.peer().and_then(|(_, sender)| check_fit(link, &sender));
-    matches!(checked, Err(PortError::Unsuitable { .. }))
+    matches!(check(link), Err(PortError::Unsuitable { .. }))
+}
+
+/// Checks that an interface can be a port as it and its other end are.
+///
+/// # Errors
+/// If it cannot be one, why and what to do; or if its other end cannot be seen.
+pub fn check(link: &Link) -> Result<()> {
+    link.peer().and_then(|(_, sender)| check_fit(link, &sender))
 }
 
 /// Checks that an interface can be a port, and that nobody else has it.

@@ -3,6 +3,7 @@
 mod there;
 mod waiting;
 
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -103,7 +104,22 @@ pub fn run(arguments: &UpArguments) -> Outcome {
     apply::set(&topology)?;
     let counts = topology.counts().into_iter().filter(|(number, _)| *number > 0);
     let parts: Vec<_> = counts.map(|(number, thing)| human::plural(number as u64, thing)).collect();
-    carry(&config, &cores, &format!("{noun} {}, {}", topology.name, parts.join(", ")), || drop(waiting))
+    let is_up = Cell::new(false);
+    let begun = || {
+        is_up.set(true);
+        drop(waiting);
+    };
+    let carried = carry(&config, &cores, &format!("{noun} {}, {}", topology.name, parts.join(", ")), begun);
+    carried.map_err(|failure| match is_up.get() || topology.limits.is_empty() {
+        true => failure,
+        false => {
+            let message = format!(
+                "{}\nweir: the limits of {file} are set, and stay: `weir down {file}` removes them",
+                failure.message
+            );
+            Failure { message, ..failure }
+        }
+    })
 }
 
 /// Refuses a file whose name is up already, before anything of it is waited for or set.

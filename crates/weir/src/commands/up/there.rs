@@ -1,11 +1,12 @@
 //! The interfaces that `weir up` needs from the start: waited for if that is asked for, and told of where they are missing.
 //!
-//! Rule: each that is missing is told with its place in the file, and with the ways out. Optional ones are neither waited for nor told of
-//! here. Limits: an interface that is there and not fit is told when it is taken over.
+//! Rule: each that is missing, or cannot be a port, is told with its place in the file, and with the ways out, before anything is set.
+//! Optional ones are neither waited for nor told of here. Limits: an interface that somebody has is told when it is taken over.
 
 use std::time::Duration;
 
 use weir_port::error::PortError;
+use weir_port::fit;
 use weir_port::link::{Link, joints};
 use weir_port::monitor::Monitor;
 use weir_port::sys;
@@ -35,6 +36,7 @@ pub fn require(
     }
     let ports = missing_ports(topology);
     if ports.is_empty() {
+        require_fit(topology)?;
         return Ok(true);
     }
     let late = wait.map_or(String::new(), |wait| format!(", also after {} s", wait.as_secs_f64()));
@@ -53,6 +55,16 @@ pub fn require(
         )
     });
     Err(told.collect::<Vec<_>>().join("\nweir: ").into())
+}
+
+/// Requires that the interfaces of the ports, which are there, can be ports as they and their other ends are.
+fn require_fit(topology: &Topology) -> Result<(), Failure> {
+    let told = needed_ports(topology).filter_map(|(place, name)| {
+        let fault = Link::by_name(name).and_then(|link| fit::check(&link)).err()?;
+        Some(format!("{}: {fault}", place.at))
+    });
+    let told: Vec<_> = told.collect();
+    if told.is_empty() { Ok(()) } else { Err(told.join("\nweir: ").into()) }
 }
 
 /// Waits until all are there, or for so long. Returns false if it was ended.
