@@ -157,13 +157,20 @@ pub fn tables(workstreams: &[WorkstreamStats], cpus: usize) -> netstat::NetstatT
         workstreams.iter().filter(|stats| is(stats)).map(|stats| stats.wsid).collect::<BTreeSet<_>>().len()
     };
     let limits = || workstreams.iter().map(|stats| stats.qlimit as usize);
+    // A protocol that several workers have is told once, as in netisr.
+    let mut protocols: Vec<ProtocolRow> = Vec::new();
+    for row in workstreams.iter().map(protocol) {
+        if !protocols.contains(&row) {
+            protocols.push(row);
+        }
+    }
     netstat::NetstatTables {
         called: "Worker",
         threads: (count(|_| true), cpus),
         qlimit: (limits().min().unwrap_or(0), limits().max().unwrap_or(0)),
         dispatch: Mode::Direct,
         bound: count(|stats| stats.is_bound),
-        protocols: workstreams.iter().map(protocol).collect(),
+        protocols,
         workstreams: workstreams.iter().map(WorkstreamStats::row).collect(),
     }
 }
@@ -244,6 +251,14 @@ mod tests {
         has(
             "   0   1   ether/a->b    25    30       40        0        5       55       70       28        2      0us",
         );
+    }
+
+    #[test]
+    fn a_protocol_of_two_workers_is_told_once() {
+        let of = |wsid, qlimit| WorkstreamStats { wsid, qlimit, ..stats() };
+        let tables = tables(&[of(0, 500), of(1, 500), of(2, 40)], 4);
+        let qlimits: Vec<_> = tables.protocols.iter().map(|row| row.qlimit).collect();
+        assert_eq!((qlimits, tables.workstreams.len()), (vec![500, 40], 3));
     }
 
     #[test]
