@@ -140,6 +140,7 @@ fn look_at_limit(limit: &LimitWanted) {
             rate: Some(rate),
             burst_bytes: Some(limit.burst_bytes.unwrap_or_else(|| burst_bytes_default(rate))),
             classes: Some(limit.classes.clone()),
+            moves_at_once: false,
         };
         let record = record(&asked);
         record.plan().unwrap_or_else(|why| panic!("{why}: {limit:?}"));
