@@ -115,7 +115,7 @@ fn classes_get_what_they_get_of_the_kernels_htb() -> Result<()> {
     let systems = [System::Htb, System::WeirHtb];
     let options = Options {
         clients: Vec::new(),
-        seconds: 3.0,
+        seconds: 3.5,
         systems: systems.to_vec(),
         ..Options::new(weir_binary()?)
     };
