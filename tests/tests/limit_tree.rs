@@ -379,7 +379,8 @@ fn busy_flows_change_class_at_once_where_asked() -> Result<()> {
         );
         let stat = row.weir("stat wa")?.success()?.stdout;
         ensure!(stat.contains("may stay in the class that they were in"), "{stat}");
-        row.weir(&format!("{command} {file} --now"))?.success()?;
+        let done = row.weir(&format!("{command} {file} --now"))?.success()?;
+        ensure!(!done.stderr.contains("with --now moves them"), "{}", done.said());
         // Those that waited pass by the class before.
         let (first, mut others) = (delivered(&row, "busy")?, 0);
         wait_until("all pass by the class", PATIENCE, || {

@@ -127,7 +127,7 @@ fn a_file_comes_from_standard_input() -> Result<()> {
     Ok(())
 }
 
-/// What can be known of ports is, before anything is set; a limit that was set all the same is told.
+/// Faults of ports that can be seen are told before anything is set; a limit that was set all the same is told.
 fn a_file_whose_ports_cannot_be_up_sets_no_limit() -> Result<()> {
     let row = Row::new(Between::Bridge)?;
     let before = state(&row)?;

@@ -12,7 +12,8 @@
 //! so where one of it waits in a full place, every receive queue waits whose packets came there last.
 //!
 //! Packets that stages made have no receive queue that could be held: while 128 of their flow wait in a class, more of
-//! them are dropped there as `class-full`.
+//! them are dropped there as `class-full`. Of those that were sealed, which wait among the sealed packets of others, so are those that find
+//! the class twice as full as senders may fill it, or the port at its bound.
 //!
 //! A queue whose port is gone is closed: it keeps no packets, has room for all, and drops those that come as `port-gone`, so that it holds
 //! no sender.
@@ -301,6 +302,7 @@ impl EgressQueues {
             self.refuse(egress, DropReason::PortGone, packet, frames);
             return Landed { place: self.default_place(egress), fills: false, receive_queue };
         }
+        let is_at_bound = self.queues[egress].is_at_bound();
         let EgressQueue { shaping, counts, .. } = &mut self.queues[egress];
         let class = match shaping.only_class() {
             Some(class) => class,
@@ -312,7 +314,12 @@ impl EgressQueues {
             }
         };
         let place = Place { egress, class };
-        if receive_queue.is_none() && shaping.held_of(class, flow) >= OWN_PACKETS_MAX {
+        let is_refused = receive_queue.is_none()
+            && match flow == sealed_flow(self.flows) {
+                true => is_at_bound || shaping.is_twice_full(class),
+                false => shaping.held_of(class, flow) >= OWN_PACKETS_MAX,
+            };
+        if is_refused {
             self.refuse(egress, DropReason::ClassFull, packet, frames);
             return Landed { place, fills: false, receive_queue };
         }

@@ -306,9 +306,12 @@ impl Shaping {
     /// Returns whether a flow with no packets in a class may bring some in past its room: as much again as the credit is for such flows.
     #[inline]
     pub fn has_door(&self, class: usize, flow: usize) -> bool {
-        self.backlog(class).is_some_and(|backlog| {
-            backlog.held().bytes / 2 < backlog.limit_bytes() && backlog.held_of(flow).packets == 0
-        })
+        !self.is_twice_full(class) && self.has_none(class, flow)
+    }
+
+    /// Returns whether a class holds twice what it may, or there is no such class.
+    pub fn is_twice_full(&self, class: usize) -> bool {
+        self.backlog(class).is_none_or(|backlog| backlog.held().bytes / 2 >= backlog.limit_bytes())
     }
 
     /// Returns whether no packet of a flow waits in a class.
@@ -319,7 +322,14 @@ impl Shaping {
 
     /// The number of packets of a flow that wait in a class.
     pub fn held_of(&self, class: usize, flow: usize) -> u64 {
-        self.backlog(class).map_or(0, |backlog| backlog.held_of(flow).packets)
+        match &self.shaper {
+            Shaper::Class(one) => one.held_of(flow).packets,
+            Shaper::Htb(_) | Shaper::Cbq(_) if class == FREE => {
+                self.tree.as_ref().map_or(0, |tree| tree.free.held_of(flow).packets)
+            }
+            Shaper::Htb(tree) => tree.leaf(class).map_or(0, |leaf| leaf.held_of(flow).packets),
+            Shaper::Cbq(tree) => tree.leaf(class).map_or(0, |leaf| leaf.held_of(flow).packets),
+        }
     }
 
     /// One more than the highest number of a class but [`FREE`].

@@ -428,7 +428,7 @@ fn wake(guardian: u32) {
 mod tests {
     use super::*;
 
-    /// Whoever is killed between two system calls leaves a note that can be read.
+    /// A process that is killed between two system calls leaves a note that can be read.
     #[test]
     fn a_shorter_note_keeps_the_length_of_the_one_before() {
         let path = std::env::temp_dir().join(format!("weir-hold-{}", std::process::id()));

@@ -1,4 +1,4 @@
-//! What a process has mounted, as `/proc/PID/mountinfo` lists it.
+//! The mounts of a process, as `/proc/PID/mountinfo` lists them.
 //!
 //! ```text
 //! 411 25 0:4 net:[4026532] /run/netns/a\040b rw shared:9 - nsfs nsfs rw

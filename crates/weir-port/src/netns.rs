@@ -310,7 +310,8 @@ fn candidates() -> impl Iterator<Item = Result<PathBuf>> {
 
 /// The paths in a directory of `/proc`; none if it cannot be read.
 fn entries(directory: &str) -> Result<Vec<PathBuf>> {
-    let read = std::fs::read_dir(directory).map(|entries| entries.flatten().map(|entry| entry.path()).collect());
+    let read =
+        std::fs::read_dir(directory).map(|entries| entries.flatten().map(|entry| entry.path()).collect());
     unless_short(read.doing(|| format!("reading {directory}")))
 }
 

@@ -206,7 +206,7 @@ impl EspKeys {
             write_first(&file, mark)?;
             numbers.reserve(mark);
         }
-        let writer = self.writer.sent(file, wanted.unwrap_or(next));
+        let writer = self.writer.sent(file, wanted.unwrap_or(next), next);
         Ok(AssociationNumbers::Sent(numbers, Box::new(writer)))
     }
 }

@@ -183,7 +183,7 @@ impl Answering {
 /// # Errors
 /// `InvalidInput` if a stack cannot have this name, `AddrInUse` if something has it.
 pub(crate) fn listen(name: Option<&str>, interface: &str, keeper: &mut dyn Keeper) -> io::Result<Control> {
-    let limits = find::names();
+    let limits = find::names().map_err(io::Error::other)?;
     let limit = |name: &str| limits.iter().find(|(_, other)| other == name);
     let control = match name {
         Some(name) => {

@@ -170,8 +170,8 @@ impl Guarded {
 
     /// Puts everything back.
     pub fn finish(self) -> Result<(), Failure> {
-        // If somebody else had the guardian still, it would go when they do, and put everything back all the same.
-        let Some(guardian) = Arc::into_inner(self.guardian) else { return Ok(()) };
+        // If a thread had the guardian still, it would put everything back when this process ends, and nobody would say how.
+        let guardian = Arc::into_inner(self.guardian).ok_or("a thread has not given back the guardian")?;
         let faults = guardian.into_inner().unwrap_or_else(PoisonError::into_inner).finish();
         output::hurry(false);
         for fault in &faults {

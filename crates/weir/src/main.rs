@@ -55,6 +55,11 @@ fn main() -> ExitCode {
         Ok(arguments) => arguments.command,
         Err(error) => return explain(&error),
     };
+    // Of `weir run` the program would inherit the bound.
+    if !matches!(command, Command::Run(_)) {
+        // A bound that stays is told of by what it refuses.
+        let _ = weir_port::sys::raise_descriptors();
+    }
     let result = match command {
         Command::Run(arguments) => commands::run::run(&arguments),
         Command::Wire(arguments) => commands::wire::run(&arguments),

@@ -106,7 +106,7 @@ pub fn refuse_a_limits(name: &str) -> Result<(), Failure> {
         // Others cannot look into all namespaces, and have nothing up either.
         return Ok(());
     }
-    let named = find::names();
+    let named = find::names()?;
     let limit = named.iter().find(|(_, other)| other == name);
     limit.map_or(Ok(()), |(place, _)| {
         let place = place.describe();

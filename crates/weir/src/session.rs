@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use weir_port::Doing;
@@ -41,6 +41,7 @@ struct Running {
     eye: Eye,
     workers: Vec<JoinHandle<Ended>>,
     crew: Crew,
+    keeper: Arc<LentKeeper>,
 }
 
 impl Session {
@@ -75,8 +76,10 @@ impl Session {
 
     /// Delivers packets that are inside, takes the datapath down and puts everything back. Returns the last counters.
     pub fn finish(self) -> Result<Snapshot, Failure> {
-        let Session { guarded, running: Running { watcher, eye, workers, crew } } = self;
+        let Session { guarded, running: Running { watcher, eye, workers, crew, keeper } } = self;
         guarded.guardian().announce_end();
+        // Whoever asks is answered to the end, but no socket is made any more.
+        locked(&keeper).take();
         crew.stop();
         let ended: Vec<_> = workers.into_iter().map(JoinHandle::join).collect();
         let last_words = last_words(ended, &crew);
@@ -144,30 +147,46 @@ impl Running {
         // A session that has ended already has nobody to tell.
         let stop = move || drop(asked.send(SessionEvent::AskedToEnd));
         let responder = DatapathResponder { crew: crew.clone(), stop };
-        let keeper = guarded.shared();
+        let keeper = Arc::new(Mutex::new(Some(guarded.shared())));
+        let lent = Arc::clone(&keeper);
         spawn("weir-control", move || {
             let mut is_told = false;
-            control.serve(&responder, None, Some(&mut |again| entrust_again(&keeper, again, &mut is_told)));
+            control.serve(&responder, None, Some(&mut |control| renew(control, &lent, &mut is_told)));
         })?;
-        Ok(Running { watcher, eye, workers, crew })
+        Ok(Running { watcher, eye, workers, crew, keeper })
     }
 }
 
-/// Has the guardian remove a control socket that was made again, and says so; that it cannot be made is said once.
-fn entrust_again(keeper: &Mutex<Guardian>, again: io::Result<&Control>, is_told: &mut bool) {
-    let entrusted = again.map_err(|error| error.to_string()).and_then(|control| {
-        let shown = control.path().display().to_string();
-        output::warn(format_args!("{shown}, by which commands reach it, was removed: it is there again"));
-        // A thread that panicked with the guardian had nothing half done.
-        let mut keeper = keeper.lock().unwrap_or_else(PoisonError::into_inner);
-        control.entrust(&mut *keeper).map_err(|error| error.to_string())
+/// The guardian as the control thread has it, until the session ends.
+type LentKeeper = Mutex<Option<Arc<Mutex<Guardian>>>>;
+
+/// Makes a control socket again that somebody has removed, and has the guardian remove it at the end. That it cannot be is said once.
+fn renew(control: &mut Control, keeper: &LentKeeper, is_told: &mut bool) {
+    // Whatever is made again must be the guardian's before that puts everything back.
+    let keeper = locked(keeper);
+    let Some(keeper) = &*keeper else { return };
+    let shown = control.path().display().to_string();
+    let renewed = control.renew().map_err(|error| error.to_string()).and_then(|is_made| {
+        let entrusted = if is_made { control.entrust(&mut *locked(keeper)) } else { Ok(()) };
+        entrusted.map(|()| is_made).map_err(|error| error.to_string())
     });
-    if let (Err(why), false) = (&entrusted, *is_told) {
-        output::warn(format_args!(
-            "the socket by which commands reach it was removed, and is not there again: {why}"
-        ));
+    match &renewed {
+        Ok(true) => {
+            output::warn(format_args!("{shown}, by which commands reach it, was removed: it is there again"))
+        }
+        Err(why) if !*is_told => {
+            output::warn(format_args!(
+                "{shown}, by which commands reach it, was removed, and is not there again: {why}"
+            ));
+        }
+        _ => {}
     }
-    *is_told = entrusted.is_err();
+    *is_told = renewed.is_err();
+}
+
+/// A value, locked. A thread that panicked with it had nothing half done.
+fn locked<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The last counters, and the end of the workers' ports; or the first fault.

@@ -18,9 +18,6 @@ use weir_run::topology::{self, Topology};
 
 use crate::{Failure, output};
 
-/// Why a pipe, a socket or a device is not read.
-const NOT_REGULAR: &str = "it is not a regular file: write it to one";
-
 /// Reads a rate, for clap.
 pub fn rate(text: &str) -> Result<Rate, String> {
     text.parse().map_err(|error: weir_core::units::UnitError| error.to_string())
@@ -138,10 +135,7 @@ pub fn topology(file: &Path) -> Result<Result<Topology, Vec<String>>, Failure> {
         true => read_text(std::io::stdin().lock()),
         false => read_file(file),
     };
-    let text = text.map_err(|why| {
-        let or_piped = if why == NOT_REGULAR { ", or pipe it to `weir` and write -" } else { "" };
-        Failure::usage(format!("{name}: {why}{or_piped}"))
-    })?;
+    let text = text.map_err(|why| Failure::usage(format!("{name}: {why}")))?;
     let folder = file.parent().unwrap_or(Path::new(""));
     // Without a machine id the routers' MACs are derived from the rest: machine-id(5).
     let machine_id = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
@@ -190,7 +184,9 @@ pub fn input_name(file: &Path) -> String {
 pub fn read_file(file: &Path) -> Result<String, String> {
     // A pipe may have no end, or nobody who writes to it; then opening it would wait for ever.
     match std::fs::metadata(file) {
-        Ok(about) if !about.is_file() && !about.is_dir() => Err(NOT_REGULAR.into()),
+        Ok(about) if !about.is_file() && !about.is_dir() => {
+            Err("it is not a regular file: write it to one".into())
+        }
         _ => std::fs::File::open(file).map_err(|error| unreadable(&error)).and_then(read_text),
     }
 }

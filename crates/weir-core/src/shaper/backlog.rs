@@ -273,11 +273,9 @@ impl Backlog {
         held
     }
 
-    /// The packets that wait in one flow's queue, or pass by the queues.
+    /// The packets that wait in one flow's queue; not those that pass by the queues.
     pub fn held_of(&self, flow: usize) -> Count {
-        let mut held = self.queue.held_of(flow);
-        held.merge(self.passing);
-        held
+        self.queue.held_of(flow)
     }
 
     /// Returns whether a packet that comes now may pass by the queues: none waits there, and the rule has nothing to decide.
@@ -316,7 +314,7 @@ impl Backlog {
     fn is_over_share(&self, flow: usize) -> bool {
         let limit_bytes = self.limit_bytes();
         let share_bytes = limit_bytes / u64::from(self.queue.flows_waiting().max(1));
-        self.held().bytes >= limit_bytes && self.held_of(flow).bytes >= share_bytes
+        self.held().bytes >= limit_bytes && self.held_of(flow).bytes + self.passing.bytes >= share_bytes
     }
 
     /// Applies the rule to the packet that leaves next: marks it where that will do, else returns the reason to drop it.

@@ -283,9 +283,13 @@ impl<P: Packet> Class<P> {
         self.backlog.held()
     }
 
-    /// The packets that wait in one flow's queue, or pass by the queues.
+    /// The packets of one flow that wait here, in its queue or passing by.
     pub fn held_of(&self, flow: usize) -> Count {
-        self.backlog.held_of(flow)
+        let mut held = self.backlog.held_of(flow);
+        for run in self.passing.runs.iter().filter(|run| run.flow == flow) {
+            held.merge(run.count);
+        }
+        held
     }
 }
 

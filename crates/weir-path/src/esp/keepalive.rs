@@ -68,7 +68,11 @@ impl Esp {
             }
             let ports = UdpEncapsulation { source, destination };
             let (link, ip) = room.split_at_mut_checked(LINK_LEN)?;
-            let len = write(ip, own, peer, ports)?;
+            let Some(len) = write(ip, own, peer, ports) else {
+                // Ends of two families, between which nothing passes.
+                keepalive.timer.sent(now_ns);
+                continue;
+            };
             link.copy_from_slice(&keepalive.link);
             keepalive.timer.sent(now_ns);
             keepalive.sent.add((LINK_LEN + len) as u32);

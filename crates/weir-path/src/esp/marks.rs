@@ -8,6 +8,8 @@ use std::fmt;
 
 /// The writer of the mark of one association.
 pub trait SequenceMark: fmt::Debug + Send {
+    /// Tells that the association begins: from now on its numbers may be used.
+    fn begin(&mut self);
     /// Asks for this mark to be made safe; the same mark is not asked for twice.
     fn want(&mut self, mark: u64);
     /// The highest mark that is safe.
@@ -31,6 +33,8 @@ impl ReceivedMark for Unmarked {
 }
 
 impl SequenceMark for Unmarked {
+    fn begin(&mut self) {}
+
     fn want(&mut self, mark: u64) {
         self.0 = mark;
     }

@@ -69,7 +69,8 @@ impl RunningAssociation {
                 let window = ReplayWindow::after(plan.window, highest);
                 State::In(Box::new(Inbound::new(settings, window, now_ns)), mark)
             }
-            AssociationNumbers::Sent(numbers, mark) if !plan.is_inbound => {
+            AssociationNumbers::Sent(numbers, mut mark) if !plan.is_inbound => {
+                mark.begin();
                 let outbound = Outbound::new(settings, numbers, now_ns);
                 State::Out(Box::new(outbound), Marking { mark, wanted: 0 })
             }

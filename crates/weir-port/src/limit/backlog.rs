@@ -34,7 +34,7 @@ const FILE: &str = "netdev_max_backlog";
 /// # Errors
 /// If it cannot be kept or raised; then it is as it was.
 pub fn raise() -> Result<()> {
-    let Some(netns) = first_netns() else { return Ok(()) };
+    let Some(netns) = first_netns()? else { return Ok(()) };
     // Whoever puts it back writes the setting before the file goes.
     if !file().exists() && read(&netns)? >= PACKETS_MIN {
         return Ok(());
@@ -62,7 +62,7 @@ pub fn put_back_if_unused() -> Result<bool> {
         return Ok(false);
     }
     let _lock = Lock::take()?;
-    let Some(netns) = first_netns() else { return Ok(false) };
+    let Some(netns) = first_netns()? else { return Ok(false) };
     if is_any_limit()? {
         return Ok(false);
     }
@@ -75,11 +75,10 @@ pub fn put_back_if_unused() -> Result<bool> {
 }
 
 /// The namespace that has the setting; `None` if no process that this one may look at is in it.
-fn first_netns() -> Option<NetNs> {
+fn first_netns() -> Result<Option<NetNs>> {
     let has_setting =
         |netns: &NetNs| netns.run(|| Ok(sysctl::read(SETTING))).is_ok_and(|value| value.is_some());
-    let all = NetNs::all().ok()?.into_iter();
-    all.map(|(_, netns)| netns).find(has_setting)
+    Ok(NetNs::all()?.into_iter().map(|(_, netns)| netns).find(has_setting))
 }
 
 fn read(netns: &NetNs) -> Result<u64> {

@@ -316,21 +316,24 @@ fn has_gone(netns: &NetNs, ifindex: u32) -> bool {
 
 /// The interfaces with limits and the names of those, limits whose queue somebody took away included, as far as the machine's namespaces
 /// can be found.
-pub fn names() -> Vec<(NetnsInterface, String)> {
+///
+/// # Errors
+/// As [`all`].
+pub fn names() -> Result<Vec<(NetnsInterface, String)>> {
     let mut names = Vec::new();
-    for (_, netns) in NetNs::all().unwrap_or_default() {
-        let roots = netns.run(htb::roots).unwrap_or_default();
+    for (_, netns) in NetNs::all()? {
+        let roots = unless_short(netns.run(htb::roots))?;
         for root in roots.iter().filter(|root| root.kind == RootKind::Limit) {
             let named = || -> Result<Option<(NetnsInterface, String)>> {
                 let place = at_number(&netns, root.ifindex)?;
                 Ok(record_at(&place)?.map(|record| (place, record.name)))
             };
-            names.extend(named().ok().flatten());
+            names.extend(unless_short(named())?);
         }
-        let gone = gone(&netns, &roots).unwrap_or_default().into_iter();
+        let gone = gone(&netns, &roots)?.into_iter();
         names.extend(gone.filter_map(|seen| Some((seen.place, seen.record?.name))));
     }
-    names
+    Ok(names)
 }
 
 fn at_number(netns: &NetNs, ifindex: u32) -> Result<NetnsInterface> {

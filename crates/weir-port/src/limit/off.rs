@@ -64,14 +64,12 @@ fn take_off(place: &NetnsInterface, now: bool, clock_ns: fn() -> u64) -> Result<
         return Err(unsuitable(place, find::STRANGE));
     }
     let ifindex = place.link.ifindex;
-    if !now
-        && let Some(record) = &record
-        && !open_and_empty(place, &memories, record, clock_ns)?
-    {
-        return Ok(Off::Open);
-    }
     // Another limit that goes, or comes, at the same time looks at this one's record.
-    let lock = Lock::take()?;
+    let lock = match &record {
+        Some(record) if !now => open_and_empty(place, &memories, record, clock_ns)?,
+        _ => Some(Lock::take()?),
+    };
+    let Some(lock) = lock else { return Ok(Off::Open) };
     let waiting = traffic(place)?.waiting;
     let dropped_before = tx_dropped(place)?;
     place.netns.run(|| htb::remove(ifindex))?;
@@ -84,13 +82,14 @@ fn take_off(place: &NetnsInterface, now: bool, clock_ns: fn() -> u64) -> Result<
     Ok(Off::Removed { lost })
 }
 
-/// Opens the limit and waits for a moment in which no packet waits and none is sent; false if there is none.
+/// Opens the limit and waits for a moment in which no packet waits and none is sent. Returns the lock, taken in that moment; `None` if there
+/// is no such moment.
 fn open_and_empty(
     place: &NetnsInterface,
     memories: &[Memory],
     record: &Record,
     clock_ns: fn() -> u64,
-) -> Result<bool> {
+) -> Result<Option<Lock>> {
     if traffic(place)?.waiting > 0 {
         order::widen(place, memories, record, true)?;
     }
@@ -118,10 +117,16 @@ fn open_and_empty(
         if now.waiting > 0 || now.packets != last.packets {
             (last, since_ns) = (now, clock_ns());
         } else if clock_ns() - since_ns >= QUIET_NS {
-            return Ok(true);
+            let lock = Lock::take()?;
+            let after = traffic(place)?;
+            // Another command may have had the lock for long.
+            if after.waiting == 0 && after.packets == last.packets {
+                return Ok(Some(lock));
+            }
+            (last, since_ns) = (after, clock_ns());
         }
     }
-    Ok(false)
+    Ok(None)
 }
 
 fn traffic(place: &NetnsInterface) -> Result<QueueTraffic> {

@@ -35,7 +35,7 @@ impl RecordSlots<'_> {
             let slot = self.slots[self.slot_of(generation.checked_sub(1)?)];
             let bytes = slot.iter().map(|byte| byte.load(Ordering::Relaxed));
             let text = bytes.take_while(|byte| *byte != 0).collect();
-            // Whoever has written to the slot meanwhile has counted on before.
+            // A writer that has come to this slot meanwhile has counted on before.
             fence(Ordering::Acquire);
             let now = self.generation.load(Ordering::Acquire);
             if now == generation {
@@ -49,7 +49,7 @@ impl RecordSlots<'_> {
     /// Writes a text, shorter than a slot and without a 0 in it.
     pub fn write(&self, text: &[u8]) {
         let generation = self.generation.load(Ordering::Acquire);
-        // The count that is read here is seen by whoever sees a byte that is written below.
+        // A reader that sees a byte written below sees the count that is read here, or a later one.
         fence(Ordering::Release);
         let slot = self.slots[self.slot_of(generation)];
         for (at, byte) in slot.iter().zip(text.iter().copied().chain(std::iter::once(0))) {

@@ -5,8 +5,8 @@
 //! silent holds nobody up and is gone after that; one that is too much ([`super::admission`]) is told so and let go at once.
 //! A request of a client that has hung up is not carried out. A request is bounded in size; packets never wait for any of this.
 //!
-//! A socket that somebody has removed, alone or with its directory, is made again: without it nobody could ask, change or end what is up
-//! but by a signal. What another process has put in its place stays.
+//! A socket that somebody has removed, alone or with its directory, can be made again: without it nobody could ask, change or end what is up
+//! but by a signal. A file that another process has put in its place stays.
 //!
 //! Owner: the thread that calls [`Control::serve`]. Source: unix(7).
 
@@ -58,9 +58,6 @@ pub trait Responder {
     /// Why not, in a sentence.
     fn change(&self, command: &Command) -> Result<String, String>;
 }
-
-/// What is told of a socket that was made again, or why it could not be.
-pub type Renewed<'a> = &'a mut dyn FnMut(io::Result<&Control>);
 
 /// The listening socket of a wire.
 pub struct Control {
@@ -162,23 +159,23 @@ impl Control {
         })
     }
 
-    /// Answers requests until `end` is readable; without one for as long as the process lives. Where somebody wants to be told that the
-    /// socket was `renewed`, it is made again when it is not there any more.
+    /// Answers requests until `end` is readable; without one for as long as the process lives. Every two seconds `look` may look after the
+    /// socket itself ([`Control::renew`]).
     pub fn serve(
         &mut self,
         responder: &dyn Responder,
         end: Option<BorrowedFd<'_>>,
-        mut renewed: Option<Renewed<'_>>,
+        mut look: Option<&mut dyn FnMut(&mut Control)>,
     ) {
         let mut recent = Recent::default();
         let mut clients = Vec::new();
-        let mut look_ns = renewed.is_some().then(|| now_ns() + LOOK_NS);
+        let mut look_ns = look.is_some().then(|| now_ns() + LOOK_NS);
         while !self.wait(&clients, end, look_ns) {
-            if let (Some(renewed), Some(look_ns)) = (&mut renewed, &mut look_ns)
+            if let (Some(look), Some(look_ns)) = (&mut look, &mut look_ns)
                 && now_ns() >= *look_ns
             {
+                look(self);
                 *look_ns = now_ns() + LOOK_NS;
-                self.renew(renewed);
             }
             // Who come and go without a pause keep nobody waiting who was taken in.
             for _ in 0..ACCEPTED_MAX {
@@ -211,16 +208,17 @@ impl Control {
         }
     }
 
-    /// Makes the socket again if it is not there any more.
-    fn renew(&mut self, renewed: Renewed<'_>) {
-        if std::fs::symlink_metadata(&self.path).is_ok() {
-            return;
+    /// Makes the socket again if it is not there any more. Returns whether it did.
+    ///
+    /// # Errors
+    /// If it cannot; then it is not there.
+    pub fn renew(&mut self) -> io::Result<bool> {
+        let look = std::fs::symlink_metadata(&self.path);
+        if !look.is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+            return Ok(false);
         }
-        let again = Control::listen_at(self.path.clone(), || io::Error::from(ErrorKind::AddrInUse));
-        renewed(again.map(|again| {
-            *self = again;
-            &*self
-        }));
+        *self = Control::listen_at(self.path.clone(), || io::Error::from(ErrorKind::AddrInUse))?;
+        Ok(true)
     }
 
     /// Waits until a client comes, asks, can be answered, or has taken too long, or it is time to look. Returns whether to end.

@@ -42,7 +42,7 @@ pub(super) fn read(path: &Path, algorithm: Algorithm) -> Result<KeyMaterial, Str
                 "{shown} is missing: `od -An -v -tx1 -N{bytes} /dev/urandom | tr -d ' \\n'` makes such a key"
             )
         }
-        _ => format!("{shown}: {error}"),
+        _ => closed(path, &error),
     })?;
     if !about.is_file() {
         return Err(format!("{shown}: it is not a regular file"));
@@ -103,7 +103,14 @@ pub(super) fn check_owner(path: &Path, about: &Metadata) -> Result<(), String> {
 pub(super) fn closed(path: &Path, error: &io::Error) -> String {
     let about = std::fs::metadata(path).ok();
     let owner = about.and_then(|about| check_owner(path, &about).err());
-    owner.unwrap_or_else(|| format!("{}: {error}", path.display()))
+    let rights = match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "; what runs associations has given up root's right to pass what a mode forbids: the key's directory and file must be open to \
+             their owner, chmod 700 and 600"
+        }
+        _ => "",
+    };
+    owner.unwrap_or_else(|| format!("{}: {error}{rights}", path.display()))
 }
 
 /// Returns whether users other than the owner may write.

@@ -5,7 +5,8 @@
 //! | sent | before its numbers are used | gives back those that were not used | leaves them out |
 //! | received | each second, if it has changed | says all that was received | what came in the last second may be taken once more |
 //!
-//! Rule: a mark that cannot be written is tried again. Numbers to be sent end meanwhile, and packets wait; what was received waits for no
+//! Rule: an association that never began has used no number, and gives back those that were reserved for it. A mark that cannot be written is
+//! tried again. Numbers to be sent end meanwhile, and packets wait; what was received waits for no
 //! mark. A mark that somebody removed or replaced is put back within a second, and that is said.
 //!
 //! Owner: the writer's thread; the numbers that it shares with workers are atomics.
@@ -72,9 +73,10 @@ impl MarkWriter {
         MarkWriter { thread: None, tell: Some(tell) }
     }
 
-    /// The mark of what an association sends, of which `safe` is written.
-    pub fn sent(&mut self, file: MarkFile, safe: u64) -> SentMarkWriter {
-        SentMarkWriter(self.writing(file, safe))
+    /// The mark of what an association sends, of which `safe` is written. If the association never begins, no number from `first` on is used,
+    /// and the mark says so again.
+    pub fn sent(&mut self, file: MarkFile, safe: u64, first: u64) -> SentMarkWriter {
+        SentMarkWriter { writing: self.writing(file, safe), unused_from: Some(first) }
     }
 
     /// The mark of what an association receives, of which `next` is written: the first above all that were received.
@@ -138,7 +140,7 @@ impl Writing {
 }
 
 impl Drop for Writing {
-    /// The association has ended, or never began.
+    /// The association has ended.
     fn drop(&mut self) {
         self.order(|shared| Order::End(shared, None));
     }
@@ -146,20 +148,37 @@ impl Drop for Writing {
 
 /// The mark of an outbound association, as its worker asks for it.
 #[derive(Debug)]
-pub struct SentMarkWriter(Writing);
+pub struct SentMarkWriter {
+    writing: Writing,
+    /// The first number of an association that has not begun.
+    unused_from: Option<u64>,
+}
 
 impl SequenceMark for SentMarkWriter {
+    fn begin(&mut self) {
+        self.unused_from = None;
+    }
+
     fn want(&mut self, mark: u64) {
-        self.0.order(|shared| Order::Write(shared, mark));
+        self.writing.order(|shared| Order::Write(shared, mark));
     }
 
     fn safe(&self) -> u64 {
-        self.0.mark.number.load(Ordering::Acquire)
+        self.writing.mark.number.load(Ordering::Acquire)
     }
 
     fn end(&mut self, next: u64) {
         // The last mark is behind all that were asked for before.
-        self.0.order(|shared| Order::End(shared, Some(next)));
+        self.writing.order(|shared| Order::End(shared, Some(next)));
+    }
+}
+
+impl Drop for SentMarkWriter {
+    /// A change that failed gives back the numbers that it had reserved: it may be tried again and again.
+    fn drop(&mut self) {
+        if let Some(first) = self.unused_from {
+            self.end(first);
+        }
     }
 }
 

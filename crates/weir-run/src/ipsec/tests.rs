@@ -75,12 +75,15 @@ fn wait_until(condition: impl Fn() -> bool) {
     }
 }
 
-/// The first number that an outbound association may use, or that an inbound one has not received.
+/// The first number that an outbound association may use, which begins, or that an inbound one has not received.
 fn first_number(keys: &mut EspKeys, wanted: &[(usize, EspPlan)]) -> Result<u64, String> {
     let mut prepared = keys.prepare(wanted)?;
     keys.note(&prepared[0]);
     Ok(match prepared.remove(0).change.keys.remove(0).unwrap().numbers {
-        AssociationNumbers::Sent(numbers, _) => numbers.next(),
+        AssociationNumbers::Sent(numbers, mut mark) => {
+            mark.begin();
+            numbers.next()
+        }
         AssociationNumbers::Received(highest, _) => highest + 1,
     })
 }
@@ -326,6 +329,40 @@ fn a_key_is_one_associations() {
     assert!(keys.prepare(&other).unwrap_err().contains("needs a key of its own"));
     // Nor may another process use it.
     assert!(EspKeys::default().prepare(&both(&two)).unwrap_err().contains("uses this key"));
+}
+
+/// `weir sa follow` tries again each second.
+#[test]
+fn a_change_that_fails_uses_no_number_up() {
+    let folder = Folder::new("failing");
+    let (one, two) = (folder.key("one.key", 1), folder.key("two.key", 2));
+    let [mark, other] = [&one, &two].map(|key| MarkKind::Sent.path(Path::new(key)));
+    fs::write(&mark, "7").unwrap();
+    fs::write(&other, "1").unwrap();
+    let both = esp(vec![association("one", false, one.clone()), association("two", false, two.clone())]);
+    let says =
+        |mark: &Path, next: u64| fs::read_to_string(mark).unwrap().contains(&format!("next {next:020}\n"));
+    let mut others = EspKeys::default();
+    let theirs = others.prepare(&esp(vec![association("two", false, two)])).unwrap();
+    for _ in 0..3 {
+        let mut keys = EspKeys::default();
+        assert!(keys.prepare(&both).unwrap_err().contains("uses this key"));
+        // Waits for its marks.
+        drop(keys);
+        assert!(says(&mark, 7), "{:?}", fs::read_to_string(&mark));
+    }
+    drop(theirs);
+    drop(others);
+    // An association that has begun may have used every number below its mark.
+    let mut keys = EspKeys::default();
+    let mut prepared = keys.prepare(&both).unwrap();
+    let begun = prepared[0].change.keys.iter_mut().flatten().next().unwrap();
+    let AssociationNumbers::Sent(_, marking) = &mut begun.numbers else { panic!("it sends") };
+    marking.begin();
+    drop(prepared);
+    drop(keys);
+    assert!(says(&mark, 7 + AHEAD_SHORT), "{:?}", fs::read_to_string(&mark));
+    assert!(says(&other, 1), "this one never began: {:?}", fs::read_to_string(&other));
 }
 
 #[test]

@@ -42,6 +42,8 @@ struct StackProbe {
 }
 
 impl SequenceMark for StackProbe {
+    fn begin(&mut self) {}
+
     fn want(&mut self, mark: u64) {
         self.wanted = mark;
         if !self.is_slow.load(Ordering::Relaxed) {

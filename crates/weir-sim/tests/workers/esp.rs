@@ -291,6 +291,8 @@ impl Disk {
 }
 
 impl SequenceMark for Disk {
+    fn begin(&mut self) {}
+
     fn want(&mut self, mark: u64) {
         self.wanted.store(mark, Ordering::Relaxed);
     }

@@ -76,7 +76,9 @@ pub fn run(arguments: &ApplyArguments) -> Outcome {
     let topology = read(&arguments.file)?;
     let ports = Ports::check(&topology, &arguments.file)?;
     if !weir_port::sys::is_root() {
-        return Err(PortError::NotRoot { doing: format!("applying {}", arguments.file.display()) }.into());
+        return Err(
+            PortError::NotRoot { doing: format!("applying {}", text::input_name(&arguments.file)) }.into()
+        );
     }
     let manner = Manner { dry_run: arguments.dry_run, now: arguments.now, is_shown: !arguments.json };
     bring_about(&topology, &ports, manner, |tasks, skipped| match arguments.json {
@@ -116,8 +118,7 @@ fn bring_about(
         true => None,
         false => Some(hold::ends::hold(&held, &mut |text| output::say(format_args!("weir: {text}")))?),
     };
-    let mut tasks = tasks(topology, &found)?;
-    tasks.iter_mut().for_each(|task| task.asked.moves_at_once = now);
+    let tasks = tasks(topology, &found, now)?;
     if is_shown {
         ports.show()?;
         show(&tasks, &skipped)?;
@@ -173,8 +174,12 @@ fn find_all(topology: &Topology) -> Result<(Vec<(&LimitWanted, Ways)>, Vec<&Limi
 }
 
 /// The tasks, or a sentence for each limit that cannot be set.
-fn tasks<'a>(topology: &Topology, found: &'a [(&LimitWanted, Ways)]) -> Result<Vec<Task<'a>>, Failure> {
-    let named = find::names();
+fn tasks<'a>(
+    topology: &Topology,
+    found: &'a [(&LimitWanted, Ways)],
+    moves_at_once: bool,
+) -> Result<Vec<Task<'a>>, Failure> {
+    let named = find::names()?;
     let is_named_here = |place: &NetnsInterface| {
         let mut here = found.iter().filter(|(wanted, _)| wanted.name.is_some());
         here.any(|(_, ways)| ways.ends().any(|end| end.is(place)))
@@ -211,7 +216,7 @@ fn tasks<'a>(topology: &Topology, found: &'a [(&LimitWanted, Ways)]) -> Result<V
                     rate: Some(rate),
                     burst_bytes: Some(wanted.burst_bytes.unwrap_or_else(|| burst_bytes_default(rate))),
                     classes: Some(wanted.classes.clone()),
-                    moves_at_once: false,
+                    moves_at_once,
                 };
                 let now = weir_port::limit::check(place, &asked, burst_bytes_default)?;
                 let of = now.as_ref().map(|(record, is_whole)| LimitNow { record, is_whole: *is_whole });
@@ -236,11 +241,13 @@ fn carry_out(tasks: &[Task], ports: &Ports) -> Result<(), Failure> {
     let changing: Vec<_> = tasks.iter().filter(|task| task.change.is_some()).collect();
     let mut transaction = Transaction::begin()?;
     for task in &changing {
-        if transaction.is_interrupted()? {
+        if transaction.is_interrupted() {
             return Err(transaction.undo("it was interrupted").into());
         }
         match transaction.set(task.place, task.before.as_ref(), &task.asked) {
-            Ok((done, record)) => say_what_is_not_expected(task.place, done, &record),
+            Ok((done, record)) => {
+                say_what_is_not_expected(task.place, done, &record, task.asked.moves_at_once);
+            }
             // As if it had not been there at the look before.
             Err(_) if task.is_optional && task.place.is_gone() => say_vanished(task.at, task.place),
             Err(_) if task.place.is_gone() => {

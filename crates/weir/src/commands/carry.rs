@@ -11,7 +11,6 @@ use std::process::ExitCode;
 
 use weir_port::monitor::State;
 use weir_port::signals::{Received, SIGHUP, SIGINT, SIGTERM, SIGTSTP};
-use weir_port::sys;
 use weir_run::datapath::DatapathConfig;
 use weir_run::guardian::Trouble;
 use weir_run::stats::Snapshot;
@@ -25,8 +24,6 @@ use crate::{Outcome, human, output};
 
 /// Carries packets, having said `ready` when it does; `begun` is called when its control socket listens.
 pub fn carry(config: &DatapathConfig, cores: &[usize], ready: &str, begun: impl FnOnce()) -> Outcome {
-    // A bound that stays is told of by what it refuses.
-    let _ = sys::raise_descriptors();
     let notify = Notify::from_environment();
     let guardian = guarded::guardian(Namespaces::Others)?;
     guarded::confine();

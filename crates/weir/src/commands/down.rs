@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use weir_port::error::PortError;
 use weir_port::hold;
+use weir_port::netns::NetNs;
 use weir_run::clock::now_ns;
 use weir_run::control::{self, Command, Control, Listener, Running};
 use weir_run::datapath::Kind;
@@ -35,8 +36,9 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 What is inside the ports of a file that is up is delivered, for a second at
 most, and what is left then is told; then they are put back as they were. Each
 limit is raised until nothing waits, then taken off while nothing is sent, so
-that nothing is lost. One that is not there is no failure; one that cannot go is
-said, and the others go.
+that nothing is lost. One whose interface has another name since is found by its own.
+One that is not there is no failure; one that cannot go is said, and the others
+go.
 A `weir run` by a wire is up under its name, and ends with its program. One
 whose limit is in place is not: a signal to it or its program ends it.")]
 pub struct DownArguments {
@@ -244,11 +246,14 @@ fn end(name: &str, noun: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The ends of a limit whose interface is not called as in the file any more, or whose process has ended, found by what it is called.
+/// The ends of a limit whose interface is not called as in the file any more, or whose process has ended, found by what it is called. A limit
+/// that the file gives no name is called as its interface was, and may be so in another namespace too: then one with an end here is meant.
 fn ways_by_name(wanted: &LimitWanted) -> Result<Option<Ways>, Failure> {
     let name = wanted.name.as_deref().or_else(|| wanted.pid.is_none().then_some(&wanted.device));
     let Some(name) = name else { return Ok(None) };
-    LimitTarget { pid: None, device: name }.ways_meant()
+    let here = NetNs::current()?;
+    let is_meant = |ways: &Ways| wanted.name.is_some() || ways.ends().any(|end| end.netns.is(&here));
+    Ok(LimitTarget { pid: None, device: name }.ways_meant()?.filter(is_meant))
 }
 
 /// Returns whether a limit is gone as it should be.

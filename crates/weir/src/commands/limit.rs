@@ -165,7 +165,7 @@ fn tasks<'a>(
     classes: Option<&Classes>,
 ) -> Result<Vec<(&'a NetnsInterface, Asked)>, Failure> {
     let LimitArguments { rate, rate_back, burst, .. } = arguments;
-    let named = find::names();
+    let named = find::names()?;
     let name = match &arguments.name {
         Some(name) => {
             ways.check_name(name, named.iter())?;
@@ -230,6 +230,8 @@ struct SetLimit {
     record: Record,
     /// True if it was so already.
     is_same: bool,
+    /// True if flows changed class at once.
+    moved_at_once: bool,
 }
 
 /// Sets the limits that were asked for, all or nothing: a refusal is known before anything is changed. Returns them in order.
@@ -241,14 +243,14 @@ fn set_all(tasks: &[(&NetnsInterface, Asked)]) -> Result<Vec<SetLimit>, Failure>
     let mut transaction = Transaction::begin()?;
     let mut set = Vec::new();
     for (&(place, ref asked), before) in tasks.iter().zip(&before) {
-        if transaction.is_interrupted()? {
+        if transaction.is_interrupted() {
             return Err(transaction.undo("it was interrupted").into());
         }
         match transaction.set(place, before.as_ref().map(|(record, _)| record), asked) {
             Ok((done, record)) => {
                 let is_same =
                     before.as_ref().is_some_and(|(before, is_whole)| *is_whole && *before == record);
-                set.push(SetLimit { done, record, is_same });
+                set.push(SetLimit { done, record, is_same, moved_at_once: asked.moves_at_once });
             }
             Err(error) => {
                 let failure = Failure::from(error);
@@ -279,9 +281,9 @@ pub fn hold_and_change(tasks: &[(&LimitInPlace, Asked)]) -> Result<Vec<Change>, 
     let tasks: Vec<_> = tasks.iter().map(|(seen, asked)| (&seen.place, asked.clone())).collect();
     let set = set_all(&tasks)?.into_iter().zip(before);
     let changes: Vec<_> = set.map(|(set, before)| Change { before, after: set.record }).collect();
-    for ((place, _), change) in tasks.iter().zip(&changes) {
+    for ((place, asked), change) in tasks.iter().zip(&changes) {
         warn_of_burst(&change.after);
-        say_what_stays(place, &change.after);
+        say_what_stays(place, &change.after, asked.moves_at_once);
     }
     Ok(changes)
 }
@@ -306,7 +308,8 @@ fn still_there(seen: &LimitInPlace) -> Result<Record, Failure> {
 
 /// Tells of a limit that is set.
 fn tell(place: &NetnsInterface, set: &SetLimit, is_name_told: bool, lines: &mut Lines) {
-    let SetLimit { done, record, is_same } = set;
+    let SetLimit { done, record, is_same, moved_at_once } = set;
+    let moved_at_once = *moved_at_once;
     let done = *done;
     let verb = match done {
         Done::Made => "limited",
@@ -346,7 +349,7 @@ fn tell(place: &NetnsInterface, set: &SetLimit, is_name_told: bool, lines: &mut 
     if done == Done::Made {
         warn_of_doubtful(place, Some(record));
     }
-    say_what_stays(place, record);
+    say_what_stays(place, record, moved_at_once);
 }
 
 /// The sentence on the way back: it holds programs that send from this side.
@@ -360,7 +363,7 @@ fn whom_it_holds(place: &NetnsInterface) -> String {
 }
 
 /// Says facts about a limit that is set which its user may not expect.
-pub fn say_what_is_not_expected(place: &NetnsInterface, done: Done, record: &Record) {
+pub fn say_what_is_not_expected(place: &NetnsInterface, done: Done, record: &Record, moved_at_once: bool) {
     if done == Done::Made && record.direction == Direction::Back {
         output::say(format_args!("weir: {}: {}", place.describe(), whom_it_holds(place)));
     }
@@ -376,22 +379,27 @@ pub fn say_what_is_not_expected(place: &NetnsInterface, done: Done, record: &Rec
     if done == Done::Made {
         warn_of_doubtful(place, Some(record));
     }
-    say_what_stays(place, record);
+    say_what_stays(place, record, moved_at_once);
 }
 
-/// Says which flows still go by the classes that were there before.
-fn say_what_stays(place: &NetnsInterface, record: &Record) {
-    if record.filters.len() > 1 {
-        let going = record.classes.iter().filter(|class| class.is_going);
-        let going: Vec<_> = going.map(|class| class.name.as_str()).collect();
-        let stays =
-            if going.is_empty() { String::new() } else { format!(", and so {} stay", going.join(", ")) };
-        output::say(format_args!(
-            "weir: flows at {} of which packets still wait stay in the class they were in{stays}: the same command later looks again, and \
-             with --now moves them at once, past what waits of them",
-            place.describe()
-        ));
+/// Says which flows still go by the classes that were there before, or of those that were moved at once, that packets of theirs do.
+fn say_what_stays(place: &NetnsInterface, record: &Record, moved_at_once: bool) {
+    if record.filters.len() <= 1 {
+        return;
     }
+    let going = record.classes.iter().filter(|class| class.is_going);
+    let going: Vec<_> = going.map(|class| class.name.as_str()).collect();
+    let stays = if going.is_empty() { String::new() } else { format!(", and so {} stay", going.join(", ")) };
+    let place = place.describe();
+    output::say(match moved_at_once {
+        true => format!(
+            "weir: packets at {place} that waited are still sent by the class they were in{stays}: the same command later looks again"
+        ),
+        false => format!(
+            "weir: flows at {place} of which packets still wait stay in the class they were in{stays}: the same command later looks again, \
+             and with --now moves them at once, past what waits of them"
+        ),
+    });
 }
 
 /// Warns of a burst that was asked for.

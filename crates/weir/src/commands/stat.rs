@@ -64,7 +64,7 @@ pub struct StatArguments {
     /// fails
     #[arg(long)]
     check: bool,
-    /// Print what happened since the last line, a line for each of them, every so many seconds
+    /// Print what happened since the last line, a line for each of them, every so many seconds, such as 2 or 500ms
     #[arg(short, long, value_name = "SECONDS", value_parser = crate::text::seconds(0.01, 86_400.0), conflicts_with = "check", allow_negative_numbers = true)]
     interval: Option<Duration>,
     /// End after so many intervals
@@ -294,11 +294,17 @@ fn watch(arguments: &StatArguments, interval: Duration) -> Result<ExitCode, Faul
             break;
         }
         let seen = read(arguments)?;
-        seen.say_unread();
-        // One that answers again has its line then, and one that has gone no socket.
-        if seen.is_empty() && !seen.answers.unread.is_empty() {
-            continue;
+        if let (true, [unread, ..]) = (seen.is_empty(), &seen.answers.unread[..]) {
+            match &arguments.wire {
+                // It is about to end, or answers again.
+                Some(name) if control::is_up(&Control::path_of(name)) => {
+                    seen.say_unread();
+                    continue;
+                }
+                _ => return Err(Fault::Other(unread.as_str().into())),
+            }
         }
+        seen.say_unread();
         let after = reading(seen);
         let lines = interval::between(&before, &after);
         let name_width = lines.iter().map(interval::Line::name_width).max().unwrap_or(0).max(8);

@@ -67,7 +67,7 @@ pub struct UpArguments {
 
 /// Runs the command.
 pub fn run(arguments: &UpArguments) -> Outcome {
-    let file = arguments.file.display();
+    let file = text::input_name(&arguments.file);
     if arguments.dry_run {
         return Err(Failure::usage(format!(
             "up has no --dry-run: `weir check {file}` tells what is wrong with the file, and `weir apply {file} --dry-run` what would change \
@@ -114,7 +114,7 @@ pub fn run(arguments: &UpArguments) -> Outcome {
         true => failure,
         false => {
             let message = format!(
-                "{}\nweir: the limits of {file} are set, and stay: `weir down {file}` removes them",
+                "{}\nweir: the limits of {file} are set, and stay: `weir down` of it removes them",
                 failure.message
             );
             Failure { message, ..failure }
@@ -127,7 +127,7 @@ fn refuse_running(name: &str, file: &Path) -> Result<(), Failure> {
     if !control::is_served(&Control::path_of(name)) {
         return Ok(());
     }
-    let file = file.display();
+    let file = text::input_name(file);
     Err(format!(
         "{name} is up already, as `weir stat {name}` shows: `weir apply {file}` changes it, and `weir down {name}` ends it; another \
          file gets another name by name = \"...\" in it"

@@ -358,12 +358,15 @@ fn an_association_that_moves_ends_before_it_begins() {
     // The change is refused in one step; in two the numbers go on behind all that could have been used.
     let mut keys = EspKeys::default();
     let mut change = |plan: &EspPlan| -> Result<Option<u64>, String> {
-        let prepared = keys.prepare(&[(0, plan.clone())])?;
+        let mut prepared = keys.prepare(&[(0, plan.clone())])?;
         prepared.iter().for_each(|prepared| keys.note(prepared));
-        let key = prepared[0].change.keys.first().and_then(Option::as_ref);
-        Ok(key.map(|key| match &key.numbers {
-            AssociationNumbers::Sent(numbers, _) => numbers.next(),
-            AssociationNumbers::Received(highest, _) => highest + 1,
+        let key = prepared[0].change.keys.first_mut().and_then(Option::as_mut);
+        Ok(key.map(|key| match &mut key.numbers {
+            AssociationNumbers::Sent(numbers, mark) => {
+                mark.begin();
+                numbers.next()
+            }
+            AssociationNumbers::Received(highest, _) => *highest + 1,
         }))
     };
     assert_eq!(change(&running), Ok(Some(1)));

@@ -130,7 +130,7 @@ impl Listed {
                     has_counters = true;
                 }
                 "limit:" | "expire" => words.lifetime(&mut state.lifetime),
-                "crypto" if words.has("packet") && !(words.has("dir") && words.after("dir")? == "in") => {
+                "crypto" if words.after("mode") == Ok("packet") && words.after("dir") != Ok("in") => {
                     return Err(words.told(
                         "the device numbers what it sends by this association (mode packet), so nobody else knows which numbers its key was \
                          used with: have new keys agreed on without that",

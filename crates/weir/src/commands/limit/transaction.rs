@@ -32,8 +32,9 @@ impl<'a> Transaction<'a> {
     }
 
     /// Returns whether a signal has asked the command to end; it is told once.
-    pub fn is_interrupted(&self) -> io::Result<bool> {
-        Ok(self.signals.arrived()?.is_some())
+    pub fn is_interrupted(&self) -> bool {
+        // A look that fails is no reason to leave limits half done.
+        self.signals.arrived().is_ok_and(|signal| signal.is_some())
     }
 
     /// Sets a limit, which was so `before`, or was not there. After an error the caller undoes all.
@@ -96,13 +97,17 @@ fn set_with_room(place: &NetnsInterface, asked: &Asked) -> weir_port::Result<(Do
 
 /// Sets a limit, and says so if the kernel takes long, as it does for many classes.
 pub fn set_patiently(place: &NetnsInterface, asked: &Asked) -> weir_port::Result<(Done, Record)> {
-    let why = match asked.classes {
-        None => "the kernel makes its leaves one after the other",
-        Some(_) => {
-            "the kernel makes the leaves of classes one after the other, up to a minute where there are many, and flows are waited \
-                    for that change class, a second at most"
-        }
+    let classes = asked.classes.as_ref().map_or(0, |asked| asked.classes.len());
+    let of = match classes {
+        0 => "of the limit".to_string(),
+        1 => "of a class".into(),
+        classes => format!("of {classes} classes"),
     };
-    let what = format!("weir: {}: {why}", place.describe());
+    let wait =
+        if classes > 0 { ", and flows that change class are waited for, a second at most" } else { "" };
+    let what = format!(
+        "weir: {}: the kernel makes the leaves {of} one after the other, which takes it up to a minute where there are many{wait}",
+        place.describe()
+    );
     output::patiently(what, || weir_port::limit::set(place, asked, burst_bytes_default))
 }

@@ -85,7 +85,7 @@ fn wait_for(topology: &Topology, wait: Duration, waiting: &InterfaceWait) -> Res
         }
         if !std::mem::replace(&mut is_said, true) {
             let names: Vec<_> = missing.iter().map(String::as_str).collect();
-            output::say(format_args!("weir: waiting up to {} s for {}", wait.as_secs(), and(&names)));
+            output::say(format_args!("weir: waiting up to {} s for {}", wait.as_secs_f64(), and(&names)));
         }
         let mut fds = [sys::poll_in(monitor.fd())];
         if sys::poll(&mut fds, Some((until_ns - now).min(LOOK_NS))).is_ok_and(|count| count > 0) {
