@@ -397,10 +397,13 @@ mod tests {
             flow(meta)
         });
         assert_eq!((flows, packets.len()), (vec![0, 1], 1), "a flow is asked for each run");
+        let held = |class: &Class<TestPacket>| [0, 1, 2].map(|flow| class.held_of(flow).packets);
+        assert_eq!(held(&class), [3, 1, 0], "each flow's own");
         class.pass_all_in(&mut packets, 1, flow);
         let mut out = vec![came(9, 0)];
         assert_eq!(class.pass_out(2, 1_000, &mut out), 0);
         assert!(class.account().balances(class.held()), "a part of a run");
+        assert_eq!(held(&class), [1, 1, 1]);
         assert_eq!(class.held(), Count { packets: 3, bytes: 62 + 63 + 64 });
         assert_eq!(class.dequeue(1_000), Dequeue::Packet(0, came(2, 0)));
         assert_eq!(class.pass_out(64, 2_000, &mut out), 1, "one came now");

@@ -51,3 +51,26 @@ fn copies_for_many_ports_of_unequal_speed_are_bounded() {
         assert!(held.bytes <= most, "port {}: {} of {most} bytes", queue.port, held.bytes);
     }
 }
+
+/// A receive queue whose last packet went to a port that then takes nothing, full of others' packets that pass by its queues.
+#[test]
+fn a_stuck_port_holds_nobody_who_has_no_packet_there() {
+    let ports = (0..3).map(|port| port_plan(port, None)).collect();
+    let links = (0..3).map(|port| [Attachment::Port(port), Attachment::Stage(0, port as u16)]).collect();
+    let mut worker = worker(&Plan { ports, stages: vec![bridge("lan", 3)], links, ..Plan::default() }, 2);
+    for port in [0, 2, 1] {
+        let broadcast = packet(mac(port, 0), BROADCAST, [Ipv4Addr::LOCALHOST; 2], 0);
+        worker.end_mut(port).0.port.send(0, broadcast);
+        settle(&mut worker, 0);
+    }
+    worker.end_mut(0).0.port.is_stuck = true;
+    for number in 0..6_000 {
+        worker.end_mut(2).0.port.send(0, bridged((2, 0), (0, 0), number));
+    }
+    settle(&mut worker, MS);
+    assert!(worker.ends()[2].port.queued() > 1_000, "it holds who sends there");
+    worker.end_mut(1).0.port.send(0, bridged((1, 0), (2, 0), 7));
+    settle(&mut worker, 2 * MS);
+    let last = worker.ends()[2].port.left.last().map(|bytes| number_of(bytes));
+    assert_eq!((last, worker.ends()[1].port.queued()), (Some(7), 0));
+}
