@@ -36,9 +36,9 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 What is inside the ports of a file that is up is delivered, for a second at
 most, and what is left then is told; then they are put back as they were. Each
 limit is raised until nothing waits, then taken off while nothing is sent, so
-that nothing is lost. One whose interface has another name since is found by its own.
-One that is not there is no failure; one that cannot go is said, and the others
-go.
+that nothing is lost. One whose interface has another name since is found by
+its own. One that is not there is no failure; one that cannot go is said, and
+the others go.
 A `weir run` by a wire is up under its name, and ends with its program. One
 whose limit is in place is not: a signal to it or its program ends it.")]
 pub struct DownArguments {
