@@ -197,7 +197,15 @@ impl Between {
         for (port, count) in sent.runs.drain(..) {
             let packets = &mut sent.packets;
             match stages[number].ways[usize::from(port)].expect("packets leave by ports that lead on") {
-                Way::Egress(queue) => egress.enqueue_all(queue, packets, count, frames, landed),
+                Way::Egress(queue) => {
+                    let refused = |egress: &EgressQueues| egress.queues()[queue].counts().refused;
+                    let before = refused(egress);
+                    egress.enqueue_all(queue, packets, count, frames, landed);
+                    let refused = refused(egress) - before;
+                    if refused > 0 {
+                        stages[number].stage.note_refused(port, refused);
+                    }
+                }
                 Way::Over(worker, to) => hand(over, egress, (worker, to), packets, count),
                 Way::Stage(next, port) => {
                     let waiting = &mut stages[next].arrived[usize::from(port)];

@@ -199,6 +199,11 @@ impl Esp {
         self.deferral.counts(side)
     }
 
+    /// Notes that the egress queue behind a port has refused so many packets.
+    pub(crate) fn note_refused(&mut self, port: u16, packets: u64) {
+        self.deferral.note_refused(port, packets);
+    }
+
     /// Says for each side whether the stage or port that is joined there is with the same worker.
     pub(crate) fn set_beside(&mut self, is_beside: [bool; 2]) {
         self.deferral.set_beside(is_beside);

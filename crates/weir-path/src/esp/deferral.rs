@@ -95,6 +95,15 @@ impl Deferral {
         self.is_beside = is_beside;
     }
 
+    /// Notes that the egress queue behind a port has refused so many packets: if it is one of the queues, they do not come back.
+    pub(super) fn note_refused(&mut self, port: u16, packets: u64) {
+        if QUEUES.contains(&port) {
+            let counts = &mut self.counts[usize::from(side_of(port))];
+            counts.len -= packets;
+            counts.handled += packets;
+        }
+    }
+
     /// Notes that so many packets come by a port. `is_waiting` says that none may be sealed or opened now, for want of a number or of
     /// sealers. Returns the queue that they go to, if they wait first, and how many of the first it takes; the others are dropped.
     pub(super) fn arrive(&mut self, port: u16, packets: usize, is_waiting: bool) -> Option<(u16, usize)> {
@@ -129,5 +138,25 @@ impl Deferral {
         counts.len += queued;
         counts.wmark = counts.wmark.max(counts.len);
         Some((QUEUES[side], queued as usize))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_that_the_queue_refuses_do_not_wait_in_it() {
+        let mut deferral = Deferral::new(EspDispatch { mode: Mode::Hybrid, ..EspDispatch::default() });
+        deferral.set_beside([true; 2]);
+        // Nothing can be sealed now.
+        assert_eq!(deferral.arrive(INSIDE, 3, true), Some((QUEUES[0], 3)));
+        deferral.note_refused(QUEUES[0], 1);
+        deferral.note_refused(OUTSIDE, 5);
+        assert_eq!(deferral.arrive(INSIDE, 1, false), Some((QUEUES[0], 1)), "two wait");
+        assert_eq!(deferral.arrive(QUEUES[0], 3, false), None);
+        assert_eq!(deferral.arrive(INSIDE, 1, false), None, "at once: none waits");
+        let counts = deferral.counts(INSIDE);
+        assert_eq!((counts.len, counts.queued, counts.handled, counts.hybrid_dispatched), (0, 4, 5, 1));
     }
 }

@@ -50,6 +50,14 @@ impl Stage {
         }
     }
 
+    /// Notes that the egress queue behind a port has refused so many packets.
+    #[cold]
+    pub(crate) fn note_refused(&mut self, port: u16, packets: u64) {
+        if let Decision::Esp(esp) = &mut self.decision {
+            esp.note_refused(port, packets);
+        }
+    }
+
     /// Sends packets that came in by a port of an ESP stage to the queue in which they wait first, if they do.
     pub(super) fn defer(&mut self, port: u16, packets: &mut Vec<PathPacket>, around: &mut Around) {
         let Decision::Esp(esp) = &mut self.decision else { return };
