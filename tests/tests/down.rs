@@ -22,6 +22,7 @@ fn main() -> ExitCode {
         privileged!(what_waits_for_its_interfaces_is_ended_too).together(),
         privileged!(whoever_takes_the_place_of_what_has_ended_is_left_alone).together(),
         privileged!(a_socket_that_is_removed_comes_back).together(),
+        privileged!(what_was_killed_is_put_back_before_it_is_told).together(),
     ])
 }
 
@@ -68,6 +69,23 @@ fn a_socket_that_is_removed_comes_back() -> Result<()> {
     ensure!(up.daemon.stderr().matches("it is there again").count() == 2, "{}", up.daemon.stderr());
     down(&name)?.success()?;
     ensure!(!socket.exists(), "{} stays", socket.display());
+    Ok(())
+}
+
+/// The guardian of a process that was killed is waited for, by a name and by a file.
+fn what_was_killed_is_put_back_before_it_is_told() -> Result<()> {
+    let hosts = Hosts::new(3, None)?;
+    for is_by_file in [false, true] {
+        let mut up = hosts.up(BRIDGE)?;
+        let (name, file) = (up.name.clone(), Written::new(&up.name, BRIDGE)?);
+        let socket = PathBuf::from(format!("/run/weir/{name}.sock"));
+        up.daemon.signal(Signal::KILL)?;
+        let done = if is_by_file { down(&file.0)? } else { down(&name)? }.success()?;
+        ensure!(!socket.exists(), "{} is there: {}", socket.display(), done.stdout);
+        // It may have been put back before it was asked for.
+        let said = ["was killed, and its guardian has put everything back", "is not up", "ended: "];
+        ensure!(said.iter().any(|words| done.stdout.contains(words)), "{}", done.stdout);
+    }
     Ok(())
 }
 

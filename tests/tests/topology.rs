@@ -190,6 +190,8 @@ fn what_is_not_called_so_any_more_is_taken_down_by_its_limits_name() -> Result<(
     row.middle.ip("link set wa down")?;
     row.middle.ip("link set wa name moved")?;
     row.middle.ip("link set moved up")?;
+    // Another interface has the name now.
+    row.middle.ip("link add wa type veth peer name wc")?;
     row.weir(&format!("down {}", by_name.path()))?.success()?;
     ensure!(limits(&row)?.is_empty(), "{:?}", limits(&row)?);
     let process = idle_process(&row.right)?;

@@ -275,6 +275,12 @@ fn is_left(path: &Path, until_ns: u64) -> bool {
     }
 }
 
+/// Returns whether a wire that was killed has left its socket for good: its guardian has had its time to put everything back, which removes the
+/// socket last.
+pub fn is_left_for_good(name: &str) -> bool {
+    is_left(&Control::path_of(name), mending_ns())
+}
+
 /// Until when a guardian may take to remove the socket of a wire that was killed.
 fn mending_ns() -> u64 {
     now_ns() + 1_000_000_000

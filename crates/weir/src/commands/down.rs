@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use weir_port::error::PortError;
 use weir_port::hold;
+use weir_port::limit::NetnsInterface;
+use weir_port::limit::find;
 use weir_port::netns::NetNs;
 use weir_run::clock::now_ns;
 use weir_run::control::{self, Command, Control, Listener, Running};
@@ -18,7 +20,7 @@ use weir_run::topology::{LimitWanted, Topology, name_of};
 
 use super::apply::target;
 use super::limit::removal::remove_each;
-use super::ways::{LimitTarget, Ways};
+use super::ways::Ways;
 use crate::output::Lines;
 use crate::{Failure, Outcome, names, output, text};
 
@@ -75,9 +77,11 @@ pub fn run(arguments: &DownArguments) -> Outcome {
         }
         return Ok(ExitCode::SUCCESS);
     }
+    if let (false, Some(outcome)) = (file.exists(), of_killed(&name)) {
+        return outcome.map(|()| ExitCode::SUCCESS);
+    }
     Err(match file.exists() {
         true => failure,
-        false if control::is_socket(&Control::path_of(&name)) => killed(&name).into(),
         false => {
             if let Some(message) = names::not_for_down(&name) {
                 return Err(Failure { message, ..failure });
@@ -230,13 +234,15 @@ fn end_at(path: &Path, what: &str) -> Result<(), Failure> {
 fn end(name: &str, noun: &str) -> Result<(), Failure> {
     let path = Control::path_of(name);
     if !control::is_up(&path) {
-        return match control::is_socket(&path) {
-            true => Err(killed(name).into()),
-            false => output::print_line(format_args!("{noun} {name} is not up")),
-        };
+        return of_killed(name)
+            .unwrap_or_else(|| output::print_line(format_args!("{noun} {name} is not up")));
     }
     let noun = noun_of(name);
     end_at(&path, &format!("{noun} {name}"))?;
+    // One that was killed meanwhile is put back by its guardian.
+    if control::is_left_for_good(name) {
+        return Err(killed(name).into());
+    }
     output::print_line(format_args!("ended: {noun} {name}"))?;
     if control::is_up(&path) {
         output::say(format_args!(
@@ -246,6 +252,20 @@ fn end(name: &str, noun: &str) -> Result<(), Failure> {
     Ok(())
 }
 
+/// The outcome for what was killed: its guardian has put everything back, or it was killed too; `None` for what was not.
+fn of_killed(name: &str) -> Option<Result<(), Failure>> {
+    let path = Control::path_of(name);
+    if !control::is_socket(&path) || control::is_up(&path) {
+        return None;
+    }
+    Some(match control::is_left_for_good(name) {
+        true => Err(killed(name).into()),
+        false => {
+            output::print_line(format_args!("{name} was killed, and its guardian has put everything back"))
+        }
+    })
+}
+
 /// The ends of a limit whose interface is not called as in the file any more, or whose process has ended, found by what it is called. A limit
 /// that the file gives no name is called as its interface was, and may be so in another namespace too: then one with an end here is meant.
 fn ways_by_name(wanted: &LimitWanted) -> Result<Option<Ways>, Failure> {
@@ -253,14 +273,21 @@ fn ways_by_name(wanted: &LimitWanted) -> Result<Option<Ways>, Failure> {
     let Some(name) = name else { return Ok(None) };
     let here = NetNs::current()?;
     let is_meant = |ways: &Ways| wanted.name.is_some() || ways.ends().any(|end| end.netns.is(&here));
-    Ok(LimitTarget { pid: None, device: name }.ways_meant()?.filter(is_meant))
+    Ok(Ways::of_limits_called(name)?.filter(is_meant))
 }
 
 /// Returns whether a limit is gone as it should be.
 fn remove(wanted: &LimitWanted, lines: &mut Lines) -> Result<bool, Failure> {
     let target = target(wanted);
-    let ways = if target.is_missing() { ways_by_name(wanted)? } else { None };
-    if ways.is_none() && target.is_missing() {
+    let ways = match target.is_missing() {
+        true => None,
+        false => Some(target.ways(wanted.rate_back.is_some())?),
+    };
+    // Another interface may have the name by now.
+    let is_limited = |place: &NetnsInterface| find::record_at(place).is_ok_and(|record| record.is_some());
+    let is_there = ways.as_ref().is_some_and(|ways| ways.ends().any(is_limited));
+    let by_name = if is_there { None } else { ways_by_name(wanted)? };
+    let Some(ways) = by_name.or(ways) else {
         match wanted.pid {
             None => lines.print(format_args!("there is no {}, and so no limit", target.label())),
             Some(pid) => lines.print(format_args!(
@@ -269,8 +296,7 @@ fn remove(wanted: &LimitWanted, lines: &mut Lines) -> Result<bool, Failure> {
             )),
         }
         return Ok(true);
-    }
-    let ways = ways.map_or_else(|| target.ways(wanted.rate_back.is_some()), Ok)?;
+    };
     let held: Vec<_> = ways.ends().map(|place| (&place.netns, &place.link)).collect();
     let _ends = hold::ends::hold(&held, &mut |text| output::say(format_args!("weir: {text}")))?;
     let back = wanted.rate_back.map(|_| ways.back(target, "rate_back")).transpose();

@@ -301,10 +301,13 @@ fn watch(arguments: &StatArguments, interval: Duration) -> Result<ExitCode, Faul
                     seen.say_unread();
                     continue;
                 }
+                // It has just ended.
+                Some(name) if !control::is_socket(&Control::path_of(name)) => {}
                 _ => return Err(Fault::Other(unread.as_str().into())),
             }
+        } else {
+            seen.say_unread();
         }
-        seen.say_unread();
         let after = reading(seen);
         let lines = interval::between(&before, &after);
         let name_width = lines.iter().map(interval::Line::name_width).max().unwrap_or(0).max(8);

@@ -2,6 +2,7 @@
 
 use weir_port::error::PortError;
 use weir_port::limit::NetnsInterface;
+use weir_port::limit::find::LimitInPlace;
 use weir_port::limit::record::Direction;
 use weir_port::link::{Link, joints};
 use weir_port::netns::NetNs;
@@ -9,6 +10,7 @@ use weir_port::sys;
 use weir_run::control::{self, Control};
 use weir_run::nearest::did_you_mean;
 
+use crate::commands::stat;
 use crate::{Failure, names, output};
 
 /// An interface of this namespace, or of a process's.
@@ -84,15 +86,7 @@ impl LimitTarget<'_> {
 
     /// The ways of the limit that a name means ([`names::limits_meant`]), if there is one.
     pub fn ways_meant(&self) -> Result<Option<Ways>, Failure> {
-        let limits = names::limits_meant(self.device)?;
-        let ends = limits.into_iter().find_map(|seen| {
-            let direction = seen.record_or_left()?.direction;
-            Some((seen.place, direction))
-        });
-        Ok(ends.map(|(place, direction)| match (direction, place.far_end().ok().flatten()) {
-            (Direction::Back, Some(there)) => Ways { there, back: Some(place), is_doubtful: false },
-            (_, back) => Ways { there: place, back, is_doubtful: false },
-        }))
+        Ok(Ways::of_first(names::limits_meant(self.device)?))
     }
 
     /// Returns whether there is no such interface, or no such process.
@@ -136,6 +130,25 @@ pub struct Ways {
 }
 
 impl Ways {
+    /// The ways of the limits of the machine that are called so, whatever interface is.
+    pub fn of_limits_called(name: &str) -> Result<Option<Ways>, Failure> {
+        let mut limits = stat::limits()?;
+        limits.retain(|seen| seen.record_or_left().is_some_and(|record| record.name == name));
+        Ok(Ways::of_first(limits))
+    }
+
+    /// The ways of the first of these limits that can be read.
+    fn of_first(limits: Vec<LimitInPlace>) -> Option<Ways> {
+        let (place, direction) = limits.into_iter().find_map(|seen| {
+            let direction = seen.record_or_left()?.direction;
+            Some((seen.place, direction))
+        })?;
+        Some(match (direction, place.far_end().ok().flatten()) {
+            (Direction::Back, Some(there)) => Ways { there, back: Some(place), is_doubtful: false },
+            (_, back) => Ways { there: place, back, is_doubtful: false },
+        })
+    }
+
     /// The interfaces of both ways.
     pub fn ends(&self) -> impl Iterator<Item = &NetnsInterface> {
         std::iter::once(&self.there).chain(&self.back)
