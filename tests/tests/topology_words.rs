@@ -10,6 +10,7 @@ use weir_lab::process::{Finished, Process, run};
 use weir_tests::classes::File;
 use weir_tests::limits::{Between, Row, idle_process};
 use weir_tests::state::{require_same, state};
+use weir_tests::xdp::Xdp;
 use weir_tests::{harness, nobody, plain, privileged, weir_binary};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -144,7 +145,6 @@ fn a_file_whose_ports_cannot_be_up_sets_no_limit() -> Result<()> {
     ensure!(done.status.code() == Some(1) && done.stdout.is_empty(), "{}", done.said());
     ensure!(done.stderr.contains(".toml:8:13: interface pa is down"), "{}", done.stderr);
     ensure!(row.limits("wb").is_err(), "{:?}", row.limits("wb")?);
-    // Somebody has the other port, which is known when it is taken over.
     row.middle.ip("link set pa up")?;
     let mut command = row.middle.command(weir_binary()?);
     let mut sink = Process::spawn(command.args(["sink", "wa"]))?;
@@ -153,13 +153,19 @@ fn a_file_whose_ports_cannot_be_up_sets_no_limit() -> Result<()> {
         Ok(row.middle.ip("-d link show wa")?.contains("xdp"))
     })?;
     let done = up()?;
+    ensure!(done.stderr.contains(".toml:6:13: interface wa is held by process"), "{}", done.said());
+    ensure!(row.limits("wb").is_err(), "{:?}", row.limits("wb")?);
+    sink.stop(PATIENCE)?;
+    // Somebody else's program is known when the port is taken over.
+    let xdp = Xdp::counting(row.far_end(), 60)?;
+    let done = up()?;
     ensure!(
         done.stderr.contains("the limits of") && done.stderr.contains("are set, and stay"),
         "{}",
         done.said()
     );
     ensure!(row.limits("wb")?.len() == 1, "{:?}", row.limits("wb")?);
-    sink.stop(PATIENCE)?;
+    drop(xdp);
     row.weir(&format!("down {}", file.path()))?.success()?;
     row.middle.ip("link del pa")?;
     row.middle.ip("link set wa master br0")?;

@@ -78,7 +78,7 @@ impl Session {
     pub fn finish(self) -> Result<Snapshot, Failure> {
         let Session { guarded, running: Running { watcher, eye, workers, crew, keeper } } = self;
         guarded.guardian().announce_end();
-        // Whoever asks is answered to the end, but no socket is made any more.
+        // Questions are answered to the end, but no socket is made any more.
         locked(&keeper).take();
         crew.stop();
         let ended: Vec<_> = workers.into_iter().map(JoinHandle::join).collect();
@@ -162,7 +162,7 @@ type LentKeeper = Mutex<Option<Arc<Mutex<Guardian>>>>;
 
 /// Makes a control socket again that somebody has removed, and has the guardian remove it at the end. That it cannot be is said once.
 fn renew(control: &mut Control, keeper: &LentKeeper, is_told: &mut bool) {
-    // Whatever is made again must be the guardian's before that puts everything back.
+    // A socket that is made again must be the guardian's before that puts everything back.
     let keeper = locked(keeper);
     let Some(keeper) = &*keeper else { return };
     let shown = control.path().display().to_string();

@@ -32,6 +32,18 @@ pub fn command_at(netns: &NetNs, link: &Link) -> Option<Owner> {
     (is_other_command && owner.lives()).then_some(owner)
 }
 
+/// The sentence that somebody carries packets by an interface, and has it; `None` if nobody does who goes on.
+pub fn in_use(netns: &NetNs, link: &Link) -> Option<String> {
+    let owner = Hold::owner_of(&Thing::receive(netns, link))?;
+    let is_others = owner.guardian.is_some() && owner.pid != std::process::id();
+    (is_others && owner.lives()).then(|| {
+        format!(
+            "interface {} is held by process {} (`{}`): end that first",
+            link.name, owner.pid, owner.command
+        )
+    })
+}
+
 /// Takes things for `owner` alone, in one order for all processes, so that two that want the same things do not each get half of them.
 pub(crate) fn all_alone(
     mut things: Vec<Thing>,

@@ -338,11 +338,16 @@ fn call(plan: &AssociationPlan, running: &EspPlan, taken: &mut BTreeSet<String>)
 }
 
 impl WantedPlan {
-    /// Writes the keys of associations that do not run yet. Returns those that could not be written, by the names of their associations.
-    pub fn write_keys(&self) -> Vec<(String, String)> {
+    /// Writes the keys of associations that do not run yet, and adds the files that it makes to `made`. Returns those that could not be
+    /// written, by the names of their associations.
+    pub fn write_keys(&self, made: &mut BTreeSet<PathBuf>) -> Vec<(String, String)> {
         let mut failed: Vec<_> = Vec::new();
         for (name, key) in &self.keys {
-            failed.extend(key.write().err().map(|why| (name.clone(), why)));
+            match key.write() {
+                Ok(true) => drop(made.insert(key.path().to_path_buf())),
+                Ok(false) => {}
+                Err(why) => failed.push((name.clone(), why)),
+            }
         }
         if let Err(why) = new_key::sync_directories(self.keys.iter().map(|(_, key)| key)) {
             failed.extend(self.keys.iter().map(|(name, _)| (name.clone(), why.clone())));
@@ -388,6 +393,21 @@ pub fn without(plan: &EspPlan, names: &BTreeSet<String>) -> EspPlan {
         }
     }
     plan
+}
+
+/// Removes the key files among those that were `made` whose associations do not run, as they were refused; their marks stay.
+///
+/// # Errors
+/// If a file could not be removed, with its name.
+pub fn remove_refused_keys(made: &BTreeSet<PathBuf>, runs: &EspPlan) -> Result<(), String> {
+    let is_used = |file: &PathBuf| {
+        runs.associations
+            .iter()
+            .any(|association| association.key_file.as_deref().map(Path::new) == Some(file))
+    };
+    made.iter().filter(|file| !is_used(file)).try_for_each(|file| {
+        std::fs::remove_file(file).map_err(|error| format!("{}: {error}", file.display()))
+    })
 }
 
 /// Removes the key files in `directory` that ran and do not any more; their marks stay.

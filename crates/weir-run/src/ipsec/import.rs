@@ -114,7 +114,7 @@ impl Import {
     /// # Errors
     /// If a file cannot be written, or is another key's. The files before it are whole.
     pub fn write_keys(&self) -> Result<(), String> {
-        self.keys.iter().try_for_each(NewKey::write)?;
+        self.keys.iter().try_for_each(|key| key.write().map(drop))?;
         new_key::sync_directories(self.keys.iter())
     }
 }

@@ -58,18 +58,19 @@ impl NewKey {
         &self.path
     }
 
-    /// Writes the file, and the mark of a key that seals. A file that is there already is left as it is, if it is of this key.
+    /// Writes the file, and the mark of a key that seals. A file that is there already is left as it is, if it is of this key. Returns whether
+    /// the file of the key is made.
     ///
     /// # Errors
     /// If a file cannot be written, or is another key's.
-    pub(super) fn write(&self) -> Result<(), String> {
+    pub(super) fn write(&self) -> Result<bool, String> {
         self.write_both().map_err(|why| format!("{}: {why}", self.path.display()))
     }
 
-    fn write_both(&self) -> Result<(), String> {
+    fn write_both(&self) -> Result<bool, String> {
         let told = |error: io::Error| error.to_string();
         match std::fs::read_to_string(&self.path).map(Zeroizing::new) {
-            Ok(there) if there.trim() == self.digits.as_str() => return Ok(()),
+            Ok(there) if there.trim() == self.digits.as_str() => return Ok(false),
             Ok(_) => return Err("this is another key: name another directory with --keys".into()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(told(error)),
@@ -89,7 +90,7 @@ impl NewKey {
                     .map_err(|why| format!("beside it {why}"))?,
             }
         }
-        create(&self.path, &self.digits).map(drop).map_err(told)
+        create(&self.path, &self.digits).map(|_| true).map_err(told)
     }
 }
 

@@ -53,7 +53,10 @@ pub fn run(arguments: &MendArguments) -> Outcome {
     done.extend(left::all().iter().map(Left::sentence));
     done.extend(left::unreadable());
     if done.is_empty() && faults.is_empty() {
-        done.push("nothing was left behind".into());
+        done.push(match arguments.interfaces.is_empty() {
+            true => "nothing was left behind, as far as /run/weir tells; interfaces that are named are looked at themselves".into(),
+            false => "nothing was left behind".into(),
+        });
     }
     for line in done {
         output::print_line(line)?;

@@ -40,11 +40,11 @@ impl LimitTarget<'_> {
         }
         let place = NetnsInterface::here(name)?;
         let far_end = place.far_end().map_err(|error| match place.link.peer_netns_id {
-            Some(_) => Failure::from(format!(
+            Some(_) if !error.is_shortage() => Failure::from(format!(
                 "{name} is one end of a pair whose other end cannot be seen from here, as inside a container ({error}): limit it from \
                  the host, by the name of the end there or with `weir limit --pid PID`"
             )),
-            None => error.into(),
+            _ => error.into(),
         })?;
         let is_inside = far_end.as_ref().map_or(Some(false), |there| place.is_inside_of(there));
         Ok(match far_end {

@@ -335,7 +335,17 @@ fn an_association_that_moves_ends_before_it_begins() {
     hear(&mut follower, &messages["newsa-gcm-esn"]);
     hear(&mut follower, &messages["newpolicy-out"]);
     let before = follower.wanted(&empty(), &BTreeSet::new());
-    assert_eq!(before.write_keys(), []);
+    let mut made = BTreeSet::new();
+    assert_eq!(before.write_keys(&mut made), []);
+    assert!(!made.is_empty());
+    let again = &mut BTreeSet::new();
+    assert_eq!((before.write_keys(again), again.len()), (Vec::new(), 0), "they are there");
+    // Those of a plan that was refused go, and can be made again.
+    remove_refused_keys(&made, &before.plan).unwrap();
+    assert!(made.iter().all(|file| file.exists()));
+    remove_refused_keys(&made, &empty()).unwrap();
+    assert!(!made.iter().any(|file| file.exists()));
+    assert_eq!(before.write_keys(again), []);
     assert_eq!(before.steps(&empty()).len(), 1);
     let running = before.plan;
     let file = PathBuf::from(running.associations[0].key_file.clone().unwrap());

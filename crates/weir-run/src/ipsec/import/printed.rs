@@ -139,7 +139,7 @@ impl Listed {
                 "mark" | "if_id" | "output-mark" | "security" | "crypto" | "tfcpad" | "coa" => {
                     self.notes.push(words.told(&format!("{} is left out", words.word(0))));
                 }
-                // Whatever the numbers say, a key that something has passed by was used.
+                // A key by which something has passed was used, also if no number says so.
                 _ => match words.passed() {
                     Some(packets) if packets > state.sealed => {
                         (state.sealed, state.sealed_at) = (packets, words.at());

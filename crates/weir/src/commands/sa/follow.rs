@@ -25,7 +25,7 @@ use weir_port::signals::{SIGHUP, SIGINT, SIGTERM, Signals};
 use weir_port::sys;
 use weir_port::xfrm::{self, XfrmEvents, XfrmReceived};
 use weir_run::control::{self, ApplyFile, Control};
-use weir_run::ipsec::follow::{Follower, WantedPlan, remove_keys, without};
+use weir_run::ipsec::follow::{Follower, WantedPlan, remove_keys, remove_refused_keys, without};
 use weir_run::limits::is_path_name;
 use weir_run::nearest::{did_you_mean, or};
 use weir_run::topology;
@@ -233,14 +233,17 @@ impl Following<'_> {
     /// Makes the esp as it is wanted, but for associations that are refused, which is said of each.
     fn bring_about(&mut self) -> Result<(), Failure> {
         let running = Running::ask(self.arguments)?;
+        let mut made = BTreeSet::new();
         loop {
             let wanted = self.wanted(&running);
-            if wanted.plan == *running.esp() {
-                return Ok(());
-            }
-            let mut refused = wanted.write_keys();
+            let is_new = wanted.plan != *running.esp();
+            let mut refused = if is_new { wanted.write_keys(&mut made) } else { Vec::new() };
             if refused.is_empty() {
-                let Err(why) = self.apply(&running, &wanted) else { return Ok(()) };
+                let applied = if is_new { self.apply(&running, &wanted) } else { Ok(()) };
+                let Err(why) = applied else {
+                    remove_refused_keys(&made, &wanted.plan).unwrap_or_else(output::warn);
+                    return Ok(());
+                };
                 refused = running.refused(&wanted);
                 if refused.is_empty() {
                     return Err(format!("esp {}: {why}", running.name()).into());

@@ -1,14 +1,17 @@
 //! The interfaces that `weir up` needs from the start: waited for if that is asked for, and told of where they are missing.
 //!
 //! Rule: each that is missing, or cannot be a port, is told with its place in the file, and with the ways out, before anything is set.
-//! Optional ones are neither waited for nor told of here. Limits: an interface that somebody has is told when it is taken over.
+//! Optional ones are neither waited for nor told of here. Limits: an interface that somebody takes after this look is told when it is taken
+//! over.
 
 use std::time::Duration;
 
 use weir_port::error::PortError;
 use weir_port::fit;
+use weir_port::hold;
 use weir_port::link::{Link, joints};
 use weir_port::monitor::Monitor;
+use weir_port::netns::NetNs;
 use weir_port::sys;
 use weir_run::clock::now_ns;
 use weir_run::datapath::Kind;
@@ -57,10 +60,15 @@ pub fn require(
     Err(told.collect::<Vec<_>>().join("\nweir: ").into())
 }
 
-/// Requires that the interfaces of the ports, which are there, can be ports as they and their other ends are.
+/// Requires that the interfaces of the ports, which are there, can be ports as they and their other ends are, and that nobody has them.
 fn require_fit(topology: &Topology) -> Result<(), Failure> {
+    let here = NetNs::current()?;
+    let fault = |name: &str| match Link::by_name(name).and_then(|link| fit::check(&link).map(|()| link)) {
+        Ok(link) => hold::ends::in_use(&here, &link),
+        Err(error) => Some(error.to_string()),
+    };
     let told = needed_ports(topology).filter_map(|(place, name)| {
-        let fault = Link::by_name(name).and_then(|link| fit::check(&link)).err()?;
+        let fault = fault(name)?;
         Some(format!("{}: {fault}", place.at))
     });
     let told: Vec<_> = told.collect();
