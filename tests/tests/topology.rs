@@ -13,7 +13,7 @@ use serde_json::Value;
 use weir_lab::bed::Namespace;
 use weir_lab::clock::wait_until;
 use weir_lab::iperf::{Flood, Load};
-use weir_lab::process::{Finished, Process, Signal};
+use weir_lab::process::{Finished, Process, Signal, run};
 use weir_port::link::Link;
 use weir_tests::classes::File;
 use weir_tests::limits::{Between, Row, idle_process};
@@ -205,6 +205,10 @@ fn what_is_not_called_so_any_more_is_taken_down_by_its_limits_name() -> Result<(
     let done = row.weir(&format!("down {}", nameless.path()))?.success()?;
     ensure!(done.stdout.contains("so did its limit, which `weir stat` lists then"), "{}", done.stdout);
     ensure!(limits(&row)?.len() == 1, "it says so as it cannot know");
+    // A limit that a file gives the name of another namespace's is none of this one.
+    let others = File::new(&format!("[[limit]]\ndevice = \"lo\"\nname = \"{name}\"\nrate = \"1mbit\"\n"))?;
+    run(row.left.command(weir_binary()?).args(["down", others.path()]), PATIENCE)?.success()?;
+    ensure!(limits(&row)?.len() == 1, "another namespace's limit went");
     let done = row.weir(&format!("down {}", named.path()))?.success()?;
     ensure!(done.stdout.starts_with("removed: ") && limits(&row)?.is_empty(), "{}", done.stdout);
     Ok(())

@@ -436,7 +436,10 @@ fn two_of_one_name_and_two_of_one_port() -> Result<()> {
     let mut command = hosts.middle.command(weir_binary()?);
     let refused = run(command.arg("up").arg(&path), PATIENCE)?;
     std::fs::remove_file(&path)?;
-    ensure!(refused.stderr.contains("p0") && refused.stderr.lines().count() == 1, "{}", refused.stderr);
+    // One sentence for each port that is in use, with its place in the file.
+    let told: Vec<_> = refused.stderr.lines().collect();
+    let is_held = |line: &&str| line.contains("-other.toml:") && line.contains(" is held by process ");
+    ensure!(told.len() == 4 && told.iter().all(is_held) && told[0].contains("p0"), "{}", refused.stderr);
     // A name with a number behind it is another's.
     let mut command = hosts.middle.command(weir_binary()?);
     let other = run(command.arg("down").arg(format!("{}.2", up.name)), PATIENCE)?;

@@ -266,13 +266,13 @@ fn of_killed(name: &str) -> Option<Result<(), Failure>> {
     })
 }
 
-/// The ends of a limit whose interface is not called as in the file any more, or whose process has ended, found by what it is called. A limit
-/// that the file gives no name is called as its interface was, and may be so in another namespace too: then one with an end here is meant.
+/// The ends of a limit whose interface is not called as in the file any more, or whose process has ended, found by what it is called. Another
+/// namespace's limit may be called so: of an interface of this one, a limit with an end here is meant.
 fn ways_by_name(wanted: &LimitWanted) -> Result<Option<Ways>, Failure> {
     let name = wanted.name.as_deref().or_else(|| wanted.pid.is_none().then_some(&wanted.device));
     let Some(name) = name else { return Ok(None) };
     let here = NetNs::current()?;
-    let is_meant = |ways: &Ways| wanted.name.is_some() || ways.ends().any(|end| end.netns.is(&here));
+    let is_meant = |ways: &Ways| wanted.pid.is_some() || ways.ends().any(|end| end.netns.is(&here));
     Ok(Ways::of_limits_called(name)?.filter(is_meant))
 }
 
