@@ -96,6 +96,7 @@ impl Deferral {
     }
 
     /// Notes that the egress queue behind a port has refused so many packets: if it is one of the queues, they do not come back.
+    /// They count as handled, so that queued, handled and waiting still add up; the drop itself is counted by the egress queue.
     pub(super) fn note_refused(&mut self, port: u16, packets: u64) {
         if QUEUES.contains(&port) {
             let counts = &mut self.counts[usize::from(side_of(port))];

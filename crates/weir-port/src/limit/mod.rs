@@ -1,11 +1,11 @@
 //! A limit in place: the kernel's own HTB with a leaf for each flow, on an interface as it stands.
 //!
-//! From the outside in: this file sets and changes a limit as it is [`Asked`], [`reshape`] changes the classes below it, [`mod@off`] removes it, [`find`]
-//! finds the limits there are. [`htb`] and [`filter`] are the kernel's objects; [`program`] gives each flow a leaf, of the class that
-//! [`classify`] finds; [`mod@passing`] bounds what waits of packets without a socket; [`memory`] is what the program works on and where
-//! [`record`] is kept (`record_slots.rs`). The order of a flow is kept (`order.rs`) at the other end of a pair by [`steering`], also of packets that come from
-//! [`mod@behind`] another device, and [`arrivals`] sees there what has passed; otherwise `note.rs` keeps the memory at the interface
-//! itself, both by `clsact.rs`. `inside.rs` tells which end of a pair is a container's.
+//! From the outside in: this file sets and changes a limit as it is [`Asked`], [`reshape`] changes the classes below it, [`mod@off`]
+//! removes it, [`find`] finds the limits there are. [`htb`] and [`filter`] are the kernel's objects; [`program`] gives each flow a leaf,
+//! of the class that [`classify`] finds; [`mod@passing`] bounds what waits of packets without a socket; [`memory`] is what the program
+//! works on and where [`record`] is kept (`record_slots.rs`). The order of a flow is kept (`order.rs`) at the other end of a pair by
+//! [`steering`], also of packets that come from [`mod@behind`] another device, and [`arrivals`] sees there what has passed; otherwise
+//! `note.rs` keeps the memory at the interface itself, both by `clsact.rs`. `inside.rs` tells which end of a pair is a container's.
 //!
 //! Rule: all state is with the queue. The qdisc holds its filter, the filter its program, the program its memory. The memory says what the
 //! limit is and what to put back, and outlives a queue that somebody removes. So there is no process, file or pin, and all of it goes with
