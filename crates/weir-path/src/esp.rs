@@ -226,6 +226,11 @@ impl Esp {
         !self.waiting.is_empty()
     }
 
+    /// The number of packets that wait for a number.
+    pub(crate) fn waiting_packets(&self) -> u64 {
+        self.waiting.len() as u64
+    }
+
     /// Returns whether no packets may be taken from the queue that leads back to a port.
     pub(crate) fn holds(&self, port: u16) -> bool {
         port == QUEUES[usize::from(INSIDE)] && self.is_waiting() || self.sealing.is_full()

@@ -113,13 +113,20 @@ impl Intake {
     }
 
     /// Puts the queues into the groups of their places, which have other numbers now. If the classes of an egress queue have changed,
-    /// `moved` says for each queue in which place its packets wait now that waited there.
-    pub(crate) fn follow(&mut self, egress: &EgressQueues, changed: Option<usize>, moved: &[Option<Place>]) {
+    /// `moved` says for ports and their queues in which places the packets wait now that waited there.
+    pub(crate) fn follow(
+        &mut self,
+        egress: &EgressQueues,
+        changed: Option<usize>,
+        moved: &[(u16, u16, Place)],
+    ) {
         let otherwise = self.way.place(egress);
         self.order.make_room(egress.places().count() + GROUPS_OVER);
         for (queue, gate) in self.gates.iter_mut().enumerate() {
-            if changed.is_some() && gate.places().iter().any(|place| Some(place.egress) == changed) {
-                *gate = Gate::new(moved.get(queue).copied().flatten().unwrap_or(otherwise));
+            if let Some(changed) = changed {
+                let now =
+                    moved.iter().filter(|(port, of, _)| (*port, usize::from(*of)) == (self.port, queue));
+                gate.follow(changed, now.map(|(.., place)| *place), otherwise);
             }
             self.order.set_group(queue, egress.places().number(gate.first()));
         }

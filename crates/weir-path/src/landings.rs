@@ -371,13 +371,9 @@ impl Gates {
 
     fn follow(&mut self, egress: &EgressQueues, changed: usize, moved: &[(u16, u16, Place)]) {
         for &flow in &self.closed {
-            let gate = &mut self.gates[flow];
-            if gate.places().iter().any(|place| place.egress == changed) {
-                let now = moved.iter().find(|(port, queue, _)| egress.flow_of(*port, *queue) == flow);
-                *gate = Gate::new(NOWHERE);
-                // Where no packet of the queue waits, the gate opens with the next look.
-                gate.note(now.map_or(NOWHERE, |(.., place)| *place), true);
-            }
+            let now = moved.iter().filter(|(port, queue, _)| egress.flow_of(*port, *queue) == flow);
+            // Where no packet of the queue waits, the gate opens with the next look.
+            self.gates[flow].follow(changed, now.map(|(.., place)| *place), NOWHERE);
             self.touched.push(flow);
         }
         self.begin_anew(egress, Some(changed), moved);

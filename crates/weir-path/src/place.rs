@@ -19,7 +19,7 @@ use crate::shaping::FREE;
 const PLACES_INLINE: usize = 4;
 
 /// A class of an egress queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
     /// The egress queue, by its place in the worker.
     pub egress: usize,
@@ -131,6 +131,19 @@ impl Gate {
         }
     }
 
+    /// Waits, instead of for places of an egress queue whose classes have changed, for the places of it that the packets moved to which
+    /// waited there, or for `otherwise` where none is left.
+    pub(crate) fn follow(&mut self, changed: usize, moved: impl Iterator<Item = Place>, otherwise: Place) {
+        if self.places.iter().all(|place| place.egress != changed) {
+            return;
+        }
+        self.places.retain(|place| place.egress != changed);
+        self.places.extend(moved);
+        if self.places.is_empty() {
+            self.places.push(otherwise);
+        }
+    }
+
     /// Returns whether the gate waits for places that were filled.
     pub fn is_full(&self) -> bool {
         self.is_full
@@ -166,6 +179,26 @@ mod tests {
         for (number, &place) in all.iter().enumerate() {
             assert_eq!((places.number(place), places.place_or_none(number)), (number, place));
         }
+    }
+
+    #[test]
+    fn a_gate_follows_classes_that_change_and_forgets_no_other_place() {
+        let mut gate = Gate::new(place(0, 0));
+        gate.note(place(0, 0), true);
+        gate.note(place(1, 0), true);
+        gate.note(place(0, 1), true);
+        gate.follow(2, [place(2, 0)].into_iter(), NOWHERE);
+        assert_eq!(
+            gate.places(),
+            [place(0, 0), place(1, 0), place(0, 1)],
+            "it waits for nothing of that one"
+        );
+        gate.follow(0, [place(0, 4), place(0, 5)].into_iter(), NOWHERE);
+        assert_eq!(gate.places(), [place(1, 0), place(0, 4), place(0, 5)]);
+        gate.follow(1, [].into_iter(), NOWHERE);
+        assert_eq!(gate.places(), [place(0, 4), place(0, 5)]);
+        gate.follow(0, [].into_iter(), NOWHERE);
+        assert_eq!((gate.places(), gate.is_full()), (&[NOWHERE][..], true));
     }
 
     #[test]

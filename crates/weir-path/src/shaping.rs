@@ -226,8 +226,12 @@ impl Shaping {
             Shaper::Class(class) => class.pass_out(most, now_ns, out),
             Shaper::Htb(_) | Shaper::Cbq(_) => 0,
         };
-        let passed = out.len();
-        let wake_ns = self.dequeue_all(before + most, frames, now_ns, out);
+        let (passed, dropped) = (out.len(), self.released.dropped);
+        let mut wake_ns = self.dequeue_all(before + most, frames, now_ns, out);
+        if self.released.dropped > dropped {
+            // Queues that were held while the dropped packets waited have their turn at once.
+            wake_ns = Some(now_ns);
+        }
         let also_now = out[passed..].iter().filter(|packet| packet.meta.arrival_ns == now_ns).count();
         let (packets, dispatched) = (out.len() - before, came_now + also_now as u64);
         self.released.dispatched += dispatched;

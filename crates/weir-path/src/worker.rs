@@ -27,7 +27,7 @@ use weir_ring::handoff::BURST;
 use crate::backoff::Backoff;
 use crate::between::Between;
 use crate::departures::Departures;
-use crate::egress::{EgressQueue, EgressQueues};
+use crate::egress::EgressQueue;
 use crate::end::{End, Gone};
 use crate::frames::Frames;
 use crate::landings::{Landings, TurnedBack};
@@ -35,6 +35,7 @@ use crate::packet::PathPacket;
 use crate::place::Place;
 use crate::port::{ReceiveQueues, TransmitRing};
 use crate::shaping::Release;
+use crate::stage::Stage;
 
 /// The result of a pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -136,7 +137,7 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
     pub fn drain(&mut self, now_ns: u64) -> io::Result<Pass> {
         let mut pass = Pass::default();
         if let (Some(over), Some(landings)) = (&self.between.over, &self.landings) {
-            landings.tell_turned_back(turned_back(&self.between.egress, &self.ends));
+            landings.tell_turned_back(turned_back(&self.between, &self.ends));
             over.stop();
         }
         self.complete_of(false);
@@ -251,12 +252,14 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
 
     /// Publishes the packets for other workers, and then how many of theirs were worked on.
     fn hand_over(&mut self, moved: usize, now_ns: u64) -> io::Result<()> {
-        if let (Some(over), Some(landings)) = (&mut self.between.over, &mut self.landings) {
+        if let Some(over) = &mut self.between.over {
             over.flush(moved >= BURST, now_ns).map_err(|gone| {
                 io::Error::other(format!("handing packets over to another worker: {gone}"))
             })?;
+        }
+        if let (Some(over), Some(landings)) = (&self.between.over, &mut self.landings) {
             if over.has_stopped() {
-                landings.tell_turned_back(turned_back(&self.between.egress, &self.ends));
+                landings.tell_turned_back(turned_back(&self.between, &self.ends));
             }
             let has_landed = landings.tell_landed(&self.between.egress);
             over.tell([false, has_landed]);
@@ -329,7 +332,7 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
     /// a neighbour that does not answer are not waited for; those that wait in an ESP for a number are.
     pub fn is_drained(&self) -> bool {
         self.between.egress.held().packets == 0
-            && !self.between.is_waiting()
+            && self.between.stages().all(|stage| stage.esp().is_none_or(|esp| !esp.is_waiting()))
             && !self.may_come()
             && self.ends.iter().all(|end| end.port.in_flight().packets == 0)
     }
@@ -422,16 +425,17 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
     }
 }
 
-/// The counts of the packets of all queues that lead back.
-fn turned_back<P: ReceiveQueues + TransmitRing>(egress: &EgressQueues, ends: &[End<P>]) -> TurnedBack {
+/// The counts of the packets of all queues that lead back. A packet that waits for a number since it came back has not left.
+fn turned_back<P: ReceiveQueues + TransmitRing>(between: &Between, ends: &[End<P>]) -> TurnedBack {
     let mut turned_back = TurnedBack::default();
     for End { index, port, .. } in ends.iter().filter(|end| end.port.is_inner()) {
-        for queue in egress.queues().iter().filter(|queue| queue.port == *index) {
+        for queue in between.egress.queues().iter().filter(|queue| queue.port == *index) {
             let entered = queue.counts().entered;
             turned_back.entered += entered;
             turned_back.left += entered - queue.shaping.held().packets - port.in_flight().packets;
         }
     }
+    turned_back.left -= between.stages().map(Stage::waiting_from_queues).sum::<u64>();
     turned_back
 }
 

@@ -3,12 +3,16 @@
 //! Pure. Limits: IPv4 and UDP only, and no checksum of the latter.
 
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 
+use weir_core::classify::{Classifier, Target};
 use weir_core::net::bridge::AGEING_NS;
 use weir_core::net::route::Interface;
 use weir_core::net::router::{RouterSettings, StaticNeighbour};
 use weir_core::rate::Rate;
+use weir_core::shaper::backlog::QueueRule;
 use weir_core::shaper::tbf::{Limit, TbfConfig};
+use weir_path::classes::{ClassConfig, Classes, LeafRules, TreeKind};
 use weir_path::plan::{Attachment, Plan, PortPlan, StageKind, StagePlan};
 
 /// A millisecond in nanoseconds.
@@ -63,6 +67,29 @@ pub fn bridged(from: (usize, usize), to: (usize, usize), number: u64) -> Vec<u8>
 /// A port, and the limit on packets that leave by it.
 pub fn port_plan(number: usize, limits: Option<TbfConfig>) -> PortPlan {
     PortPlan { interface: format!("port-{number}"), limits, classes: None, is_optional: false }
+}
+
+/// Classes that share a port, of which the first has all traffic; each of `mbit` Mbit/s.
+pub fn tree(kind: TreeKind, names: &[&str], mbit: u64) -> Arc<Classes> {
+    let rate = Rate::from_bits_per_s(mbit * 1_000_000).unwrap();
+    let class = |name: &&str| ClassConfig {
+        name: name.to_string(),
+        parent: None,
+        rate,
+        ceil: rate,
+        burst_bytes: 20_480,
+        cburst_bytes: 20_480,
+        bounded: false,
+        quantum_bytes: 1514,
+        leaf: Some(LeafRules { priority: 0, queue_ns: 5 * MS, rule: QueueRule::default() }),
+    };
+    Arc::new(Classes {
+        kind,
+        classes: names.iter().map(class).collect(),
+        classifier: Classifier::new(Vec::new(), Target::Class(0)).unwrap(),
+        default: Some(0),
+        warnings: Vec::new(),
+    })
 }
 
 /// A bridge.

@@ -19,6 +19,7 @@ use weir_path::worker::{Pass, Worker};
 use weir_ring::memory::FrameMemory;
 use weir_ring::pool::Pool;
 use weir_sim::packet::SimPacket;
+use weir_sim::plans::tree;
 use weir_sim::port::{Inside, SimPort};
 
 const FRAMES: u32 = 4096;
@@ -229,16 +230,8 @@ fn class(name: &str, rate: &str) -> ClassConfig {
 
 #[test]
 fn classes_change_under_load_and_nothing_is_lost_or_overtakes() {
-    let tree = |kind, names: &[&str]| {
-        Arc::new(Classes {
-            kind,
-            classes: names.iter().map(|name| class(name, "5mbit")).collect(),
-            classifier: Classifier::new(Vec::new(), Target::Class(0)).unwrap(),
-            default: Some(0),
-            warnings: Vec::new(),
-        })
-    };
-    let trees = [tree(TreeKind::Htb, &["a"]), tree(TreeKind::Htb, &["b", "a"]), tree(TreeKind::Cbq, &["a"])];
+    let [one, two] = [&["a"][..], &["b", "a"]];
+    let trees = [tree(TreeKind::Htb, one, 5), tree(TreeKind::Htb, two, 5), tree(TreeKind::Cbq, one, 5)];
     let mut bench = Bench::new(Some(limits(20_000)), HELD_MAX);
     for change in 0..60 {
         (0..QUEUES).for_each(|queue| bench.send(queue, 5));
@@ -254,6 +247,33 @@ fn classes_change_under_load_and_nothing_is_lost_or_overtakes() {
     }
     bench.run_dry();
     bench.require_all();
+}
+
+/// A packet takes 80 ms, and none waits for longer than 50: when one has left, the others are dropped and make room, with nothing else to
+/// wake the worker.
+#[test]
+fn queues_have_their_turn_when_all_that_waited_is_dropped() {
+    let rule = QueueRule { max_wait_ns: Some(50 * MS), ..QueueRule::default() };
+    let class = ClassConfig {
+        leaf: Some(LeafRules { priority: 0, queue_ns: 50 * MS, rule }),
+        burst_bytes: 1_100,
+        cburst_bytes: 1_100,
+        ..class("a", "100kbit")
+    };
+    let classes = Classes { classes: vec![class], ..Classes::clone(&tree(TreeKind::Htb, &["a"], 5)) };
+    let mut bench = Bench::new(None, HELD_MAX);
+    bench.worker.set_classes(1, Some(&Arc::new(classes)), 0);
+    (0..QUEUES).for_each(|queue| bench.send(queue, 40));
+    let mut empty = 0;
+    while bench.queued() > 0 {
+        let wake_ns = bench.settle();
+        if bench.held() == 0 && bench.queued() > 0 {
+            empty += 1;
+            assert_eq!(wake_ns, Some(bench.now_ns), "senders are held by an empty class");
+        }
+        bench.now_ns = wake_ns.unwrap().max(bench.now_ns + 1);
+    }
+    assert!(empty > 3, "the class was empty {empty} times");
 }
 
 #[test]

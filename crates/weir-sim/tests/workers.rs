@@ -22,6 +22,8 @@ use weir_sim::plans::{
 };
 use weir_sim::prng::Prng;
 
+#[path = "workers/change.rs"]
+mod change;
 #[path = "workers/dispatch.rs"]
 mod dispatch;
 #[path = "workers/esp.rs"]

@@ -4,7 +4,7 @@
 //!
 //! | message | meaning |
 //! |---|---|
-//! | ARP request; neighbour solicitation | a question; the sender's address is heard unless it has none yet |
+//! | ARP request; neighbour solicitation | a question; the sender's address is heard if it is told, and the sender has one |
 //! | ARP reply; advertisement with S | an answer to a question |
 //! | advertisement without S | an address heard |
 //!
@@ -29,8 +29,9 @@ use crate::drops::DropReason;
 /// The content of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Message {
-    /// A question for the station that has `target`, asked by `sender`, which may have no address yet.
-    Question { target: IpAddr, sender: Option<(IpAddr, [u8; 6])>, from: [u8; 6] },
+    /// A question for the station that has `target`, asked by `asker`, if it has an address yet, from the link-layer address `from`; that
+    /// is heard if it is told.
+    Question { target: IpAddr, asker: Option<IpAddr>, from: [u8; 6], is_told: bool },
     /// `station` has this address; `asked` if the message is an answer.
     Tells { station: IpAddr, mac: [u8; 6], asked: bool },
     /// The message is well formed, and none of these.
@@ -73,8 +74,9 @@ pub(super) fn read_arp(payload: &[u8]) -> Result<Message, DropReason> {
     Ok(match operation {
         ArpOperation::Request => Message::Question {
             target: target_protocol_addr.into(),
-            sender: (!source_protocol_addr.is_unspecified()).then_some((sender, mac)),
+            asker: (!source_protocol_addr.is_unspecified()).then_some(sender),
             from: mac,
+            is_told: true,
         },
         // The reply is to the address that asked; a gratuitous one names its own.
         ArpOperation::Reply => {
@@ -98,8 +100,8 @@ pub(super) fn read_nd(ip: &Ipv6Packet<&[u8]>, from: [u8; 6]) -> Result<Message, 
         NdiscRepr::NeighborSolicit { target_addr, lladdr } if !target_addr.is_multicast() => {
             let mac = lladdr.map_or(Some(from), unicast).ok_or(DropReason::Malformed)?;
             let source = ip.src_addr();
-            let sender = (!source.is_unspecified() && lladdr.is_some()).then_some((source.into(), mac));
-            Ok(Message::Question { target: target_addr.into(), sender, from: mac })
+            let asker = (!source.is_unspecified()).then_some(source.into());
+            Ok(Message::Question { target: target_addr.into(), asker, from: mac, is_told: lladdr.is_some() })
         }
         NdiscRepr::NeighborAdvert { flags, target_addr, lladdr } if !target_addr.is_multicast() => {
             let asked = flags.contains(NdiscNeighborFlags::SOLICITED);

@@ -93,6 +93,8 @@ pub struct RouterCounts {
     pub errors_limited: u64,
     /// ICMP errors not made because the way back is not known, or the outbox full.
     pub errors_untold: u64,
+    /// Answers and announcements of ARP and neighbour discovery not made because the outbox was full.
+    pub answers_untold: u64,
     /// Packets for whose next hop no question was sent, because too many were being asked for, or had been lately.
     pub solicits_limited: u64,
     /// Echo requests answered.
@@ -285,7 +287,11 @@ impl<P: Packet> Router<P> {
 
     /// The counters of the router besides forwarding.
     pub fn counts(&self) -> RouterCounts {
-        RouterCounts { solicits_limited: self.neighbours.solicits_limited(), ..self.counts }
+        RouterCounts {
+            solicits_limited: self.neighbours.solicits_limited(),
+            answers_untold: self.outbox.refused(),
+            ..self.counts
+        }
     }
 
     /// Forwards an IPv4 packet to which no special rule applies, which is nearly every one; `None` for any other.
@@ -389,7 +395,10 @@ impl<P: Packet> Router<P> {
         let (source, destination) = inspect::addresses_v6(head);
         let hop_limit = head[21];
         let (interface, station) = match self.table.lookup_v6(destination) {
-            _ if self.is_ours_v6(ingress, destination) => return self.local_v6(ingress, frame, now_ns),
+            // What is for a group on the link and for one station on it is for nobody (RFC 4443 section 2.4 e).
+            _ if self.is_ours_v6(ingress, destination) && (to_us || destination.is_multicast()) => {
+                return self.local_v6(ingress, frame, now_ns);
+            }
             NextHop::OnLink(interface) => (interface, Station::new(interface, destination.into())),
             NextHop::Gateway(interface, gateway) => (interface, Station::new(interface, gateway)),
             NextHop::Local if to_us => return self.local_v6(ingress, frame, now_ns),

@@ -5,8 +5,8 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use proptest::prelude::*;
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{
-    EthernetAddress, EthernetFrame, EthernetProtocol, Icmpv4Packet, Icmpv6Packet, Icmpv6Repr, IpProtocol,
-    Ipv4Packet, Ipv6Packet, NdiscNeighborFlags, NdiscRepr,
+    ArpOperation, ArpPacket, EthernetAddress, EthernetFrame, EthernetProtocol, Icmpv4Packet, Icmpv6Packet,
+    Icmpv6Repr, IpProtocol, Ipv4Packet, Ipv6Packet, NdiscNeighborFlags, NdiscRepr,
 };
 
 use super::*;
@@ -18,6 +18,8 @@ use crate::packet::{Carried, Meta};
 
 #[path = "router_duty_tests.rs"]
 mod duties;
+#[path = "router_neighbour_tests.rs"]
+mod neighbours;
 #[path = "router_scan_tests.rs"]
 mod scan;
 

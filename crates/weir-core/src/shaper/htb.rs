@@ -91,42 +91,6 @@ impl fmt::Display for HtbError {
 
 impl std::error::Error for HtbError {}
 
-/// A class that is kept, but not as its author may think.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HtbWarning {
-    /// The children are guaranteed more than their parent: its ceiling will not hold.
-    ChildrenAboveParent {
-        /// The parent.
-        class: usize,
-        /// The rate that its children are guaranteed together.
-        children: Rate,
-        /// The rate that it is guaranteed itself.
-        rate: Rate,
-    },
-    /// The burst does not hold one packet: rate is lost for as long as the worker is late.
-    BurstBelowPacket {
-        /// The class.
-        class: usize,
-    },
-}
-
-impl fmt::Display for HtbWarning {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            HtbWarning::ChildrenAboveParent { class, children, rate } => write!(
-                f,
-                "the children of class {class} are guaranteed {children} together, the class itself {rate}; \
-                 lower theirs or raise its own"
-            ),
-            HtbWarning::BurstBelowPacket { class } => write!(
-                f,
-                "a burst of class {class} is shorter than one packet, so time is lost whenever it is served late; \
-                 give it two packets or more"
-            ),
-        }
-    }
-}
-
 impl HtbConfig {
     /// Checks that this configuration can be kept.
     pub fn check(&self) -> Result<(), HtbError> {
@@ -207,30 +171,6 @@ impl<P: Packet> Htb<P> {
         config.check()?;
         self.change(class, quantum_bytes, now_ns, |meter| meter.set_config(config, now_ns))
             .map_err(HtbError::Tree)
-    }
-
-    /// Classes that are kept, but perhaps not as meant.
-    pub fn warnings(&self) -> Vec<HtbWarning> {
-        let mut children_bits_per_s = vec![0u64; self.classes().max().map_or(0, |last| last + 1)];
-        let mut warnings = Vec::new();
-        for (class, config) in self.classes().filter_map(|class| Some((class, self.meter(class)?.config()))) {
-            if let Some(parent) = self.parent(class) {
-                children_bits_per_s[parent] =
-                    children_bits_per_s[parent].saturating_add(config.rate.bits_per_s());
-            }
-            if config.burst_bytes.min(config.cburst_bytes) < config.mtu_bytes {
-                warnings.push(HtbWarning::BurstBelowPacket { class });
-            }
-        }
-        for (class, bits_per_s) in children_bits_per_s.into_iter().enumerate() {
-            let rate = self.meter(class).map(|meter| meter.config().rate);
-            if let Some((children, rate)) = Rate::from_bits_per_s(bits_per_s).zip(rate)
-                && children > rate
-            {
-                warnings.push(HtbWarning::ChildrenAboveParent { class, children, rate });
-            }
-        }
-        warnings
     }
 }
 

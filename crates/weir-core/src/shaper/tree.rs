@@ -63,7 +63,7 @@ pub use waits::WaitsFor;
 pub const PRIORITIES: usize = 8;
 /// The greatest depth of a leaf: a root has depth 0.
 pub const DEPTH_MAX: usize = 62;
-/// The most classes: a packet's metadata numbers them with 16 bits.
+/// The most classes: filters and borrowers number them with 16 bits.
 pub const CLASSES_MAX: usize = u16::MAX as usize;
 
 /// The precision of events: modes are looked at again to about a microsecond.

@@ -43,6 +43,11 @@ impl Stage {
         self.esp().is_some_and(|esp| esp.is_waiting() && esp.dispatch().mode == Mode::Direct)
     }
 
+    /// The number of packets that were taken from the queues of the stage and wait here.
+    pub(crate) fn waiting_from_queues(&self) -> u64 {
+        self.esp().filter(|esp| esp.dispatch().mode != Mode::Direct).map_or(0, Esp::waiting_packets)
+    }
+
     /// Says for the two sides of an ESP stage whether the stage or port that is joined there is with the same worker.
     pub(crate) fn set_beside(&mut self, is_beside: [bool; 2]) {
         if let Decision::Esp(esp) = &mut self.decision {

@@ -13,7 +13,7 @@ use weir_ring::spsc::{Consumer, Producer};
 use super::{Feeding, Worker};
 use crate::between::Between;
 use crate::classes::Classes;
-use crate::egress::{EgressQueue, origin};
+use crate::egress::{EgressQueue, OWN_PORT, origin};
 use crate::end::End;
 use crate::esp::plan::EspChange;
 use crate::esp::sealer::SealerRun;
@@ -101,8 +101,13 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
         let shaping = &mut egress.queue_mut(changed).shaping;
         shaping.set_classes(classes.cloned(), &mut frames.pool, now_ns, |meta, class| {
             let (port, queue) = origin(meta);
-            moved.push((port, queue, Place { egress: changed, class }));
+            // No queue is held for packets that a stage has made.
+            if port != OWN_PORT {
+                moved.push((port, queue, Place { egress: changed, class }));
+            }
         });
+        moved.sort_unstable();
+        moved.dedup();
         egress.number_places();
         if let Some(landings) = &mut self.landings {
             landings.follow(&self.between.egress, changed, &moved);
@@ -113,15 +118,8 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
 
     /// Makes the intakes know the places, of which those of one egress queue may have changed.
     pub(super) fn follow(&mut self, changed: Option<usize>, moved: &[(u16, u16, Place)]) {
-        for End { index, port, intake, .. } in &mut self.ends {
-            let mut places = vec![None; port.queues()];
-            for &(_, queue, place) in moved.iter().filter(|(port, ..)| usize::from(*port) == *index) {
-                // A port that came back with fewer queues has no gate for packets of those that went.
-                if let Some(of_queue) = places.get_mut(usize::from(queue)) {
-                    *of_queue = Some(place);
-                }
-            }
-            intake.follow(&self.between.egress, changed, &places);
+        for End { intake, .. } in &mut self.ends {
+            intake.follow(&self.between.egress, changed, moved);
         }
     }
 

@@ -90,6 +90,7 @@ impl StageStats {
             stats.count("icmp_errors", counts.errors);
             stats.count("icmp_errors_limited", counts.errors_limited);
             stats.count("icmp_errors_untold", counts.errors_untold);
+            stats.count("answers_untold", counts.answers_untold);
             stats.count("solicits_limited", counts.solicits_limited);
             stats.count("echoes", counts.echoes);
             stats.count("frag_oks", counts.frag_oks);

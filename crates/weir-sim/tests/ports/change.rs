@@ -2,39 +2,15 @@
 
 use std::sync::Arc;
 
-use weir_core::classify::{Classifier, Target};
 use weir_core::rate::Rate;
-use weir_core::shaper::backlog::QueueRule;
 use weir_core::shaper::tbf::TbfConfig;
 use weir_core::shaper::token_bucket::BURST_BYTES_MAX;
-use weir_path::classes::{ClassConfig, Classes, LeafRules, TreeKind};
+use weir_path::classes::{Classes, TreeKind};
 use weir_path::shape::PortShape;
+use weir_sim::plans::tree;
 use weir_sim::prng::Prng;
 
 use super::*;
-
-/// Classes that share a port, of which the first has all traffic; each of `mbit` Mbit/s.
-pub(super) fn tree(kind: TreeKind, names: &[&str], mbit: u64) -> Arc<Classes> {
-    let rate = Rate::from_bits_per_s(mbit * 1_000_000).unwrap();
-    let class = |name: &&str| ClassConfig {
-        name: name.to_string(),
-        parent: None,
-        rate,
-        ceil: rate,
-        burst_bytes: 20_480,
-        cburst_bytes: 20_480,
-        bounded: false,
-        quantum_bytes: 1514,
-        leaf: Some(LeafRules { priority: 0, queue_ns: 5 * MS, rule: QueueRule::default() }),
-    };
-    Arc::new(Classes {
-        kind,
-        classes: names.iter().map(class).collect(),
-        classifier: Classifier::new(Vec::new(), Target::Class(0)).unwrap(),
-        default: Some(0),
-        warnings: Vec::new(),
-    })
-}
 
 /// A bridge of three ports at 100 Mbit/s each, and stations that it has heard.
 pub(super) fn three_ports(queues: usize) -> Worker<FramePort> {

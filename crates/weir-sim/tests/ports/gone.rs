@@ -3,8 +3,9 @@
 use weir_core::drops::DropReason;
 use weir_core::net::neighbour::NeighbourState;
 use weir_path::classes::TreeKind;
+use weir_sim::plans::tree;
 
-use super::change::{three_ports, tree};
+use super::change::three_ports;
 use super::*;
 
 /// A bridge of four ports; all limits are 100 Mbit/s, but for the last port's of 1.

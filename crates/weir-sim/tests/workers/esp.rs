@@ -276,6 +276,36 @@ fn what_stops_delivers_what_waits_to_be_sealed() {
     }
 }
 
+/// Packets that were taken from the queue wait in the stage for a number when the workers are told to stop.
+#[test]
+fn what_stops_waits_for_numbers() {
+    for workers in [1, 2] {
+        let plan = there_and_back(waiting(Mode::Deferred, 256), 100_000);
+        let (mut bench, _) = dealt(&plan, 4, workers, SEED);
+        let disk = Disk::default();
+        change(&mut bench, 0, keys(&plan.stages[0], Some(Box::new(disk.clone()))));
+        (0..40).for_each(|number| bench.port(0).send(0, through(0, 0, number)));
+        bench.go_on(10_000, MS);
+        assert!(stage_of(&bench, 0).held().packets > 0, "packets wait for numbers");
+        let mut has_ended = vec![false; workers];
+        for turn in 0..20_000 {
+            bench.now_ns += MS / 100;
+            // The mark becomes safe late.
+            if turn > 1_000 {
+                disk.sync();
+            }
+            for (worker, has_ended) in bench.workers.iter_mut().zip(&mut has_ended) {
+                if !*has_ended {
+                    worker.drain(bench.now_ns).unwrap();
+                    *has_ended = worker.is_drained();
+                }
+            }
+        }
+        assert!(has_ended.iter().all(|has| *has), "{workers} workers");
+        require_order(&mut bench, &[[40, 0, 0, 0], [0; 4]], "drained");
+    }
+}
+
 /// A disk of a test, which says when a mark is safe.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Disk {

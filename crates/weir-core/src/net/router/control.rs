@@ -227,28 +227,30 @@ impl<P: Packet> Router<P> {
         let port = &self.ports[usize::from(ingress)];
         let (mac, interface) = (port.mac, ingress);
         match message {
-            Message::Question { target, sender, from } => {
-                if !port.addresses.iter().any(|own| own.address() == target.into()) {
-                    return Verdict::Local;
+            Message::Question { target, asker, from, is_told } => {
+                let is_for_us = port.addresses.iter().any(|own| own.address() == target.into());
+                let heard = asker.filter(|&address| is_told && port.is_on_link(address));
+                if let Some(station) = heard.map(|address| Station::new(ingress, address))
+                    // A question for another tells of an asker that is known, as one for its own address does (RFC 826).
+                    && (is_for_us || target.is_ipv4() && self.neighbours.state(station).is_some())
+                {
+                    self.neighbours.heard(station, from, mac, now_ns);
                 }
-                let sender = sender.filter(|&(address, _)| port.is_on_link(address));
-                if let Some((address, mac_of_sender)) = sender {
-                    self.neighbours.heard(Station::new(ingress, address), mac_of_sender, mac, now_ns);
-                }
-                match (target, sender) {
+                match (target, asker) {
+                    _ if !is_for_us => {}
                     (IpAddr::V4(address), _) => {
-                        let to = match sender {
-                            Some((IpAddr::V4(to), _)) => to,
+                        let to = match heard {
+                            Some(IpAddr::V4(to)) => to,
                             _ => Ipv4Addr::UNSPECIFIED,
                         };
                         resolve::tell_arp(&mut self.outbox, Speaker { interface, mac, address }, to, from);
                     }
-                    (IpAddr::V6(address), Some((IpAddr::V6(to), to_mac))) => {
-                        let own = Speaker { interface, mac, address };
-                        resolve::tell_nd(&mut self.outbox, own, Some((to, to_mac)));
-                    }
-                    (IpAddr::V6(address), _) => {
-                        resolve::tell_nd(&mut self.outbox, Speaker { interface, mac, address }, None);
+                    (IpAddr::V6(address), asker) => {
+                        let asker = match asker {
+                            Some(IpAddr::V6(to)) => Some((to, from)),
+                            _ => None,
+                        };
+                        resolve::tell_nd(&mut self.outbox, Speaker { interface, mac, address }, asker);
                     }
                 }
             }

@@ -246,7 +246,7 @@ fn a_thousand_changes_under_load_lose_and_reorder_nothing() {
 }
 
 #[test]
-fn what_cannot_be_kept_is_refused_and_what_may_be_a_mistake_is_told() {
+fn what_cannot_be_kept_is_refused() {
     let error = HtbMeter::new(config(10, 5), 0).unwrap_err();
     assert_eq!(error.to_string(), "the ceiling 5mbit is below the rate 10mbit; raise it to 10mbit or more");
     let error = HtbMeter::new(HtbConfig { cburst_bytes: 2 << 30, ..config(1, 1) }, 0).unwrap_err();
@@ -254,14 +254,6 @@ fn what_cannot_be_kept_is_refused_and_what_may_be_a_mistake_is_told() {
     let mut bed = Bed::new();
     let root = bed.add(None, config(100, 100), None);
     let leaf = bed.add(Some(root), config(60, 100), Some(0));
-    bed.add(Some(root), HtbConfig { burst_bytes: 1000, ..config(50, 100) }, Some(0));
-    let warnings: Vec<_> = bed.tree.warnings().iter().map(ToString::to_string).collect();
-    assert_eq!(warnings.len(), 2, "{warnings:?}");
-    assert!(warnings[0].starts_with("a burst of class 2 is shorter than one packet"));
-    assert!(
-        warnings[1]
-            .starts_with("the children of class 0 are guaranteed 110mbit together, the class itself 100mbit")
-    );
     let unchanged = *bed.tree.meter(leaf).unwrap().config();
     assert!(bed.tree.set_config(leaf, config(10, 5), 1514, 0).is_err());
     assert_eq!(*bed.tree.meter(leaf).unwrap().config(), unchanged);
