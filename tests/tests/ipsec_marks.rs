@@ -114,7 +114,8 @@ fn a_start_takes_nothing_twice() -> Result<()> {
     one.down().map(drop)
 }
 
-/// A backup of a mark in the place of the one that is used, and a mark that is removed: no number is used twice after that.
+/// A backup of a mark in the place of the one that is used, or copied over it, and a mark that is removed: no number is used twice after
+/// that.
 fn a_mark_that_is_taken_away_comes_back() -> Result<()> {
     let internet = Namespace::new("net")?;
     let sites = sites(Some(&internet))?;
@@ -130,9 +131,13 @@ fn a_mark_that_is_taken_away_comes_back() -> Result<()> {
         let sent = fs::read_to_string(mark(&key))?;
         Ok(sent.starts_with("weir sequence") && received.exists())
     })?;
+    fs::write(mark(&key), "1\n")?;
+    wait_until("the mark that was overwritten says its number again", PATIENCE, || {
+        Ok(fs::read_to_string(mark(&key))?.starts_with("weir sequence"))
+    })?;
     let last = count(&association(&one, KEYS[0])?, "sequence")?;
     let said = one.down()?.stderr;
-    ensure!(said.matches("this mark was removed or replaced").count() == 2, "{said}");
+    ensure!(said.matches("this mark was removed, replaced or overwritten").count() == 3, "{said}");
     let one = sites[0].up()?;
     wait_for(&sites[0].host, FAR[0])?;
     let after = count(&association(&one, KEYS[0])?, "sequence")?;

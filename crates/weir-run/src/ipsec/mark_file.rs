@@ -21,14 +21,14 @@
 //! | is of another key, which the file had before | is refused | is made anew |
 //! | is damaged, locked by another process, or another user's to write | is refused | is refused |
 //! | is written | is safe when it is on disk ([`File::sync_all`]) | may be 30 s late when the machine fails, not when the process does |
-//! | is removed or replaced while its key is used | is put back with the number that is safe | is put back |
+//! | is removed, replaced or overwritten while its key is used | is put back with the number that is safe | is put back |
 //!
 //! Rule: a mark is another key's only if its key line is whole and says so: of a damaged one nobody knows the numbers, and no mark may be
 //! made anew for its key. A mark is made whole, under another name, so that an empty one is a damaged one.
 //!
 //! Owner: the process that has the key, by a lock. Limits: a file that is copied with its key, to another machine or beside it, tells both
-//! the same; a key that comes back into its file after another has received nothing; a mark that is replaced in the second before a kill
-//! stays.
+//! the same; a key that comes back into its file after another has received nothing; a mark that is replaced or overwritten in the second
+//! before a kill stays.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
@@ -241,8 +241,8 @@ impl MarkFile {
         Ok((with(file), next))
     }
 
-    /// Writes a number, unless it is the last that was written. That of what is sent is safe then. A mark that was removed, or has another
-    /// file in its place, is put back; returns whether it was.
+    /// Writes a number, unless it is the last that was written. That of what is sent is safe then. A mark that was removed, has another
+    /// file in its place, or says another number than was written, is put back; returns whether it was.
     ///
     /// # Errors
     /// Of the disk, and if another process has the file that is there; the number before is there still, or this one.
@@ -250,24 +250,34 @@ impl MarkFile {
         let mut there = self.there.lock().unwrap_or_else(PoisonError::into_inner);
         let is_away = !self.is_in_place(&there.file)?;
         let text = self.kind.text(next, self.fingerprint);
+        let is_overwritten =
+            !is_away && there.written.is_some_and(|written| !self.says(&there.file, written));
         if is_away {
             if let Ok(other) = File::open(&self.path) {
                 other.try_lock().map_err(io::Error::other)?;
             }
             there.file = make(&self.path, &text)?;
-        } else if there.written != Some(next) {
+        } else if is_overwritten || there.written != Some(next) {
             there.file.write_all_at(text.as_bytes(), 0)?;
+            there.file.set_len(text.len() as u64)?;
             if self.kind == MarkKind::Sent {
                 there.file.sync_all()?;
             }
         }
         there.written = Some(next);
-        Ok(is_away)
+        Ok(is_away || is_overwritten)
     }
 
     /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Returns whether a file has the text of a number and nothing else; one that cannot be read has not.
+    fn says(&self, file: &File, next: u64) -> bool {
+        let text = self.kind.text(next, self.fingerprint);
+        let mut bytes = [0; BYTES_MAX];
+        file.read_at(&mut bytes, 0).is_ok_and(|len| bytes[..len] == *text.as_bytes())
     }
 
     fn is_in_place(&self, file: &File) -> io::Result<bool> {

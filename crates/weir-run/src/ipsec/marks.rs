@@ -7,7 +7,7 @@
 //!
 //! Rule: an association that never began has used no number, and gives back those that were reserved for it. A mark that cannot be written is
 //! tried again. Numbers to be sent end meanwhile, and packets wait; what was received waits for no
-//! mark. A mark that somebody removed or replaced is put back within a second, and that is said.
+//! mark. A mark that somebody removed, replaced or overwrote is put back within a second, and that is said.
 //!
 //! Owner: the writer's thread; the numbers that it shares with workers are atomics.
 
@@ -246,7 +246,7 @@ impl SharedMark {
         if let Ok(true) = written {
             let path = self.file.path().display();
             tell(format!(
-                "{path}: this mark was removed or replaced while its key is used; it is there again"
+                "{path}: this mark was removed, replaced or overwritten while its key is used; it is there again"
             ));
         }
         written.is_ok()

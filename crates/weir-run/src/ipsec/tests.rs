@@ -232,7 +232,7 @@ fn a_key_has_one_mark_under_all_links() {
     assert!(why.contains("others may write in this directory"), "{why}");
 }
 
-/// A backup that is put in the place of a mark that is used, a removed one, and what is no file at all.
+/// A backup that is put in the place of a mark that is used or copied over it, a removed one, and what is no file at all.
 #[test]
 fn a_mark_that_is_removed_or_replaced_is_put_back() {
     let folder = Folder::new("replaced");
@@ -247,11 +247,18 @@ fn a_mark_that_is_removed_or_replaced_is_put_back() {
     let says = || marks.each_ref().map(|mark| fs::read_to_string(mark).unwrap_or_default());
     let before = says();
     let backup = folder.0.join("backup");
-    for is_replaced in [true, false] {
-        for mark in &marks {
+    let changes: [&dyn Fn(&Path); 4] = [
+        &|mark| {
             fs::write(&backup, "1\n").unwrap();
-            if is_replaced { fs::rename(&backup, mark) } else { fs::remove_file(mark) }.unwrap();
-        }
+            fs::rename(&backup, mark).unwrap();
+        },
+        &|mark| fs::remove_file(mark).unwrap(),
+        // The file stays the same.
+        &|mark| fs::write(mark, "1\n").unwrap(),
+        &|mark| fs::write(mark, "1\n".repeat(200)).unwrap(),
+    ];
+    for change in changes {
+        marks.iter().for_each(|mark| change(mark));
         wait_until(|| says() == before);
     }
     // The lock came back with them.
