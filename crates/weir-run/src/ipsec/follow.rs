@@ -135,7 +135,12 @@ impl Follower {
                 match place {
                     Some(place) if !is_new(place) => {
                         let entry = &mut self.states[place];
-                        (entry.state, entry.at, entry.refused) = (state, at, None);
+                        let before = std::mem::replace(&mut entry.state, state);
+                        if let (Followed::State(state), Followed::State(before)) = (&mut entry.state, &before)
+                        {
+                            state.keep_sealed(before);
+                        }
+                        (entry.at, entry.refused) = (at, None);
                         return Some(format!("~ {line}"));
                     }
                     Some(place) => drop(self.states.remove(place)),

@@ -129,6 +129,17 @@ fn holds(prefix: &AddressPrefix, address: IpAddr) -> bool {
 }
 
 impl XfrmState {
+    /// Takes over the packets that the kernel has sealed by what was told before of the same association, if the key is the same. A message
+    /// of a change has the counters of who asked for it, and not the kernel's.
+    pub(super) fn keep_sealed(&mut self, before: &XfrmState) {
+        let digits = |state: &XfrmState| {
+            [&state.aead, &state.auth, &state.enc].map(|key| key.as_ref().map(|key| key.digits.clone()))
+        };
+        if digits(self) == digits(before) && before.sealed > self.sealed {
+            (self.sealed, self.sealed_at) = (before.sealed, before.sealed_at.clone());
+        }
+    }
+
     /// Returns whether it opens: as the kernel says, or an address of the gateway's own, or the policies that want it. Policies say nothing
     /// that could be of both directions: a guess could seal with the key by which the peer seals.
     pub(super) fn direction<'a>(

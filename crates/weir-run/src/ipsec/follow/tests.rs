@@ -282,6 +282,14 @@ fn a_key_with_which_the_kernel_sends_is_given_up() {
         "{:?}",
         wanted.notes
     );
+    // A change of the association, with the counters of who asked for it; then with another key.
+    let mut changed = messages["newsa-gcm-esn"].clone();
+    hear(&mut follower, &changed);
+    assert_eq!(follower.wanted(&running, &BTreeSet::new()).plan.associations, []);
+    let key = changed.windows(4).position(|window| window == [1, 2, 3, 4]).unwrap();
+    changed[key] = 0x77;
+    hear(&mut follower, &changed);
+    assert_eq!(follower.wanted(&running, &BTreeSet::new()).plan.associations.len(), 1);
 }
 
 #[test]
