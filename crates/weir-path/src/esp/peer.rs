@@ -2,10 +2,13 @@
 //!
 //! Rule: an inbound association that follows its peer takes the source of a packet for the peer's address and port, if the packet is proven
 //! and its number is higher than all before: neither a copy nor a late packet leads back. The associations in UDP that go to the peer send there
-//! from then on, and so do those that succeed them. In transport mode the address is the packet's own, and only the port follows.
+//! from then on, and so do those that succeed them. Every inbound association between the two ends knows where the peer is, so that a peer
+//! that moves and comes back is followed by whichever of them its packets come. In transport mode the address is the packet's own, and only
+//! the port follows.
 //!
 //! Owner: the stage. Source: RFC 7296 section 2.23. Limits: who is on the way can send a peer's packet on from elsewhere, and has what is sent to
 //! the peer until the next one comes as it was; it is sealed. A gateway that is behind a translator itself is not to follow.
+//! A late packet of one association leads back until the next packet of another comes.
 
 use std::net::IpAddr;
 
@@ -53,11 +56,12 @@ impl Esp {
         if inbound.highest() <= highest || inbound.peer == Some(peer) {
             return;
         }
-        inbound.peer = Some(peer);
-        let [source, destination] = inbound.plan.ends();
+        let ends @ [source, destination] = inbound.plan.ends();
         for running in &mut self.associations {
             if !running.plan.is_inbound && running.plan.ends() == [destination, source] {
                 running.send_to(peer);
+            } else if running.plan.follows_peer && running.plan.ends() == ends {
+                running.peer = Some(peer);
             }
         }
     }

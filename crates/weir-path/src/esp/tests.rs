@@ -1,5 +1,8 @@
 //! The verdicts of an ESP stage between two gateways, in virtual time, with keys and marks made here.
 
+mod peer;
+mod way;
+
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -410,62 +413,6 @@ fn an_association_that_lives_again_keeps_its_way_open() {
 }
 
 #[test]
-fn what_the_way_outside_takes_bounds_what_is_sealed() {
-    let [mut one, _] = gateways();
-    let long = frame(HOSTS[0], HOSTS[1], [1, 2], 1380);
-    assert_eq!(one.process(INSIDE, &long, 0).0, INSIDE_OUT);
-    one.esp.set_way_bytes(1300);
-    let EspVerdict::TooLong(longest) = one.process(INSIDE, &long, 1).0 else { panic!("it does not fit") };
-    assert!((1200..1300).contains(&longest), "{longest}");
-    one.esp.change(EspChange { plan: plan(0, Lifetime::default()), keys: vec![None, None] }, 2);
-    assert_eq!(one.process(INSIDE, &long, 3).0, EspVerdict::TooLong(longest), "another file is no other way");
-    one.esp.set_way_bytes(9000);
-    assert_eq!(one.process(INSIDE, &long, 4).0, INSIDE_OUT, "the file says 1,500");
-}
-
-/// The message of a router on the way that a sealed frame is too long for its next link.
-fn too_big(sealed: &[u8], mtu_bytes: u16) -> Vec<u8> {
-    let mut message = vec![0; 700];
-    let fault = Fault::TooLong(mtu_bytes);
-    let len = icmp::tell_sender(&mut message, fault, [203, 0, 113, 1].into(), &sealed[LINK_LEN..]).unwrap();
-    [&sealed[6..12], &sealed[..6], &sealed[12..LINK_LEN], &message[..len]].concat()
-}
-
-#[test]
-fn a_way_that_takes_less_is_learned_from_its_routers() {
-    let [mut one, _] = gateways();
-    let long = frame(HOSTS[0], HOSTS[1], [1, 2], 1380);
-    let (verdict, sealed) = one.process(INSIDE, &long, 0);
-    assert_eq!(verdict, INSIDE_OUT);
-    // What quotes another association, a number that was not sent, or another way is no message about this gateway's packets.
-    for at in [20 + 3, 20 + 7, 16 + 3] {
-        let mut others = sealed.clone();
-        others[LINK_LEN + at] ^= 0x10;
-        weir_ipsec::ip::set_len(&mut others[LINK_LEN..], IpFamily::V4).unwrap();
-        assert_eq!(one.process(OUTSIDE, &too_big(&others, 1300), 0).0, OUTSIDE_IN, "byte {at}");
-        assert_eq!(one.esp.associations()[0].path_mtu_bytes(0), None, "byte {at}");
-    }
-    assert_eq!(one.process(OUTSIDE, &too_big(&sealed, 1300), 1).0, EspVerdict::Consume);
-    let EspVerdict::TooLong(longest) = one.process(INSIDE, &long, 2).0 else { panic!("it does not fit") };
-    let fits = frame(HOSTS[0], HOSTS[1], [1, 2], usize::from(longest) - 28);
-    let (verdict, sealed) = one.process(INSIDE, &fits, 3);
-    assert_eq!(verdict, INSIDE_OUT);
-    assert!((1296..=1300).contains(&(sealed.len() - LINK_LEN)), "{}", sealed.len());
-    // The next key goes the same way.
-    let mut plan = plan(0, Lifetime::default());
-    let next = AssociationPlan { name: "next".into(), spi: 0x2000, ..plan.associations[0].clone() };
-    plan.associations.push(next);
-    plan.policies[0].associations.insert(0, "next".into());
-    let disk = Disk::default();
-    disk.safe.store(1 + AHEAD, Ordering::Relaxed);
-    one.esp.change(EspChange { plan, keys: vec![None, None, key(2, sent(&disk))] }, 4);
-    assert_eq!(one.process(INSIDE, &long, 5).0, EspVerdict::TooLong(longest));
-    let known: Vec<_> = one.esp.associations().iter().map(|running| running.path_mtu_bytes(5)).collect();
-    assert_eq!(known, [Some(1300), None, Some(1300)]);
-    assert_eq!(one.process(INSIDE, &long, 1 + FORGOTTEN_AFTER_NS).0, INSIDE_OUT, "the way may have changed");
-}
-
-#[test]
 fn an_association_without_numbers_leaves_the_packets_to_its_successor() {
     let mut one = Gateway::new(0, Lifetime::default());
     let mut plan = plan(0, Lifetime::default());
@@ -522,91 +469,4 @@ fn nothing_but_ike_and_neighbours_pass_by_the_policies() {
         weir_ipsec::ip::set_len(&mut packet, IpFamily::V6).unwrap();
         assert_eq!(is_neighbourly(&packet, &IpHeaders::read_all(&packet).unwrap()), expected);
     }
-}
-
-#[test]
-fn every_association_in_udp_is_heard_at_its_port() {
-    let [mut one, _] = gateways();
-    let mut plan = plan(0, Lifetime::default());
-    plan.associations = [4500, 4501, 4501]
-        .map(|port| AssociationPlan { udp_ports: Some([4500, port]), ..plan.associations[1].clone() })
-        .to_vec();
-    plan.policies.clear();
-    let keys = (0..3).map(|_| key(0, AssociationNumbers::unmarked())).collect();
-    one.esp.change(EspChange { plan, keys }, 0);
-    assert_eq!(one.esp.udp_ports, [4500, 4501]);
-}
-
-#[test]
-fn a_peer_that_a_translator_moves_is_followed() {
-    let in_udp = |own: usize| {
-        let mut plan = plan(own, Lifetime::default());
-        plan.associations.iter_mut().for_each(|association| {
-            association.udp_ports = Some([4500, 4500]);
-            association.follows_peer = association.is_inbound;
-        });
-        plan
-    };
-    let [mut one, mut two] = [0, 1].map(|own| {
-        let mut gateway = Gateway::new(own, Lifetime::default());
-        gateway.disk.safe.store(u64::MAX, Ordering::Relaxed);
-        let numbers = |from: usize| match from == own {
-            true => sent(&gateway.disk),
-            false => AssociationNumbers::unmarked(),
-        };
-        let keys = (0..2).map(|from| key(from, numbers(from))).collect();
-        gateway.esp.change(EspChange { plan: in_udp(own), keys }, 0);
-        gateway
-    });
-    let there = frame(HOSTS[0], HOSTS[1], [1, 2], 10);
-    let back = frame(HOSTS[1], HOSTS[0], [2, 1], 10);
-    // A packet of the first gateway as it comes to the second from another address and port.
-    let moved = |sealed: &[u8], address: [u8; 4], port: u16| {
-        let mut sealed = sealed.to_vec();
-        sealed[LINK_LEN + 12..LINK_LEN + 16].copy_from_slice(&address);
-        sealed[LINK_LEN + 20..LINK_LEN + 22].copy_from_slice(&port.to_be_bytes());
-        weir_ipsec::ip::set_len(&mut sealed[LINK_LEN..], IpFamily::V4).unwrap();
-        sealed
-    };
-    let goes_to = |two: &mut Gateway| {
-        let (verdict, sealed) = two.process(INSIDE, &back, 0);
-        assert_eq!(verdict, INSIDE_OUT);
-        let ip = &sealed[LINK_LEN..];
-        ([ip[16], ip[17], ip[18], ip[19]], u16::from_be_bytes([ip[22], ip[23]]))
-    };
-    let [first, second, third] = [0; 3].map(|_| one.process(INSIDE, &there, 0).1);
-    assert_eq!(goes_to(&mut two), (GATEWAYS[0], 4500));
-    let elsewhere = ([203, 0, 113, 7], 61_000);
-    assert_eq!(
-        two.process(OUTSIDE, &moved(&second, elsewhere.0, elsewhere.1), 0),
-        (OUTSIDE_IN, there.clone())
-    );
-    assert_eq!(goes_to(&mut two), elsewhere);
-    let known = two.esp.associations().iter().map(|running| (running.ends(), running.udp_ports().unwrap()));
-    let [peer, own] = [elsewhere.0, GATEWAYS[1]].map(IpAddr::from);
-    assert_eq!(known.collect::<Vec<_>>(), [([peer, own], [61_000, 4500]), ([own, peer], [4500, 61_000])]);
-    // A late packet, a copy and a forged one lead nowhere else.
-    let mut forged = moved(&third, [198, 51, 100, 9], 9);
-    *forged.last_mut().unwrap() ^= 1;
-    for (packet, passes) in [(moved(&first, [198, 51, 100, 9], 9), true), (second, false), (forged, false)] {
-        assert_eq!(two.process(OUTSIDE, &packet, 0).0 == OUTSIDE_IN, passes);
-        assert_eq!(goes_to(&mut two), elsewhere);
-    }
-    // The next key goes to where the peer is, and the peer may come back.
-    let keys = vec![None, key(3, sent(&two.disk))];
-    let mut plan = in_udp(1);
-    plan.associations[1].spi = 0x2001;
-    two.esp.change(EspChange { plan, keys }, 0);
-    assert_eq!(goes_to(&mut two), elsewhere);
-    // So does one that begins when none goes there.
-    let mut without = in_udp(1);
-    (without.associations, without.policies) = (without.associations[..1].to_vec(), Vec::new());
-    two.esp.change(EspChange { plan: without, keys: vec![None] }, 0);
-    let mut plan = in_udp(1);
-    plan.associations[1].spi = 0x2002;
-    let keys = vec![None, key(4, sent(&two.disk))];
-    two.esp.change(EspChange { plan, keys }, 0);
-    assert_eq!(goes_to(&mut two), elsewhere);
-    assert_eq!(two.process(OUTSIDE, &third, 0), (OUTSIDE_IN, there));
-    assert_eq!(goes_to(&mut two), (GATEWAYS[0], 4500));
 }
