@@ -14,7 +14,8 @@
 //! about a packet cut short, whose ports would decide is discarded as that is.
 //!
 //! Owner: one worker. Limits: policies are asked one after another, so a list is to be short; ports are those of TCP, UDP and other
-//! protocols that begin with two of 16 bits (SCTP, DCCP, UDP-Lite); types and codes of ICMP are no ports.
+//! protocols that begin with two of 16 bits (SCTP, DCCP, UDP-Lite); types and codes of ICMP are no ports. Of an error that its sender has
+//! sent in fragments, those behind the first quote nothing, and pass by their own addresses, also in the clear.
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -153,8 +154,12 @@ impl Policies {
         }
     }
 
-    /// Returns whether fragments of a packet would pass as it does: no port decides on it.
+    /// Returns whether fragments of a packet would pass as it does: no port decides on it, and no packet that it quotes, which the first
+    /// fragment alone would tell.
     pub fn passes_cut(&self, packet: &[u8], headers: &IpHeaders) -> bool {
+        if !matches!(Quoted::of(packet, headers), Ok(None)) {
+            return false;
+        }
         let selected = Selected::of(packet, headers);
         selected.and_then(|selected| self.action(&Selected { ports: None, ..selected })).is_ok()
     }

@@ -197,6 +197,10 @@ fn an_error_goes_and_comes_as_what_it_quotes() {
     assert_eq!(outbound(&out, &error(router, near, 8, &came)), bypass, "a question quotes nothing");
     assert_eq!(outbound(&out, &error(router, near, 3, &udp([10, 9, 0, 1], far, [9, 53]))), bypass);
     assert_eq!(outbound(&out, &error(router, near, 3, &came[..19])), bypass, "too short to tell");
+    // A fragment behind the first would pass in the clear.
+    let passes_cut = |packet: &[u8]| out.passes_cut(packet, &IpHeaders::read_all(packet).unwrap());
+    assert!(!passes_cut(&error(router, near, 3, &came)));
+    assert!(passes_cut(&error(router, near, 8, &came)) && passes_cut(&came));
     // It has to come to the near gateway as the answer would.
     let back = Policies::new(vec![protect("10.2.0.0/16", "10.1.0.0/16")]);
     let told = error(router, near, 11, &came);

@@ -148,6 +148,17 @@ fn frame_v6(len: usize) -> Vec<u8> {
     [&[2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 8, 0x86, 0xdd][..], &ip].concat()
 }
 
+/// A frame with an ICMP error of a router on the way, which may be cut, about a long packet from 10.2.0.2 to 10.1.0.2.
+fn error_frame() -> Vec<u8> {
+    let mut quoted = frame(1, 1300, true)[LINK_LEN..].to_vec();
+    quoted[12..20].copy_from_slice(&[10, 2, 0, 2, 10, 1, 0, 2]);
+    let mut ip =
+        vec![0x45, 0, 0, 0, 0, 0, 0, 0, 64, 1, 0, 0, 172, 16, 0, 9, 10, 2, 0, 2, 11, 0, 0, 0, 0, 0, 0, 0];
+    ip.extend(quoted);
+    weir_ipsec::ip::set_len(&mut ip, weir_ipsec::ip::IpFamily::V4).unwrap();
+    [&[2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 8, 8, 0][..], &ip].concat()
+}
+
 #[test]
 fn what_can_neither_be_cut_inside_nor_be_shorter_is_cut_after_it_is_sealed() {
     let ports = "protocol = \"udp\"\nto_ports = 2000";
@@ -161,6 +172,8 @@ fn what_can_neither_be_cut_inside_nor_be_shorter_is_cut_after_it_is_sealed() {
         // Fragments inside would not pass the policy.
         (V4, vec![frame(1, 1400, true), frame(2, 100, true)], ports),
         (V6, vec![frame(1, 1400, true), frame(2, 100, true)], ports),
+        // So would those of an error that is protected because of what it quotes.
+        (V4, vec![error_frame(), frame(2, 100, true)], "from = \"10.0.0.0/8\""),
         // A sender of IPv6 makes none shorter.
         (V4, vec![frame_v6(1280), frame_v6(100)], "from = \"::/0\""),
         (V6, vec![frame_v6(1280), frame_v6(1260)], "from = \"::/0\""),
