@@ -9,13 +9,14 @@
 //! word. So there are as few fragments as can be, and they come in order (RFC 1812 section 4.2.2.7). A fragment is cut as any
 //! other packet: it keeps its offset and its more-fragments flag.
 //!
-//! Of IPv6 a packet is cut by its source alone, which puts a fragment header of 8 bytes behind the fixed one (RFC 8200 section 4.5):
-//! [`Fragments::of_own_v6`].
+//! Of IPv6 a packet is cut by its source alone, which puts a fragment header of 8 bytes behind those that every fragment has: the fixed one,
+//! and all up to a routing header, or else hop-by-hop options (RFC 8200 section 4.5): [`Fragments::of_own_v6`].
 //!
 //! Ownership: borrows the packet; each fragment is written into memory of the caller's. Source: RFC 791 section 3.2, RFC 8200 section 4.5.
 //!
 //! Limits: only a header that has been checked ([`super::input`]) is to be passed in. Packets with options that contradict their own
-//! lengths, or with data that reaches past 65,535 bytes, are not cut. Of IPv6 only packets without extension headers are.
+//! lengths, or with data that reaches past 65,535 bytes, are not cut. Nor are packets of IPv6
+//! with a fragment header, or with more than 80 bytes of extension headers for every fragment.
 
 use smoltcp::wire::Ipv4Packet;
 
@@ -27,10 +28,16 @@ pub const MTU_BYTES_MIN: u16 = 68;
 
 const ETHERNET_LEN: usize = 14;
 const IPV6_LEN: usize = 40;
-const V6_HEADERS_LEN: usize = IPV6_LEN + 8;
-/// The number of the fragment header as a next header.
+const V6_FRAGMENT_LEN: usize = 8;
+/// The offset of the word with the offset and the more-fragments flag, from the end of a fragment header.
+const V6_POSITION_BACK: usize = 6;
+/// The numbers of extension headers as next headers.
+const V6_HOP_BY_HOP: u8 = 0;
+const V6_ROUTING: u8 = 43;
 const V6_FRAGMENT: u8 = 44;
-const HEADER_LEN_MAX: usize = 60;
+const V6_DESTINATION: u8 = 60;
+/// The longest header of a fragment; the longest of IPv4 has 60 bytes.
+const HEADER_LEN_MAX: usize = 128;
 const DONT_FRAGMENT: u16 = 0x4000;
 const MORE_FRAGMENTS: u16 = 0x2000;
 const OFFSET: u16 = 0x1fff;
@@ -79,7 +86,7 @@ impl<'a> Fragments<'a> {
     /// The fragments of an IPv6 packet of our own, for a link that takes `mtu_bytes`. The identification is to be another for each packet.
     ///
     /// # Errors
-    /// If the packet is none of IPv6, or has extension headers, or the link is none of IPv6.
+    /// If the packet is none of IPv6, has a fragment header or long ones before it, or the link is none of IPv6.
     pub fn of_own_v6(
         frame: &'a [u8],
         mtu_bytes: u16,
@@ -89,20 +96,20 @@ impl<'a> Fragments<'a> {
         let (fixed, data) = ip.split_first_chunk::<IPV6_LEN>().ok_or(DropReason::Malformed)?;
         let left = data.get(..usize::from(u16::from_be_bytes([fixed[4], fixed[5]])));
         let left = left.ok_or(DropReason::Malformed)?;
-        // Hop-by-hop options, routing, fragment, destination options.
-        if fixed[0] >> 4 != 6 || matches!(fixed[6], 0 | 43 | V6_FRAGMENT | 60) {
+        if fixed[0] >> 4 != 6 {
             return Err(DropReason::Malformed);
         }
-        let mtu = usize::from(mtu_bytes);
-        if mtu < V6_HEADERS_LEN + UNIT {
+        let (end, next_at) = headers_of_all(&ip[..IPV6_LEN + left.len()])?;
+        let (mtu, header_len) = (usize::from(mtu_bytes), end + V6_FRAGMENT_LEN);
+        if mtu < header_len + UNIT || header_len > HEADER_LEN_MAX {
             return Err(DropReason::TooLong);
         }
         let mut header = [0; HEADER_LEN_MAX];
-        header[..IPV6_LEN].copy_from_slice(fixed);
-        header[6] = V6_FRAGMENT;
-        header[IPV6_LEN] = fixed[6];
-        header[IPV6_LEN + 4..V6_HEADERS_LEN].copy_from_slice(&identification.to_be_bytes());
-        let (later, header_len, later_len) = (header, V6_HEADERS_LEN, V6_HEADERS_LEN);
+        header[..end].copy_from_slice(&ip[..end]);
+        header[next_at] = V6_FRAGMENT;
+        header[end] = ip[next_at];
+        header[end + 4..header_len].copy_from_slice(&identification.to_be_bytes());
+        let (left, later, later_len) = (&left[end - IPV6_LEN..], header, header_len);
         Ok(Fragments { ethernet, is_v6: true, header, header_len, later, later_len, left, mtu })
     }
 
@@ -137,7 +144,7 @@ impl<'a> Fragments<'a> {
         let units = (data.len() / UNIT) as u16;
         let (at, next) = match self.is_v6 {
             false => (6, finish_v4(header, len, is_last, units)),
-            true => (IPV6_LEN + 2, finish_v6(header, len, is_last, units)),
+            true => (self.header_len - V6_POSITION_BACK, finish_v6(header, len, is_last, units)),
         };
         (self.header, self.header_len, self.left) = (self.later, self.later_len, left);
         self.header[at..at + 2].copy_from_slice(&next.to_be_bytes());
@@ -158,11 +165,36 @@ fn finish_v4(header: &mut [u8], len: u16, is_last: bool, units: u16) -> u16 {
 
 /// Finishes the header of a fragment as [`finish_v4`] does.
 fn finish_v6(header: &mut [u8], len: u16, is_last: bool, units: u16) -> u16 {
-    let position = u16::from_be_bytes([header[IPV6_LEN + 2], header[IPV6_LEN + 3]]);
+    let at = header.len() - V6_POSITION_BACK;
+    let position = u16::from_be_bytes([header[at], header[at + 1]]);
     header[4..6].copy_from_slice(&(len - IPV6_LEN as u16).to_be_bytes());
-    header[IPV6_LEN + 2..IPV6_LEN + 4].copy_from_slice(&(position | u16::from(!is_last)).to_be_bytes());
+    header[at..at + 2].copy_from_slice(&(position | u16::from(!is_last)).to_be_bytes());
     // The offset stands in the upper 13 bits.
     position + (units << 3)
+}
+
+/// The offset at which the headers of an IPv6 packet end that every fragment has, and that of the number of what follows them.
+fn headers_of_all(ip: &[u8]) -> Result<(usize, usize), DropReason> {
+    let (mut at, mut next_at) = (IPV6_LEN, 6);
+    let mut found = (at, next_at);
+    loop {
+        let next = ip[next_at];
+        match next {
+            V6_HOP_BY_HOP if at == IPV6_LEN => {}
+            V6_ROUTING | V6_DESTINATION => {}
+            V6_FRAGMENT => return Err(DropReason::Malformed),
+            _ => return Ok(found),
+        }
+        let words = *ip.get(at + 1).ok_or(DropReason::Malformed)?;
+        (at, next_at) = (at + UNIT * (usize::from(words) + 1), at);
+        if at > ip.len() {
+            return Err(DropReason::Malformed);
+        }
+        // Destination options that no routing header follows are for the destination alone.
+        if next != V6_DESTINATION {
+            found = (at, next_at);
+        }
+    }
 }
 
 /// Returns whether the packet in `frame` goes by a link that takes `mtu_bytes`: whole (false), or cut (true), or the reason why not. No

@@ -191,12 +191,50 @@ fn ipv6_is_cut_by_its_source() {
         }
         assert_eq!((together, fragments.write_next(&mut room)), (data, None));
     }
-    for next in [0, 43, 44, 60] {
-        let refused = Fragments::of_own_v6(&packet_v6(next, &[0; 100]), 1280, 1).err();
-        assert_eq!(refused, Some(DropReason::Malformed));
+    // A fragment already, also behind options; headers that are longer than the packet, or of which nothing is there.
+    for (next, data) in
+        [(44, vec![50; 90]), (0, [&[44, 0][..], &[0; 90]].concat()), (43, vec![50; 90]), (60, vec![])]
+    {
+        let refused = Fragments::of_own_v6(&packet_v6(next, &data), 1280, 1).err();
+        assert_eq!(refused, Some(DropReason::Malformed), "{next}");
     }
+    let long = packet_v6(43, &[&[50, 10][..], &[0; 200]].concat());
+    assert_eq!(Fragments::of_own_v6(&long, 1280, 1).err(), Some(DropReason::TooLong));
     assert_eq!(Fragments::of_own_v6(&packet_v6(50, &[0; 100]), 55, 1).err(), Some(DropReason::TooLong));
     assert_eq!(Fragments::of_own_v6(&packet(&[], &[0; 100], 0), 1280, 1).err(), Some(DropReason::Malformed));
+}
+
+/// Hop-by-hop options, and all up to a routing header, are in every fragment; other destination options in the first alone.
+#[test]
+fn headers_for_the_way_are_in_every_fragment() {
+    let header = |next: u8| [next, 0, 1, 4, 0, 0, 0, 0];
+    let (options, routing) = ([60, 43, 60], [0, 60, 43, 60]);
+    for (numbers, of_all) in [(&options[..1], 0), (&options[..], 2), (&routing[..1], 1), (&routing[..], 3)] {
+        let numbers: Vec<u8> = numbers.iter().copied().chain([50]).collect();
+        let headers: Vec<u8> = numbers[1..].iter().flat_map(|&next| header(next)).collect();
+        let whole = packet_v6(numbers[0], &[&headers[..], &data(1300)].concat());
+        let mut fragments = Fragments::of_own_v6(&whole, 1280, 7).unwrap();
+        let before_len = 14 + 40 + 8 * of_all;
+        let mut together: Vec<u8> = Vec::new();
+        let mut room = [0; 1500];
+        for number in 0..2 {
+            let len = usize::from(fragments.write_next(&mut room).unwrap());
+            let (head, part) = room[..len].split_at(before_len + 8);
+            let mut before = head[..before_len].to_vec();
+            // The number that leads to the fragment header leads past it in the packet.
+            let next_at = if of_all == 0 { 20 } else { before_len - 8 };
+            assert_eq!((before[next_at], head[before_len]), (44, numbers[of_all]), "{numbers:?}");
+            before[next_at] = numbers[of_all];
+            before[18..20].copy_from_slice(&whole[18..20]);
+            assert_eq!(before, whole[..before_len], "{numbers:?}");
+            assert_eq!(usize::from(head[18]) * 256 + usize::from(head[19]), len - 54);
+            let position = usize::from(head[before_len + 2]) * 256 + usize::from(head[before_len + 3]);
+            assert_eq!((position & !7, position & 1), (together.len(), 1 - number));
+            together.extend(part);
+        }
+        assert_eq!(together, whole[before_len..whole.len() - 3], "{numbers:?}");
+        assert_eq!(fragments.write_next(&mut room), None);
+    }
 }
 
 proptest! {

@@ -200,6 +200,33 @@ fn what_can_neither_be_cut_inside_nor_be_shorter_is_cut_after_it_is_sealed() {
     }
 }
 
+/// Headers for the way stay before ESP in transport mode, and before the header of each fragment.
+#[test]
+fn a_packet_with_headers_for_the_way_is_cut_after_it_is_sealed() {
+    let ends = ["fdfd:fdfd:fdfd:fdfd:fdfd:fdfd:fdfd:fdfd", "fcfc:fcfc:fcfc:fcfc:fcfc:fcfc:fcfc:fcfc"];
+    let file = |own: usize| {
+        let address = format!("address = [\"{}\"]\n", ends[own]);
+        let file = gateway_of(ends, own, "mode = \"transport\"", "from = \"::/0\"");
+        file.replace(&address, &format!("{address}mtu = 1280\n"))
+    };
+    let [mut near, mut far] = [0, 1].map(|own| Bench::new(&plan_and_warnings(&file(own)).0));
+    // Hop-by-hop options, options for the first destination, a routing header without a way left, and options for the last destination.
+    let mut long = frame_v6(1280);
+    long[LINK_LEN + 6] = 0;
+    for (place, next) in (0..).zip([60, 43, 60, 6]) {
+        let header =
+            if next == 60 && place > 0 { [next, 0, 4, 0, 0, 0, 0, 0] } else { [next, 0, 1, 4, 0, 0, 0, 0] };
+        long[LINK_LEN + 40 + 8 * place..][..8].copy_from_slice(&header);
+    }
+    near.port(LAN).send(0, long.clone());
+    near.run();
+    let sealed = near.left(WAN);
+    assert_eq!((sealed.len(), near.dropped()), (2, vec![]));
+    assert!(sealed.iter().all(|frame| frame.len() <= LINK_LEN + 1280 && frame[LINK_LEN + 56] == 44));
+    assert!(received(&mut far, sealed) == [long], "as it was");
+    assert_eq!((held(&far), far.dropped()), (Count::default(), vec![]));
+}
+
 #[test]
 fn a_packet_that_waited_for_a_number_is_cut_in_its_turn() {
     let [mut near, mut far] = [0, 1].map(|own| Bench::new(&plan(&gateway(own, ""))));
