@@ -24,7 +24,7 @@ impl TopologyReader<'_> {
         let mut lines: Vec<Vec<usize>> = vec![Vec::new(); plans.len()];
         for table in &file.policies {
             let Some(place) = self.esp_of(file, table.esp.as_ref(), table.action.span()) else { continue };
-            let policies = self.policy(file, table, &plans[place]);
+            let policies = self.policy(file, table, (place, &plans[place]));
             let before = plans[place].policies.iter().zip(&lines[place]);
             self.warn_of_shadowed(table, &policies, before);
             lines[place].extend(policies.iter().map(|_| self.line(&table.action.span())));
@@ -55,7 +55,12 @@ impl TopologyReader<'_> {
         }
     }
 
-    fn policy(&mut self, file: &TopologyFile, table: &PolicyTable, plan: &EspPlan) -> Vec<PolicyPlan> {
+    fn policy(
+        &mut self,
+        file: &TopologyFile,
+        table: &PolicyTable,
+        esp: (usize, &EspPlan),
+    ) -> Vec<PolicyPlan> {
         let is_inbound = self.word(&table.direction, "a direction", &DIRECTIONS);
         let verb = self.word(&table.action, "an action", &PolicyVerb::ALL);
         let from = self.value(&table.from, prefix);
@@ -72,7 +77,7 @@ impl TopologyReader<'_> {
                 "this policy can never match: the protocol has no ports; take one of the two out",
             );
         }
-        self.check_protectors(file, table, plan, (is_inbound, verb));
+        self.check_protectors(file, table, esp, (is_inbound, verb));
         let any = |is_v4: bool| {
             let address = if is_v4 { IpAddr::from([0; 4]) } else { IpAddr::from([0; 16]) };
             AddressPrefix::new(address, 0).expect("no bits of an address")
@@ -109,7 +114,7 @@ impl TopologyReader<'_> {
         &mut self,
         file: &TopologyFile,
         table: &PolicyTable,
-        plan: &EspPlan,
+        (place, plan): (usize, &EspPlan),
         (is_inbound, verb): (bool, PolicyVerb),
     ) {
         match (verb, table.sa.first()) {
@@ -132,15 +137,34 @@ impl TopologyReader<'_> {
                     self.tell(name.span(), why);
                 }
                 Some(_) => {}
-                // An association that could not be read is told itself.
-                None if file.is_partial
-                    || file.associations.iter().any(|sa| sa.name.as_ref() == name.as_ref()) => {}
+                None if file.is_partial => {}
+                None if file.associations.iter().any(|sa| sa.name.as_ref() == name.as_ref()) => {
+                    self.check_own(file, name, place);
+                }
                 None => {
                     let names = plan.associations.iter().map(|association| association.name.as_str());
                     let near = did_you_mean(name.as_ref(), names);
                     self.tell(name.span(), format!("there is no [[sa]] \"{}\"{near}", name.as_ref()));
                 }
             }
+        }
+    }
+
+    /// Tells if all associations of a name are of other ESPs than the one at `place`. One that could not be read, or is of no known ESP, is
+    /// told itself.
+    fn check_own(&mut self, file: &TopologyFile, name: &Spanned<String>, place: usize) {
+        let place_of =
+            |esp: &Spanned<String>| file.esps.iter().position(|of| of.name.as_ref() == esp.as_ref());
+        let named = file.associations.iter().filter(|sa| sa.name.as_ref() == name.as_ref());
+        let others: Option<Vec<usize>> =
+            named.map(|sa| sa.esp.as_ref().and_then(place_of).filter(|other| *other != place)).collect();
+        if let Some(&other) = others.as_ref().and_then(|others| others.first()) {
+            let [own, other] = [place, other].map(|place| file.esps[place].name.as_ref());
+            let why = format!(
+                "\"{}\" is of the esp \"{other}\", and this policy of \"{own}\": name one of its own [[sa]]",
+                name.as_ref()
+            );
+            self.tell(name.span(), why);
         }
     }
 }
