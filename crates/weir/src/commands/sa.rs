@@ -49,8 +49,10 @@ KEY, once; `weir up` keeps it, and KEY.received of what comes in.
 `weir sa follow` does it live.
 
 Left out are associations that IKE still negotiates, policies of sockets and
-of direction fwd, marks and interface numbers (if_id). Refused with their line
-are AH, compression, other algorithms and several templates in a policy.")]
+of direction fwd, and what is of a mark or an interface number (if_id).
+Refused with their line are AH, compression, other algorithms, several
+templates in a policy, and one of an interface (dev) that lets pass in the
+clear.")]
 struct ImportArguments {
     /// The file that they printed to; - is the standard input
     #[arg(default_value = "-")]

@@ -11,8 +11,9 @@
 //! without its counters is refused: the text may be cut off, and the kernel may have sent with its key. The kernel tells the counters of
 //! every association, `anti-replay ... oseq 0x0` or, behind `anti-replay esn context:`, `seq-hi ... oseq 0x0`. Policies of sockets and of
 //! direction `fwd` are passed over: the first are IKE's own, the second the kernel's other half of `in`. An association that IKE still
-//! negotiates is left out. A count of packets that have passed, or a time of use, tells of a used key as well as a number does; a device
-//! that numbers packets by itself tells nobody.
+//! negotiates is left out. So is an association or a policy that no packet of Weir's can match, because none has a mark or an interface
+//! number. A count of packets that have passed, or a time of use, tells of a used key as well as a number does; a device that numbers packets
+//! by itself tells nobody.
 //!
 //! Pure. Source: ip-xfrm(8), iproute2 `ip/ipxfrm.c`.
 
@@ -89,7 +90,7 @@ impl Listed {
             sealed: 0,
             lifetime: Lifetime::default(),
         };
-        let mut has_counters = false;
+        let (mut has_counters, mut is_of_others) = (false, false);
         for &(number, line) in lines {
             let words = Words::new(number, line);
             match words.word(0) {
@@ -136,7 +137,8 @@ impl Listed {
                          used with: have new keys agreed on without that",
                     ));
                 }
-                "mark" | "if_id" | "output-mark" | "security" | "crypto" | "tfcpad" | "coa" => {
+                "mark" | "if_id" => is_of_others |= self.leave_to_others(&words)?,
+                "output-mark" | "security" | "crypto" | "tfcpad" | "coa" => {
                     self.notes.push(words.told(&format!("{} is left out", words.word(0))));
                 }
                 // A key by which something has passed was used, also if no number says so.
@@ -156,8 +158,23 @@ impl Listed {
             self.notes.push(first.told("an association that is still negotiated has no key and is left out"));
             return Ok(());
         }
-        self.states.push(state);
+        if !is_of_others {
+            self.states.push(state);
+        }
         Ok(())
+    }
+
+    /// Returns whether a line says that no packet of Weir's is meant, and tells it. A mark or a number of 0 is that of all packets here.
+    fn leave_to_others(&mut self, words: &Words) -> Result<bool, String> {
+        let key = words.word(0);
+        let number: u32 = words.number(key)?;
+        if number > 0 {
+            let of = if key == "mark" { "mark" } else { "xfrm interface (if_id)" };
+            self.notes.push(
+                words.told(&format!("what is of {of} {number:#x} is left out: no packet of Weir's has one")),
+            );
+        }
+        Ok(number > 0)
     }
 
     fn flags(&mut self, words: &Words, state: &mut XfrmState) {
@@ -185,6 +202,7 @@ impl Listed {
         };
         // The template whose own line is to follow.
         let mut begun: Option<String> = None;
+        let mut is_of_others = false;
         for &(number, line) in lines {
             let words = Words::new(number, line);
             match words.word(0) {
@@ -218,7 +236,8 @@ impl Listed {
                                (level use) cannot be said: make it required, or two policies";
                     return Err(words.told(why));
                 }
-                "mark" | "if_id" | "security" | "crypto" => {
+                "mark" | "if_id" => is_of_others |= self.leave_to_others(&words)?,
+                "security" | "crypto" => {
                     self.notes.push(words.told(&format!("{} is left out", words.word(0))));
                 }
                 _ => {}
@@ -227,7 +246,16 @@ impl Listed {
         if let Some(why) = begun {
             return Err(why);
         }
+        if is_of_others {
+            return Ok(());
+        }
         if first.has("dev") {
+            if !policy.is_block && policy.templates.is_empty() {
+                return Err(first.told(
+                    "a policy of one interface (dev) lets pass in the clear, which cannot be said: an esp has one port outside, so take the \
+                     policy out, or its dev if the packets may pass by any",
+                ));
+            }
             self.notes.push(first.told("dev is left out: an esp has one port outside"));
         }
         self.policies.push(policy);
@@ -268,10 +296,10 @@ impl<'a> Words<'a> {
         words.nth(1).copied().ok_or_else(|| self.told(&format!("\"{key}\" and what follows it is missing")))
     }
 
-    /// The number behind a word, decimal or hexadecimal; `-s` repeats it in brackets.
+    /// The number behind a word, decimal or hexadecimal; `-s` repeats it in brackets, and a mark has its mask behind it.
     fn number<T: TryFrom<u64>>(&self, key: &str) -> Result<T, String> {
         let text = self.after(key)?;
-        let text = text.split('(').next().unwrap_or_default();
+        let text = text.split(['(', '/']).next().unwrap_or_default();
         let number = match text.strip_prefix("0x") {
             Some(digits) => u64::from_str_radix(digits, 16).ok(),
             None => text.parse().ok(),

@@ -322,6 +322,35 @@ fn a_policy_without_a_template_passes_in_the_clear_and_is_told() {
     assert_eq!((bypasses, notes), (1, Vec::new()));
 }
 
+/// Without its mark, interface number or interface a policy would let packets pass in the clear that it does not mean.
+#[test]
+fn what_is_of_some_packets_lets_no_others_pass() {
+    let clear = "src 10.1.0.0/24 dst 10.3.0.0/24DEV\n\tdir out priority 50 ptype main\n";
+    let with = |dev: &str, more: &str| format!("{}{}{more}", printed(), clear.replace("DEV", dev));
+    for (more, of) in [
+        ("\tmark 0x5/0xffffffff\n", "mark 0x5"),
+        ("\tif_id 0x7\n", "xfrm interface (if_id) 0x7"),
+        ("\tmark 0/0xff\n\tif_id 0x7\n", "xfrm interface (if_id) 0x7"),
+    ] {
+        let import = import(&with("", more), &[]).unwrap_or_else(|why| panic!("{why}"));
+        assert_eq!(import.plan.policies.len(), 2, "{more}");
+        let [note] = &import.notes[..] else { panic!("{more}: {:?}", import.notes) };
+        assert!(note.contains(&format!("what is of {of} is left out")), "{note}");
+        // The association too.
+        let text = printed().replacen("\tsel src", &format!("{more}\tsel src"), 1);
+        let plan = self::import(&text, &[]).unwrap_or_else(|why| panic!("{why}")).plan;
+        assert_eq!((plan.associations.len(), plan.associations[0].is_inbound), (1, true), "{more}");
+    }
+    let unmarked = import(&with("", "\tmark 0/0xff\n"), &[]).unwrap_or_else(|why| panic!("{why}"));
+    assert_eq!(unmarked.plan.policies.len(), 3, "packets here have no mark");
+    let why = refused(&with(" dev eth0", ""), &[]);
+    assert!(why.starts_with("line 32: a policy of one interface (dev) lets pass in the clear"), "{why}");
+    // What it discards or protects is more than meant, and nothing that it does not mean passes.
+    let blocked = clear.replace("DEV", " dev eth0").replace("dir out", "dir out action block");
+    let import = import(&(printed() + &blocked), &[]).unwrap_or_else(|why| panic!("{why}"));
+    assert_eq!(import.notes, ["line 32: dev is left out: an esp has one port outside"]);
+}
+
 /// The policy discards, as the kernel does while IKE is busy.
 #[test]
 fn a_policy_without_an_association_discards() {
