@@ -2,13 +2,16 @@
 
 mod follow;
 
-use std::io::{IsTerminal, Read, stdin};
+use std::fs::File;
+use std::io::{self, IsTerminal, Read, stdin};
 use std::net::IpAddr;
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
+use weir_port::confinement::leave_no_core_dump;
 use weir_port::sys;
 use weir_run::topology::write::plan::write_esp;
 use zeroize::Zeroizing;
@@ -17,6 +20,8 @@ use crate::{Failure, Outcome, output};
 
 /// The longest input, in bytes: far more than any gateway has associations.
 const BYTES_MAX: u64 = 64 << 20;
+/// The room for the input at first, in bytes; it doubles.
+const ROOM_BYTES: usize = 64 << 10;
 
 /// Take over security associations and policies that IKE agreed on for the kernel.
 #[derive(Args)]
@@ -84,7 +89,11 @@ pub fn run(arguments: &SaArguments) -> Outcome {
 
 fn import(arguments: &ImportArguments) -> Outcome {
     let keys = keys_directory(&arguments.keys)?;
-    let text = read(&arguments.file)?;
+    let told = |error: io::Error| Failure::usage(format!("{}: {error}", arguments.file.display()));
+    // A process without core dumps that is not root's cannot open its own descriptors (/dev/fd) any more.
+    let file = open(&arguments.file).map_err(told)?;
+    leave_no_core_dump()?;
+    let text = read(file.take(BYTES_MAX)).map_err(told)?;
     let import = weir_run::ipsec::import::read(&text, &keys, &arguments.own).map_err(Failure::usage)?;
     if import.plan.associations.is_empty() {
         return Err(Failure::usage(
@@ -115,20 +124,65 @@ fn keys_directory(keys: &Path) -> Result<PathBuf, Failure> {
     Ok(directory)
 }
 
-/// The text of a file, which has keys in it.
-fn read(file: &Path) -> Result<Zeroizing<String>, Failure> {
-    let told = |error: std::io::Error| Failure::usage(format!("{}: {error}", file.display()));
-    let mut text = Zeroizing::new(String::new());
-    if file == Path::new("-") {
-        if stdin().is_terminal() {
-            output::say("weir: reading what `ip xfrm state` and `ip xfrm policy` print from the terminal");
-        }
-        stdin().lock().take(BYTES_MAX).read_to_string(&mut text).map_err(told)?;
-    } else {
-        std::fs::File::open(file).map_err(told)?.take(BYTES_MAX).read_to_string(&mut text).map_err(told)?;
+/// A file, or the standard input, whose buffer in this process nobody would wipe.
+fn open(file: &Path) -> io::Result<File> {
+    if file != Path::new("-") {
+        return File::open(file);
     }
-    match text.strip_prefix('\u{feff}') {
-        Some(rest) => Ok(Zeroizing::new(rest.into())),
-        None => Ok(text),
+    if stdin().is_terminal() {
+        output::say("weir: reading what `ip xfrm state` and `ip xfrm policy` print from the terminal");
+    }
+    stdin().as_fd().try_clone_to_owned().map(File::from)
+}
+
+/// All text that there is, which has keys in it: memory that is given back is wiped.
+fn read(mut from: impl Read) -> io::Result<Zeroizing<String>> {
+    let (mut bytes, mut len) = (Zeroizing::new(vec![0; ROOM_BYTES]), 0);
+    loop {
+        if len == bytes.len() {
+            // A buffer that grows by itself would leave a copy of its content behind.
+            let mut longer = Zeroizing::new(vec![0; 2 * len]);
+            longer[..len].copy_from_slice(&bytes);
+            bytes = longer;
+        }
+        match from.read(&mut bytes[len..]) {
+            Ok(0) => break,
+            Ok(count) => len += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let text = std::str::from_utf8(&bytes[..len])
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is no text in UTF-8"))?;
+    Ok(Zeroizing::new(text.strip_prefix('\u{feff}').unwrap_or(text).into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A source that gives a few bytes at a time, and is interrupted between them.
+    struct Pieces<'a>(&'a [u8], bool);
+
+    impl Read for Pieces<'_> {
+        fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+            self.1 = !self.1;
+            if self.1 {
+                return Err(io::ErrorKind::Interrupted.into());
+            }
+            let len = room.len().min(7_001);
+            self.0.read(&mut room[..len])
+        }
+    }
+
+    #[test]
+    fn all_text_is_read_in_whatever_pieces_it_comes() {
+        for len in [0, 1, ROOM_BYTES - 1, ROOM_BYTES, ROOM_BYTES + 1, 5 * ROOM_BYTES] {
+            let text: String = ('a'..='z').cycle().take(len).collect();
+            assert!(*read(Pieces(text.as_bytes(), false)).unwrap() == text, "{len}");
+            let marked = format!("\u{feff}{text}");
+            assert!(*read(Pieces(marked.as_bytes(), false)).unwrap() == text, "{len}");
+        }
+        assert_eq!(read(Pieces(&[b'a', 0xff], false)).unwrap_err().kind(), io::ErrorKind::InvalidData);
     }
 }
