@@ -6,13 +6,13 @@
 //! | received | each second, if it has changed | says all that was received | what came in the last second may be taken once more |
 //!
 //! Rule: an association that never began has used no number, and gives back those that were reserved for it. A mark that cannot be written is
-//! tried again. Numbers to be sent end meanwhile, and packets wait; what was received waits for no
-//! mark. A mark that somebody removed, replaced or overwrote is put back within a second, and that is said.
+//! tried again; that is said once, and once more when it is written. Numbers to be sent end meanwhile, and packets wait; what was received
+//! waits for no mark. A mark that somebody removed, replaced or overwrote is put back within a second, and that is said.
 //!
 //! Owner: the writer's thread; the numbers that it shares with workers are atomics.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
@@ -53,6 +53,8 @@ struct WriterThread {
 struct SharedMark {
     file: MarkFile,
     number: AtomicU64,
+    /// True from the first try to write that failed until one does not; the writer's alone.
+    is_failing: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -106,7 +108,7 @@ impl MarkWriter {
             WriterThread { orders, ended }
         });
         let writing = Writing {
-            mark: Arc::new(SharedMark { file, number: number.into() }),
+            mark: Arc::new(SharedMark { file, number: number.into(), is_failing: false.into() }),
             orders: thread.orders.clone(),
         };
         writing.order(Order::Keep);
@@ -240,11 +242,19 @@ fn write_all(inbox: &Receiver<Order>, tell: fn(String)) {
 }
 
 impl SharedMark {
-    /// Writes a number; returns whether it is written.
+    /// Writes a number, and tells what is news; returns whether it is written.
     fn write(&self, number: u64, tell: fn(String)) -> bool {
         let written = self.file.write(number);
+        let path = self.file.path().display();
+        let was_failing = self.is_failing.swap(written.is_err(), Ordering::Relaxed);
+        match &written {
+            Err(error) if !was_failing => tell(format!(
+                "{path}: {error}: this mark cannot be written, which is tried again; packets that need its numbers wait meanwhile"
+            )),
+            Ok(_) if was_failing => tell(format!("{path}: this mark is written again")),
+            _ => {}
+        }
         if let Ok(true) = written {
-            let path = self.file.path().display();
             tell(format!(
                 "{path}: this mark was removed, replaced or overwritten while its key is used; it is there again"
             ));

@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
+use std::sync::Mutex;
 
 use weir_ipsec::lifetime::Lifetime;
 use weir_ipsec::tunnel::OuterDontFragment;
@@ -280,6 +281,27 @@ fn a_mark_that_is_removed_or_replaced_is_put_back() {
         fs::remove_file(mark).unwrap();
         fs::write(mark, text).unwrap();
     }
+}
+
+/// A directory in the place of a mark can be replaced by no file.
+#[test]
+fn a_mark_that_cannot_be_written_is_told_once() {
+    static TOLD: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    let folder = Folder::new("unwritable");
+    let key = folder.key("in.key", 1);
+    let mark = MarkKind::Received.path(Path::new(&key));
+    let mut keys = EspKeys::telling(|told| TOLD.lock().unwrap().push(told));
+    let prepared = keys.prepare(&esp(vec![association("in", true, key)])).unwrap();
+    for tries in 1..3 {
+        fs::remove_file(&mark).unwrap();
+        fs::create_dir(&mark).unwrap();
+        let told = |what: &str| TOLD.lock().unwrap().iter().filter(|told| told.contains(what)).count();
+        wait_until(|| told("cannot be written") == tries);
+        fs::remove_dir(&mark).unwrap();
+        wait_until(|| told("is written again") == tries);
+        assert!(mark.is_file() && told("cannot be written") == tries);
+    }
+    drop((prepared, keys));
 }
 
 /// A user who may write a mark can have the numbers of its key used twice.
