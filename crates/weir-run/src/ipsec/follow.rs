@@ -21,6 +21,7 @@ mod state;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
@@ -403,29 +404,36 @@ pub fn without(plan: &EspPlan, names: &BTreeSet<String>) -> EspPlan {
 /// Removes the key files among those that were `made` whose associations do not run, as they were refused; their marks stay.
 ///
 /// # Errors
-/// If a file could not be removed, with its name.
+/// If a file could not be removed, with its name. The others are removed then too.
 pub fn remove_refused_keys(made: &BTreeSet<PathBuf>, runs: &EspPlan) -> Result<(), String> {
-    let is_used = |file: &PathBuf| {
-        runs.associations
-            .iter()
-            .any(|association| association.key_file.as_deref().map(Path::new) == Some(file))
-    };
-    made.iter().filter(|file| !is_used(file)).try_for_each(|file| {
-        std::fs::remove_file(file).map_err(|error| format!("{}: {error}", file.display()))
-    })
+    let used = key_files(runs);
+    remove_all(made.difference(&used))
 }
 
 /// Removes the key files in `directory` that ran and do not any more; their marks stay.
 ///
 /// # Errors
-/// If a file could not be removed, with its name.
+/// As of [`remove_refused_keys`].
 pub fn remove_keys(directory: &Path, ran: &EspPlan, runs: &EspPlan) -> Result<(), String> {
-    let files = |plan: &EspPlan| -> BTreeSet<PathBuf> {
-        let files = plan.associations.iter().filter_map(|association| association.key_file.as_ref());
-        files.map(PathBuf::from).filter(|file| file.parent() == Some(directory)).collect()
-    };
-    for file in files(ran).difference(&files(runs)) {
-        std::fs::remove_file(file).map_err(|error| format!("{}: {error}", file.display()))?;
+    let [ran, used] = [ran, runs].map(key_files);
+    remove_all(ran.difference(&used).filter(|file| file.parent() == Some(directory)))
+}
+
+fn key_files(plan: &EspPlan) -> BTreeSet<PathBuf> {
+    let files = plan.associations.iter().filter_map(|association| association.key_file.as_ref());
+    files.map(PathBuf::from).collect()
+}
+
+/// Removes files, passing over those that are gone; returns the first error.
+fn remove_all<'a>(files: impl Iterator<Item = &'a PathBuf>) -> Result<(), String> {
+    let mut removed = Ok(());
+    for file in files {
+        match std::fs::remove_file(file) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                removed = removed.and(Err(format!("{}: {error}", file.display())));
+            }
+            _ => {}
+        }
     }
-    Ok(())
+    removed
 }
