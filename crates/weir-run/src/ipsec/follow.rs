@@ -361,6 +361,17 @@ impl WantedPlan {
         failed
     }
 
+    /// Returns whether an ESP that runs is as wanted. The order of its associations is no difference, because names tell them apart and no
+    /// change of it is made.
+    pub fn is_as(&self, running: &EspPlan) -> bool {
+        let by_name = |plan: &EspPlan| {
+            let mut plan = plan.clone();
+            plan.associations.sort_by(|one, other| one.name.cmp(&other.name));
+            plan
+        };
+        by_name(&self.plan) == by_name(running)
+    }
+
     /// The associations that begin, by name: none that runs goes on as they are to be.
     pub fn new_names(&self, running: &EspPlan) -> BTreeSet<String> {
         let new = self.plan.associations.iter().filter(|plan| !goes_on(running, plan));

@@ -236,7 +236,7 @@ impl Following<'_> {
         let mut made = BTreeSet::new();
         loop {
             let wanted = self.wanted(&running);
-            let is_new = wanted.plan != *running.esp();
+            let is_new = !wanted.is_as(running.esp());
             let mut refused = if is_new { wanted.write_keys(&mut made) } else { Vec::new() };
             if refused.is_empty() {
                 let applied = if is_new { self.apply(&running, &wanted) } else { Ok(()) };

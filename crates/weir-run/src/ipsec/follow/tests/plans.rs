@@ -123,3 +123,18 @@ fn all_keys_that_can_be_removed_are() {
         fs::remove_dir(&files[1]).unwrap();
     }
 }
+
+/// The associations of an ESP have another order than those of the kernel, which each dump may tell in its own.
+#[test]
+fn the_order_of_associations_is_no_change() {
+    let messages = captured();
+    let mut follower = follower();
+    hear(&mut follower, &messages["newsa-gcm-esn"]);
+    hear(&mut follower, &messages["newsa-in"]);
+    let mut running = follower.wanted(&empty(), &BTreeSet::new()).plan;
+    running.associations.reverse();
+    let wanted = follower.wanted(&running, &BTreeSet::new());
+    assert!(wanted.plan != running && wanted.is_as(&running));
+    running.associations[0].spi += 1;
+    assert!(!wanted.is_as(&running));
+}
