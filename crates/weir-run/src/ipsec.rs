@@ -84,11 +84,12 @@ impl EspKeys {
         Ok(prepared)
     }
 
-    /// Checks the keys of plans that are to run, and changes nothing.
+    /// Checks the keys of plans that are to run, and changes nothing. Those of associations that have just ended are let go first.
     ///
     /// # Errors
     /// As of [`EspKeys::prepare`].
     pub fn check(&self, wanted: &[(usize, EspPlan)]) -> Result<(), String> {
+        self.writer.settle();
         let mut seen = self.running_keys();
         for (stage, plan) in wanted {
             for association in &plan.associations {
@@ -97,7 +98,7 @@ impl EspKeys {
                     if let Some(key) = &association.key_file {
                         let kind = mark_kind(association);
                         kind.of_key(Path::new(key))
-                            .and_then(|mark| kind.check(&mark, fingerprint))
+                            .and_then(|mark| kind.check_unused(&mark, fingerprint))
                             .and_then(|next| numbers_from(next, association).map(drop))
                             .map_err(|why| of(association, why))?;
                     }
@@ -130,7 +131,6 @@ impl EspKeys {
     /// If a key or a mark is wrong, with the reason; nothing has changed then.
     pub fn prepare(&mut self, wanted: &[(usize, EspPlan)]) -> Result<Vec<PreparedEsp>, String> {
         self.check(wanted)?;
-        self.writer.settle();
         let mut seen = self.running_keys();
         let mut all = Vec::new();
         for (stage, plan) in wanted {

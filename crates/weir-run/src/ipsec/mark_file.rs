@@ -88,11 +88,30 @@ impl MarkKind {
     /// # Errors
     /// If there is no mark of this key that could be used, with the reason.
     pub fn check(self, path: &Path, fingerprint: Option<[u8; 16]>) -> Result<u64, String> {
+        self.check_by(path, fingerprint, |_| Ok(()))
+    }
+
+    /// Reads the mark of this key, which nobody uses now.
+    ///
+    /// # Errors
+    /// As of [`MarkKind::check`], and if somebody has locked it.
+    pub fn check_unused(self, path: &Path, fingerprint: Option<[u8; 16]>) -> Result<u64, String> {
+        // The lock is let go with the file.
+        self.check_by(path, fingerprint, |file| lock(file, path))
+    }
+
+    fn check_by(
+        self,
+        path: &Path,
+        fingerprint: Option<[u8; 16]>,
+        check: impl FnOnce(&File) -> Result<(), String>,
+    ) -> Result<u64, String> {
         if self.may_begin(path) {
             return Ok(1);
         }
         check_regular(path)?;
         let file = File::open(path).map_err(|error| self.missing(path, &error))?;
+        check(&file)?;
         self.read(&file, path, &fingerprint.unwrap_or_default())
     }
 
@@ -187,6 +206,11 @@ fn check_regular(path: &Path) -> Result<(), String> {
     }
 }
 
+/// Locks a mark, if nobody has.
+fn lock(file: &File, path: &Path) -> Result<(), String> {
+    file.try_lock().map_err(|_| format!("{}: {} uses this key", path.display(), user_of(file)))
+}
+
 /// The process that has a mark locked.
 fn user_of(mark: &File) -> String {
     match holder::of_lock(mark) {
@@ -232,9 +256,7 @@ impl MarkFile {
             .write(true)
             .open(path)
             .map_err(|error| kind.missing(path, &error))?;
-        if file.try_lock().is_err() {
-            return Err(format!("{}: {} uses this key", path.display(), user_of(&file)));
-        }
+        lock(&file, path)?;
         let next = kind.read(&file, path, &fingerprint)?;
         // Its user may have made it just now.
         sync_directory(path).map_err(told)?;

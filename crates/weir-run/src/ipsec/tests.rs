@@ -375,12 +375,20 @@ fn a_change_that_fails_uses_no_number_up() {
     let theirs = others.prepare(&esp(vec![association("two", false, two)])).unwrap();
     for _ in 0..3 {
         let mut keys = EspKeys::default();
+        // A trial says it of the one that is to blame, and locks nothing.
+        let [one, two] = [0, 1].map(|of| esp(vec![both[0].1.associations[of].clone()]));
+        assert_eq!((keys.check(&one), keys.check(&one)), (Ok(()), Ok(())));
+        assert!(keys.check(&two).unwrap_err().contains("uses this key"));
         assert!(keys.prepare(&both).unwrap_err().contains("uses this key"));
+        // A change that fails later.
+        drop(keys.prepare(&one).unwrap());
         // Waits for its marks.
         drop(keys);
         assert!(says(&mark, 7), "{:?}", fs::read_to_string(&mark));
     }
     drop(theirs);
+    // An association that has ended has let its key go.
+    assert_eq!(others.check(&esp(vec![both[0].1.associations[1].clone()])), Ok(()));
     drop(others);
     // An association that has begun may have used every number below its mark.
     let mut keys = EspKeys::default();

@@ -6,7 +6,7 @@
 //!
 //! Rule: no change falls between the reading and the events, because it listens first; when events were lost it reads all again. A change
 //! is made as by `weir apply`. Each second it looks whether the esp is as it was made, so that one that was started anew gets all again.
-//! When this ends, everything stays as it is.
+//! When this ends, everything that runs stays as it is, and key files that it made for nothing go.
 //!
 //! Owner: this process, which alone may change the esp meanwhile. Limits: of the network namespace that it is started in.
 
@@ -101,12 +101,9 @@ pub fn run(arguments: &FollowArguments) -> Outcome {
         following.show()?;
         return Ok(ExitCode::SUCCESS);
     }
-    let signals = Signals::block(&[SIGINT, SIGTERM, SIGHUP])?;
-    following.bring_about()?;
-    while !arguments.once && !following.wait(&signals)? {
-        following.catch_up()?;
-    }
-    Ok(ExitCode::SUCCESS)
+    let followed = following.follow();
+    following.remove_unused_keys();
+    followed.map(|()| ExitCode::SUCCESS)
 }
 
 /// The esp that follows.
@@ -115,6 +112,8 @@ struct Following<'a> {
     directory: PathBuf,
     events: XfrmEvents,
     follower: Follower,
+    /// The key files that were made since the esp was last as wanted: those of a change that is refused have no user.
+    made: BTreeSet<PathBuf>,
     /// The obstacle, as it was said last.
     trouble: Option<String>,
     /// The number of looks since refused associations were tried.
@@ -140,9 +139,30 @@ impl Following<'_> {
             )));
         }
         let (events, follower) = (XfrmEvents::listen()?, Follower::new(&directory));
-        let mut following = Following { arguments, directory, events, follower, trouble: None, looks: 0 };
+        let made = BTreeSet::new();
+        let mut following =
+            Following { arguments, directory, events, follower, made, trouble: None, looks: 0 };
         following.dump()?;
         Ok(following)
+    }
+
+    /// Makes the esp as it is wanted, once or until a signal comes.
+    fn follow(&mut self) -> Result<(), Failure> {
+        let signals = Signals::block(&[SIGINT, SIGTERM, SIGHUP])?;
+        self.bring_about()?;
+        while !self.arguments.once && !self.wait(&signals)? {
+            self.catch_up()?;
+        }
+        Ok(())
+    }
+
+    /// Removes the key files that it made and nothing uses; where nobody says what runs they stay.
+    fn remove_unused_keys(&self) {
+        if !self.made.is_empty()
+            && let Ok(running) = Running::ask(self.arguments)
+        {
+            remove_refused_keys(&self.made, running.esp()).unwrap_or_else(output::warn);
+        }
     }
 
     /// Reads all associations and policies of the kernel.
@@ -233,14 +253,14 @@ impl Following<'_> {
     /// Makes the esp as it is wanted, but for associations that are refused, which is said of each.
     fn bring_about(&mut self) -> Result<(), Failure> {
         let running = Running::ask(self.arguments)?;
-        let mut made = BTreeSet::new();
         loop {
             let wanted = self.wanted(&running);
             let is_new = !wanted.is_as(running.esp());
-            let mut refused = if is_new { wanted.write_keys(&mut made) } else { Vec::new() };
+            let mut refused = if is_new { wanted.write_keys(&mut self.made) } else { Vec::new() };
             if refused.is_empty() {
                 let applied = if is_new { self.apply(&running, &wanted) } else { Ok(()) };
                 let Err(why) = applied else {
+                    let made = std::mem::take(&mut self.made);
                     remove_refused_keys(&made, &wanted.plan).unwrap_or_else(output::warn);
                     return Ok(());
                 };
