@@ -5,10 +5,11 @@
 //! ```
 //!
 //! Rule: no change falls between the reading and the events, because it listens first; when events were lost it reads all again. A change
-//! is made as by `weir apply`. Each second it looks whether the esp is as it was made, so that one that was started anew gets all again.
-//! When this ends, everything that runs stays as it is, and key files that it made for nothing go.
+//! is made as by `weir apply`, with all else as it runs then. Each second it looks whether the esp is as it was made, so that one that was
+//! started anew gets all again. When this ends, everything that runs stays as it is, and key files that it made for nothing go.
 //!
-//! Owner: this process, which alone may change the esp meanwhile. Limits: of the network namespace that it is started in.
+//! Owner: this process, which alone may change the esp meanwhile. Limits: of the network namespace that it is started in. A change of limits
+//! that is made between asking for what runs and applying, milliseconds later, is undone.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -298,15 +299,16 @@ impl Following<'_> {
 }
 
 /// A topology that is up, with one of its esps.
-struct Running {
-    topology: String,
+struct Running<'a> {
+    arguments: &'a FollowArguments,
     names: Vec<String>,
     plan: Plan,
     stage: usize,
 }
 
-impl Running {
-    fn ask(FollowArguments { topology, esp, .. }: &FollowArguments) -> Result<Running, Failure> {
+impl Running<'_> {
+    fn ask(arguments: &FollowArguments) -> Result<Running<'_>, Failure> {
+        let FollowArguments { topology, esp, .. } = arguments;
         if !control::is_up(&Control::path_of(topology)) {
             return Err(format!("topology {topology} is not up: `weir up FILE` runs it").into());
         }
@@ -340,7 +342,7 @@ impl Running {
             }
         };
         let names = running.ports.into_iter().map(|port| port.name).collect();
-        Ok(Running { topology: topology.clone(), names, plan, stage })
+        Ok(Running { arguments, names, plan, stage })
     }
 
     fn name(&self) -> &str {
@@ -371,11 +373,16 @@ impl Running {
         plan
     }
 
-    /// Changes the esp, or only tries whether it could be changed. Returns the changes, a line each.
+    /// Changes the esp, or only tries whether it could be changed. Returns the changes, a line each. All else is as it runs now, because
+    /// others may have changed limits since it was asked for.
     fn apply(&self, esp: &EspPlan, is_trial: bool) -> Result<Vec<String>, String> {
-        let names: Vec<_> = self.names.iter().map(String::as_str).collect();
-        let text = write(&self.topology, &names, &self.with(esp));
-        let applied = control::apply(&self.topology, ApplyFile { text, is_trial })?;
+        let now = Running::ask(self.arguments).map_err(|failure| failure.message)?;
+        let names: Vec<_> = now.names.iter().map(String::as_str).collect();
+        let topology = &self.arguments.topology;
+        let (associations, policies) = (esp.associations.clone(), esp.policies.clone());
+        let esp = EspPlan { associations, policies, ..now.esp().clone() };
+        let text = write(topology, &names, &now.with(&esp));
+        let applied = control::apply(topology, ApplyFile { text, is_trial })?;
         let lines = |of: &control::AppliedPort| {
             of.change.iter().flat_map(|change| change.lines(&of.what, &of.interface)).collect::<Vec<_>>()
         };
