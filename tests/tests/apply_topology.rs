@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use serde_json::Value;
+use weir_lab::clock::wait_until;
 use weir_lab::iperf::{Flow, Load};
 use weir_lab::process::{Finished, run};
 use weir_tests::rig::{Demand, Rig, measure_rate, require_lossless, require_rate};
@@ -29,6 +30,7 @@ fn main() -> ExitCode {
         privileged!(random_changes_lose_and_reorder_nothing),
         privileged!(what_cannot_be_changes_nothing).together(),
         privileged!(a_port_is_set_and_shown).together(),
+        privileged!(ports_are_meant_by_the_names_that_they_have_now).together(),
         privileged!(limits_and_ports_of_one_file).together(),
         privileged!(a_wire_that_is_called_as_a_file_is_not_ended_by_it).together(),
         privileged!(classes_that_are_guaranteed_more_than_their_port_are_warned_of_once).together(),
@@ -339,6 +341,44 @@ fn a_port_is_set_and_shown() -> Result<()> {
         ensure!(!refused.status.success() && refused.stderr.contains(why), "{options:?}: {}", refused.said());
     }
     ensure!(up.weir(&["show", &up.name])?.success()?.stdout == shown, "something changed");
+    up.down()?;
+    Ok(())
+}
+
+/// Two interfaces change names while they are ports: commands, files and counters mean those that are called so now.
+fn ports_are_meant_by_the_names_that_they_have_now() -> Result<()> {
+    let (hosts, up) = bed()?;
+    for command in ["link set p0 name spare", "link set p2 name p0", "link set spare name p2"] {
+        hosts.middle.ip(command)?;
+    }
+    let rate = |port: &str, part: &str| -> Result<Value> {
+        let stat = up.stat()?;
+        let directions = stat["classes"].as_array().context("directions")?;
+        let direction = directions.iter().find(|direction| direction["name"] == format!("->{port}"));
+        Ok(direction.with_context(|| format!("{port}: {stat}"))?[part].clone())
+    };
+    let is_told = || Ok(up.stderr().contains("is called p0 now") && up.stderr().contains("is called p2 now"));
+    wait_until("the names are followed", PATIENCE, is_told)?;
+    up.weir(&["set", &up.name, "--port", "p2", "--rate", "7mbit"])?.success()?;
+    ensure!(rate("p2", "rate_bits_per_s")? == 7_000_000 && rate("p0", "rate_bits_per_s")? == 30_000_000);
+    // The first host is behind p2 now.
+    let shown = up.weir(&["show", &up.name])?.success()?.stdout;
+    ensure!(
+        shown.contains("interface = \"p2\"\nrate = \"7mbit\"") && shown.contains("\"p2\", \"desk\""),
+        "{shown}"
+    );
+    let written = Written::new(&up, &shown)?;
+    let said = apply(&hosts, &written.0, &[])?.success()?.stdout;
+    ensure!(said.starts_with("nothing to change"), "{said}");
+    let written = Written::new(&up, &shown.replace("7mbit", "8mbit"))?;
+    apply(&hosts, &written.0, &[])?.success()?;
+    ensure!(rate("p2", "rate_bits_per_s")? == 8_000_000 && rate("p0", "rate_bits_per_s")? == 30_000_000);
+    // The file that it came up by means other interfaces now.
+    let written = Written::of(&up, &file([RATE; 3]))?;
+    let refused = apply(&hosts, &written.0, &[])?;
+    let says = "the interface that was p0 is called p2 now";
+    ensure!(!refused.status.success() && refused.stderr.contains(says), "{}", refused.said());
+    up.check()?;
     up.down()?;
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! `weir limit` where it may stand: on a tun, a tap, a bridge device and the pairs behind it, a macvlan, a container of a real runtime;
-//! beside others' programs and filters; and its end under a sender that never pauses.
+//! `weir limit` where it may stand: on a tun, a tap, a bridge device and the pairs behind it, a macvlan, the loopback, a container of a real
+//! runtime; behind the sight of the command; beside others' programs and filters; and its end under a sender that never pauses.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use weir_lab::bed::Namespace;
 use weir_lab::clock::{let_pass, now, wait_until};
 use weir_lab::iperf::{Flood, Load};
-use weir_lab::process::run;
+use weir_lab::process::{Finished, run};
 use weir_tests::crowd::Crowd;
 use weir_tests::limits::{Between, Row};
 use weir_tests::mixed::{Kind, Mixed};
@@ -21,7 +21,7 @@ use weir_tests::rig::{Demand, measure_rate, require_lossless, require_rate};
 use weir_tests::tcx::Tcx;
 use weir_tests::tun::{Layer, Tun};
 use weir_tests::xdp::Xdp;
-use weir_tests::{at_length, harness, kernel, privileged, require_timing, rounds};
+use weir_tests::{at_length, harness, kernel, privileged, require_timing, rounds, weir_binary};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -32,7 +32,10 @@ fn main() -> ExitCode {
         privileged!(what_a_host_sends_by_a_bridge_is_limited),
         privileged!(a_bridge_keeps_flows_in_order).flooding(),
         privileged!(a_macvlan_keeps_flows_in_order).flooding(),
+        privileged!(the_loopback_keeps_flows_in_order).flooding(),
         privileged!(pairs_that_join_a_bridge_are_said_and_steered).together(),
+        privileged!(an_end_out_of_sight_is_told_before_anything_is_removed).together(),
+        privileged!(an_end_out_of_sight_stays_the_limits).together(),
         privileged!(limits_that_share_an_end_leave_it_to_the_last).together(),
         privileged!(floods_in_a_container),
         privileged!(others_stay_and_see_every_packet).together(),
@@ -82,7 +85,17 @@ fn find_neighbour(row: &Row, address: &str) -> Result<()> {
 }
 
 fn a_bridge_keeps_flows_in_order() -> Result<()> {
-    keeps_flows_in_order(&bridge_of_a_host()?, "br0", "10.99.0.1")
+    let row = bridge_of_a_host()?;
+    keeps_flows_in_order(&row, "br0", "200mbit", &row.left, "10.99.0.1")
+}
+
+/// The loopback hands its packets over as a pair does, to itself.
+fn the_loopback_keeps_flows_in_order() -> Result<()> {
+    let row = Row::new(Between::Routes)?;
+    keeps_flows_in_order(&row, "lo", "2gbit", &row.middle, "127.0.0.1")?;
+    let mask = row.middle.sh("cat /sys/class/net/lo/queues/rx-0/rps_cpus")?;
+    ensure!(!mask.trim().contains(|digit| !"0,".contains(digit)), "its steering is {mask} now");
+    Ok(())
 }
 
 fn a_macvlan_keeps_flows_in_order() -> Result<()> {
@@ -92,17 +105,17 @@ fn a_macvlan_keeps_flows_in_order() -> Result<()> {
     row.middle.ip("link set mac0 up")?;
     row.left.ip("addr add 10.98.8.1/24 dev veth0")?;
     find_neighbour(&row, "10.98.8.1")?;
-    keeps_flows_in_order(&row, "mac0", "10.98.8.1")
+    keeps_flows_in_order(&row, "mac0", "200mbit", &row.left, "10.98.8.1")
 }
 
-/// Requires that flows keep their order at a rate at which every processor runs the queue: from the middle host to the left one, floods and
+/// Requires that flows keep their order at a rate at which every processor runs the queue: from the middle host to another, floods and
 /// streams.
-fn keeps_flows_in_order(row: &Row, name: &str, to: &str) -> Result<()> {
+fn keeps_flows_in_order(row: &Row, name: &str, rate: &str, host: &Namespace, to: &str) -> Result<()> {
     let long = Duration::from_secs(at_length(1, 2) as u64);
-    row.weir(&format!("limit {name} --rate 200mbit"))?.success()?;
+    row.weir(&format!("limit {name} --rate {rate}"))?.success()?;
     for round in 1..=rounds().unwrap_or(1) {
         for senders in [1, 3, 16] {
-            let crowd = Crowd::start(&row.middle, &row.left, to, senders, 1400)?;
+            let crowd = Crowd::start(&row.middle, host, to, senders, 1400)?;
             let_pass(long, |_| ())?;
             let arrived = crowd.finish()?;
             println!(
@@ -111,12 +124,12 @@ fn keeps_flows_in_order(row: &Row, name: &str, to: &str) -> Result<()> {
             );
             ensure!(arrived.count > 100 && arrived.reordered == 0, "{senders} floods: {arrived:?}");
         }
-        let before = kernel::counter(&row.left, "TcpExt", "TCPOFOQueue")?;
-        let streams = Mixed::start(&row.middle, &row.left, to, &[Kind::Tcp; 4])?;
+        let before = kernel::counter(host, "TcpExt", "TCPOFOQueue")?;
+        let streams = Mixed::start(&row.middle, host, to, &[Kind::Tcp; 4])?;
         let_pass(long, |_| ())?;
         let bytes: f64 = streams.frame_bytes().iter().sum();
         drop(streams);
-        let reordered = kernel::counter(&row.left, "TcpExt", "TCPOFOQueue")? - before;
+        let reordered = kernel::counter(host, "TcpExt", "TCPOFOQueue")? - before;
         println!("    round {round}, 4 streams: {:.0} MB arrived, {reordered} out of order", bytes / 1e6);
         ensure!(bytes > 1e6 && reordered == 0, "4 streams: {bytes} bytes, {reordered} out of order");
     }
@@ -167,6 +180,48 @@ fn pairs_that_join_a_bridge_are_said_and_steered() -> Result<()> {
     ensure!(!is_steered(&row.left)?, "it is not put back");
     let mask = row.right.sh("cat /sys/class/net/veth0/queues/rx-0/rps_cpus")?;
     ensure!(mask.trim().trim_start_matches(['0', ',']) == "2", "somebody's steering is {mask} now");
+    Ok(())
+}
+
+/// A command of weir that sees no process and no namespace but its own, as in a container for management with the host's network.
+fn out_of_sight(row: &Row, words: &str) -> Result<Finished> {
+    let script = format!("mount -t tmpfs none /run/netns && exec {} {words}", weir_binary()?.display());
+    let mut command = row.middle.command("unshare");
+    run(command.args(["--mount", "--pid", "--fork", "--mount-proc", "sh", "-c", &script]), PATIENCE)
+}
+
+fn an_end_out_of_sight_is_told_before_anything_is_removed() -> Result<()> {
+    let row = Row::new(Between::Bridge)?;
+    row.weir("limit wa --rate-back 20mbit --name back")?.success()?;
+    for name in ["back", "wa"] {
+        let done = out_of_sight(&row, &format!("limit {name} --off"))?;
+        ensure!(done.status.code() == Some(1), "{}: {}", done.what, done.stderr);
+        let says = |word| done.stderr.contains(word);
+        ensure!(
+            says("out of sight") && says("nothing was removed") && says("--off --now"),
+            "{}",
+            done.stderr
+        );
+        row.weir("stat back --check")?.success()?;
+    }
+    let done = out_of_sight(&row, "limit wa --off --now")?.success()?;
+    ensure!(done.stderr.contains("keeps the receive steering"), "{}", done.stderr);
+    let qdiscs = row.middle.tc("qdisc show dev wa")?;
+    ensure!(!qdiscs.contains("htb") && !qdiscs.contains("clsact") && is_steered(&row.left)?, "{qdiscs}");
+    let again = out_of_sight(&row, "limit wa --off")?;
+    ensure!(again.status.code() == Some(1) && again.stderr.contains("cannot be seen"), "{}", again.stderr);
+    Ok(())
+}
+
+fn an_end_out_of_sight_stays_the_limits() -> Result<()> {
+    let row = bridge_of_a_host()?;
+    row.weir("limit br0 --rate 50mbit")?.success()?;
+    ensure!(is_steered(&row.left)?);
+    out_of_sight(&row, "limit br0 --rate 60mbit")?.success()?;
+    let limit = row.lossless_limit("br0")?;
+    ensure!(limit["changed"]["rps_cpus_behind"] == json!(["wa", "wb"]), "{limit}");
+    row.weir("limit br0 --off")?.success()?;
+    ensure!(!is_steered(&row.left)? && !is_steered(&row.right)?, "it is not put back");
     Ok(())
 }
 

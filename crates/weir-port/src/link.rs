@@ -23,6 +23,8 @@ pub struct Link {
     pub kind: String,
     /// The longest payload it carries, in bytes, without the Ethernet header.
     pub mtu_bytes: u32,
+    /// True if it is the loopback of its namespace.
+    pub is_loopback: bool,
     /// True if it is administratively up.
     pub up: bool,
     /// True if it has a carrier.
@@ -92,6 +94,7 @@ impl Link {
             ifindex: header.ifi_index as u32,
             name,
             mtu_bytes: attributes.get_mtu().unwrap_or(0),
+            is_loopback: header.ifi_flags & libc::IFF_LOOPBACK as u32 != 0,
             up: header.ifi_flags & libc::IFF_UP as u32 != 0,
             has_carrier: header.ifi_flags & libc::IFF_LOWER_UP as u32 != 0,
             master: attributes.get_master().ok(),

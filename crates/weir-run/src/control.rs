@@ -237,9 +237,11 @@ fn name_of(path: &Path) -> Option<String> {
     Some(path.file_stem()?.to_string_lossy().into_owned())
 }
 
-/// Removes the sockets of wires that were killed together with their guardians; the wires' names.
+/// Removes the sockets of wires that were killed together with their guardians, and of those that were killed while they waited or started;
+/// the names.
 pub fn remove_left() -> Vec<String> {
-    sockets("sock").iter().filter(|path| remove_if_left(path)).filter_map(|path| name_of(path)).collect()
+    let sockets = sockets("sock").into_iter().chain(sockets("waiting"));
+    sockets.filter(|path| remove_if_left(path)).filter_map(|path| name_of(&path)).collect()
 }
 
 /// The sentence on a wire at whose socket nobody listens any more.

@@ -37,6 +37,8 @@ pub struct Crew {
     /// Held while all are asked to stand still.
     order: Arc<Mutex<()>>,
     constants: Constants,
+    /// The interfaces of the ports by the names that they have now.
+    interfaces: Arc<Mutex<Vec<String>>>,
     /// The associations that run; held while they change.
     esp: Arc<Mutex<EspKeys>>,
 }
@@ -44,7 +46,8 @@ pub struct Crew {
 impl Crew {
     /// The workers behind these mailboxes, in order.
     pub fn new(mailboxes: Vec<Mailbox>, constants: Constants) -> Crew {
-        Crew { mailboxes, order: Arc::default(), constants, esp: Arc::default() }
+        let interfaces = Arc::new(Mutex::new(constants.ports.clone()));
+        Crew { mailboxes, order: Arc::default(), constants, interfaces, esp: Arc::default() }
     }
 
     /// The crew with these associations in its ESP stages.
@@ -62,9 +65,14 @@ impl Crew {
         self.constants.kind
     }
 
-    /// The interfaces that they carry packets between.
+    /// The interfaces that they carry packets between, by their names when it came up.
     pub fn ports(&self) -> &[String] {
         &self.constants.ports
+    }
+
+    /// The interfaces that they carry packets between, by the names that they have now.
+    pub fn interfaces(&self) -> Vec<String> {
+        self.interfaces.lock().expect("nobody panics while names are read").clone()
     }
 
     /// Returns whether an error says that it went down while it was asked.
@@ -126,9 +134,12 @@ impl Crew {
         }
     }
 
-    /// The plan of the datapath, with the limits, classes and associations of now.
+    /// The plan of the datapath, with the limits, classes, associations and names of interfaces of now.
     pub fn plan(&self) -> Result<Plan, String> {
         let mut plan = Plan::clone(&self.constants.plan);
+        for (port, interface) in plan.ports.iter_mut().zip(self.interfaces()) {
+            port.interface = interface;
+        }
         for worker in &self.mailboxes {
             let (reply, answer) = channel();
             worker.send(Request::Shapes(reply));
@@ -202,9 +213,18 @@ impl Crew {
         Ok(aged)
     }
 
-    /// The names of its ports in the tables of its file.
-    pub fn port_names(&self) -> &[String] {
-        &self.constants.port_names
+    /// The names of its ports in the tables of its file. A port that is called by its interface is called by that one's present name, unless
+    /// something else is called so.
+    pub fn port_names(&self) -> Vec<String> {
+        let Constants { plan, port_names: before, ports, .. } = &self.constants;
+        let now = before.iter().zip(ports).zip(self.interfaces());
+        let now: Vec<_> =
+            now.map(|((name, port), now)| if name == port { now } else { name.clone() }).collect();
+        let is_free = |name: &String| {
+            now.iter().filter(|other| *other == name).count() == 1
+                && plan.stages.iter().all(|stage| stage.name != *name)
+        };
+        now.iter().zip(before).map(|(now, before)| if is_free(now) { now } else { before }.clone()).collect()
     }
 
     /// Shapes the packets that leave by these ports so from now on, all ports or none; or only checks whether it could.
@@ -218,7 +238,7 @@ impl Crew {
                 }
             }
             match reshape.refused() {
-                Some((port, why)) => Err(format!("what leaves by {}: {why}", self.ports()[port])),
+                Some((port, why)) => Err(format!("what leaves by {}: {why}", self.interfaces()[port])),
                 None => Ok(Some(())),
             }
         });
@@ -235,6 +255,7 @@ impl Crew {
 
     /// Tells that the interface of a port, or its other end, has changed; false if its worker has ended.
     pub fn follow(&self, port: usize, pair: Pair) -> bool {
+        self.interfaces.lock().expect("nobody panics while names are read")[port].clone_from(&pair.port.name);
         let owner = self.constants.owners.ports[port];
         for (_, worker) in self.mailboxes.iter().enumerate().filter(|(at, _)| *at != owner) {
             // A worker that has ended need not know.
@@ -301,18 +322,35 @@ mod tests {
     use crate::sum::Sight;
 
     fn crew(mailboxes: Vec<Mailbox>) -> Crew {
+        called(mailboxes, ["a", "b"])
+    }
+
+    fn called(mailboxes: Vec<Mailbox>, port_names: [&str; 2]) -> Crew {
         let constants = Constants {
             name: "test".into(),
             kind: Kind::Wire,
             ports: ["a", "b"].map(String::from).into(),
             owners: Owners { ports: vec![0, 1], stages: Vec::new() },
             plan: Arc::default(),
-            port_names: Vec::new(),
+            port_names: port_names.map(String::from).into(),
             frames_total: 0,
             since_ns: 0,
             sight: Sight::Nothing,
         };
         Crew::new(mailboxes, constants)
+    }
+
+    #[test]
+    fn a_port_is_called_by_the_present_name_of_its_interface() {
+        let named = |port_names, interfaces: [&str; 2]| {
+            let crew = called(Vec::new(), port_names);
+            *crew.interfaces.lock().unwrap() = interfaces.map(String::from).into();
+            crew.port_names()
+        };
+        assert_eq!(named(["a", "b"], ["a", "b"]), ["a", "b"]);
+        assert_eq!(named(["a", "b"], ["b", "a"]), ["b", "a"], "they have changed names");
+        assert_eq!(named(["lan", "b"], ["x", "c"]), ["lan", "c"], "the file gives one a name");
+        assert_eq!(named(["lan", "b"], ["a", "lan"]), ["lan", "b"], "the file calls the other one so");
     }
 
     /// Otherwise each of two workers could wait for the other.

@@ -50,8 +50,10 @@ pub fn not_up_yet(name: &str, interfaces: &[String]) -> String {
 /// If it means two, or an interface here that has no limit and another's limit; and what to write instead.
 pub fn limits_meant(name: &str) -> Result<Vec<LimitInPlace>, Failure> {
     let all = stat::limits()?;
-    let ways = LimitTarget { pid: None, device: name }.ways(false).ok();
-    let is_there = |seen: &LimitInPlace| ways.iter().flat_map(Ways::ends).any(|end| end.is(&seen.place));
+    let target = LimitTarget { pid: None, device: name };
+    let (ways, half) = (target.ways(false).ok(), target.half_of_pair());
+    let is_there =
+        |seen: &LimitInPlace| ways.iter().flat_map(Ways::ends).chain(&half).any(|end| end.is(&seen.place));
     let is_called = |seen: &LimitInPlace| seen.record_or_left().is_some_and(|record| record.name == name);
     let (called, others): (Vec<_>, Vec<_>) = all.into_iter().partition(is_called);
     // The other way of a limit that has no name, as it is half made, or lost what was left of it too.

@@ -74,7 +74,7 @@ impl Lines {
 pub fn harmless(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     let mut rest = text;
-    while let Some(at) = rest.find(|c: char| c.is_control() && c != '\n' && c != '\t') {
+    while let Some(at) = rest.find(is_harmful) {
         let (before, from) = rest.split_at(at);
         shown.push_str(before);
         let colour_bytes = colour_bytes(from);
@@ -88,6 +88,14 @@ pub fn harmless(text: &str) -> String {
     }
     shown.push_str(rest);
     shown
+}
+
+/// Returns whether a terminal would take a character for a command, or show what follows in another order (Unicode UAX 9, explicit
+/// formatting).
+fn is_harmful(c: char) -> bool {
+    let turns =
+        matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    turns || c.is_control() && c != '\n' && c != '\t'
 }
 
 /// The length of the sequence in front that sets a style of ours, in bytes; 0 if there is none. A name could hide with others what

@@ -193,11 +193,17 @@ pub fn read_file(file: &Path) -> Result<String, String> {
 
 /// The text that an input has to its end, or in words why it cannot be read.
 fn read_text(input: impl Read) -> Result<String, String> {
-    let mut text = String::new();
-    input.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(|error| unreadable(&error))?;
-    if text.len() as u64 > FILE_BYTES_MAX {
+    let mut bytes = Vec::new();
+    input.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|error| unreadable(&error))?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
         return Err(format!("it is longer than {}", size_text(FILE_BYTES_MAX)));
     }
+    let text = String::from_utf8(bytes).map_err(|error| {
+        let before = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+        let line = before.iter().filter(|&&byte| byte == b'\n').count() + 1;
+        let column = before.iter().rev().take_while(|&&byte| byte != b'\n').count() + 1;
+        format!("it is not text in UTF-8, from byte {column} of line {line} on")
+    })?;
     // Editors of other systems put a mark in front, which is no text.
     Ok(match text.strip_prefix('\u{feff}') {
         Some(text) => text.into(),
@@ -211,7 +217,6 @@ fn unreadable(error: &std::io::Error) -> String {
         ErrorKind::NotFound => "there is no such file".to_string(),
         ErrorKind::PermissionDenied => "it may not be read".into(),
         ErrorKind::IsADirectory => "it is a directory, not a file".into(),
-        ErrorKind::InvalidData => "it is not text in UTF-8".into(),
         _ => error.to_string(),
     }
 }

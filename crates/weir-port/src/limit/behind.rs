@@ -5,6 +5,7 @@
 //!               -- port veth-b -- eth0 in a container      that is limited itself
 //!               -- port bond0 -- member veth-c -- ...
 //!               -- port eth1                               a card: nothing to steer
+//! lo (limited) -- lo                                       the loopback is its own other end
 //! ```
 //!
 //! Rule: each end is steered whose steering is off; the record lists those. A steering that somebody has set stays. `weir stat` reports a
@@ -26,7 +27,7 @@ use std::collections::HashSet;
 
 use super::NetnsInterface;
 use super::clsact;
-use super::find;
+use super::find::{self, Found};
 use super::htb::{self, RootKind, RootQueue};
 use super::memory::Memory;
 use super::note;
@@ -42,8 +43,17 @@ use crate::netns::NetNs;
 pub struct Behind {
     /// The pairs whose other end can be seen.
     pub pairs: Vec<PairBehind>,
-    /// The names of the near ends of pairs whose other end cannot be seen.
-    pub unseen: Vec<String>,
+    /// The pairs whose other end cannot be seen.
+    pub unseen: Vec<UnseenPair>,
+}
+
+/// A pair whose other end cannot be seen.
+#[derive(Debug)]
+pub struct UnseenPair {
+    /// The number of its near end, in the namespace of the device.
+    pub ifindex: u32,
+    /// The name of its near end.
+    pub name: String,
 }
 
 /// One pair by which packets of a device leave.
@@ -56,10 +66,15 @@ pub struct PairBehind {
     far_end: NetnsInterface,
 }
 
-/// The pairs behind a device; none if the device is an end of a pair.
+/// The pairs behind a device; none if the device is an end of a pair. The loopback, whose packets arrive where they leave, is one by itself.
 pub fn find(place: &NetnsInterface) -> Result<Behind> {
     let mut behind = Behind::default();
     if place.link.kind == "veth" {
+        return Ok(behind);
+    }
+    if place.link.is_loopback {
+        let Link { ifindex, name, .. } = place.link.clone();
+        behind.pairs.push(PairBehind { ifindex, name, far_end: place.try_clone()? });
         return Ok(behind);
     }
     let joints = place.netns.run(link::joints)?;
@@ -69,7 +84,7 @@ pub fn find(place: &NetnsInterface) -> Result<Behind> {
                 behind.pairs.push(PairBehind { ifindex: joint.ifindex, name: joint.name.clone(), far_end })
             }
             Ok(None) => {}
-            Err(_) => behind.unseen.push(joint.name.clone()),
+            Err(_) => behind.unseen.push(UnseenPair { ifindex: joint.ifindex, name: joint.name.clone() }),
         }
     }
     Ok(behind)
@@ -99,7 +114,8 @@ fn leading_from(joints: &[Joint], from: u32) -> Vec<&Joint> {
 fn far_end(netns: &NetNs, ifindex: u32) -> Result<Option<NetnsInterface>> {
     let look = || {
         let link = netns.run(|| Link::by_index(ifindex))?;
-        NetnsInterface { netns: netns.try_clone()?, link }.far_end()
+        let near_end = NetnsInterface { netns: netns.try_clone()?, link };
+        if near_end.link.is_loopback { Ok(Some(near_end)) } else { near_end.far_end() }
     };
     match look() {
         Err(error) if error.is_no_interface() => Ok(None),
@@ -156,7 +172,14 @@ impl Behind {
                 ours.push(pair.ifindex);
             }
         }
+        // An end that cannot be seen from here, as from a container, stays the limit's.
+        ours.extend(before.iter().copied().filter(|&ifindex| self.is_unseen(ifindex)));
+        ours.sort_unstable();
         Ok(ours)
+    }
+
+    fn is_unseen(&self, ifindex: u32) -> bool {
+        self.unseen.iter().any(|pair| pair.ifindex == ifindex)
     }
 
     /// Steers the ends whose steering is off to all processors: behind a device there are many, each with a part of the rate. Of those
@@ -191,9 +214,9 @@ pub(super) fn update(place: &NetnsInterface, memory: &Memory, before: &Record) -
     let lock = Lock::take()?;
     let behind = find(place)?;
     let steered = behind.to_steer(&lock, place, &before.steered_behind)?;
+    let is_seen = |ifindex: u32| behind.pairs.iter().any(|pair| pair.ifindex == ifindex);
     let left = before.steered_behind.iter().copied();
-    let left: Vec<u32> =
-        left.filter(|ifindex| !behind.pairs.iter().any(|pair| pair.ifindex == *ifindex)).collect();
+    let left: Vec<u32> = left.filter(|&ifindex| !is_seen(ifindex) && !behind.is_unseen(ifindex)).collect();
     if steered != before.steered_behind {
         let steered_behind = steered.iter().chain(&left).copied().collect();
         let record = Record { steered_behind, ..before.clone() };
@@ -219,23 +242,29 @@ pub(super) fn put_back(_lock: &Lock, place: &NetnsInterface, steered: &[u32]) ->
 }
 
 /// The pairs, by the numbers of their near ends, at whose other ends limits of other interfaces of the namespace have steered, limits whose
-/// queue somebody took away included.
+/// queue somebody took away included. A limit of another version of weir may have steered all that is behind its interface.
 fn steered_by_others(place: &NetnsInterface) -> Result<HashSet<u32>> {
-    let mut others: Vec<_> = clsact::memories(note::SPOT, &place.netns)?
-        .into_iter()
-        .map(|(ifindex, memory)| (ifindex, memory.record()))
-        .collect();
+    let noted = clsact::memories(note::SPOT, &place.netns)?.into_iter();
+    let mut records: Vec<_> = noted.map(|(ifindex, memory)| (ifindex, memory.record())).collect();
+    let mut steered = HashSet::new();
     for RootQueue { ifindex, kind, .. } in place.netns.run(htb::roots)? {
-        if kind != RootKind::Limit {
+        if kind != RootKind::Limit || ifindex == place.link.ifindex {
             continue;
         }
         // An interface that goes meanwhile needs nothing.
         let Ok(link) = place.netns.run(|| Link::by_index(ifindex)) else { continue };
-        let found = find::below_root(&NetnsInterface { netns: place.netns.try_clone()?, link }).ok();
-        others.push((ifindex, found.and_then(|found| found.record)));
+        let other = NetnsInterface { netns: place.netns.try_clone()?, link };
+        match find::below_root(&other) {
+            Ok(Found { is_strange: true, .. }) => {
+                steered.insert(ifindex);
+                steered.extend(find(&other)?.pairs.iter().map(|pair| pair.ifindex));
+            }
+            Ok(found) => records.push((ifindex, found.record)),
+            Err(_) if other.is_gone() => {}
+            Err(error) => return Err(error),
+        }
     }
-    let mut steered = HashSet::new();
-    for (ifindex, record) in others.into_iter().filter(|(ifindex, _)| *ifindex != place.link.ifindex) {
+    for (ifindex, record) in records.into_iter().filter(|(ifindex, _)| *ifindex != place.link.ifindex) {
         let Some(record) = record else { continue };
         if record.has_steered() {
             steered.insert(ifindex);

@@ -15,7 +15,7 @@ use netlink_socket2::NetlinkSocket;
 
 use super::NetnsInterface;
 use super::filter::{Spot, content_if_gone};
-use super::memory::Memory;
+use super::memory::{self, Memory};
 use crate::bpf::program::Program;
 use crate::error::{Doing, PortError, Result};
 use crate::netlink::{RequestBatch, acknowledged, explained};
@@ -95,12 +95,7 @@ pub fn memories(spot: Spot, netns: &NetNs) -> Result<Vec<(u32, Memory)>> {
 }
 
 fn memory_here(spot: Spot, ifindex: u32) -> Result<Option<Memory>> {
-    match spot.program_id(ifindex)? {
-        Some(id) => {
-            Ok(Memory::of_program(id).doing(|| format!("looking at program {id}"))?.into_iter().next())
-        }
-        None => Ok(None),
-    }
+    Ok(memory::all_at(spot, ifindex)?.and_then(|memories| memories.into_iter().next()))
 }
 
 /// Adds the request that makes clsact at an interface, and fails where it is.

@@ -15,11 +15,11 @@ use weir_core::limit::shared::{FREE_BASE, HtbClassKind, kind_of};
 use super::behind::{self, Behind};
 use super::filter::Spot;
 use super::htb::{self, ClassTraffic, QueueTraffic, RootKind, RootQueue};
-use super::memory::{Arrivals, LimitCounts, Memory};
+use super::memory::{self, Arrivals, LimitCounts, Memory};
 use super::record::{ClassRecord, DroppedByGone, LimitStage, Record};
 use super::steering::ChangedSteering;
 use super::{NetnsInterface, arrivals, clsact, note};
-use crate::error::{Doing, PortError, Result, unless_short};
+use crate::error::{PortError, Result, unless_short};
 use crate::hold::Owner;
 use crate::hold::ends::command_at;
 use crate::link::Link;
@@ -59,16 +59,10 @@ pub fn at(place: &NetnsInterface) -> Result<Option<Found>> {
 /// that looks at many interfaces lists once.
 pub fn below_root(place: &NetnsInterface) -> Result<Found> {
     let ifindex = place.link.ifindex;
-    place.netns.run(|| {
-        let program = htb::CHOICE.program_id(ifindex)?;
-        let memories = match program {
-            Some(id) => Memory::of_program(id).doing(|| format!("looking at program {id}"))?,
-            None => Vec::new(),
-        };
-        let record = memories.first().and_then(Memory::record);
-        let is_strange = program.is_some() && record.is_none();
-        Ok(Found { memories, record, is_strange })
-    })
+    let there = place.netns.run(|| memory::all_at(htb::CHOICE, ifindex))?;
+    let record = there.as_ref().and_then(|memories| memories.first()?.record());
+    let is_strange = there.is_some() && record.is_none();
+    Ok(Found { memories: there.unwrap_or_default(), record, is_strange })
 }
 
 /// The name of the class or limit that holds waiting packets.

@@ -21,10 +21,12 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use weir_core::limit::shared::LEAVES_EACH;
 use weir_core::limit::{self, HELD as HELD_LEAVES, PASSING as PASSING_LEAVES, leaf_clock};
 
+use super::filter::Spot;
 use super::record::Record;
 use super::record_slots::RecordSlots;
 use crate::bpf::map::Map;
 use crate::bpf::object;
+use crate::error::{self, Doing};
 use crate::mapping::Mapping;
 
 /// The bits of a part of a byte: a byte is 2^20 parts.
@@ -220,6 +222,22 @@ pub fn text_of(record: &Record) -> Result<Vec<u8>, String> {
         ));
     }
     Ok(text)
+}
+
+/// The looks for a program that another command replaces meanwhile.
+const LOOKS: usize = 8;
+
+/// The memories that our program at a spot of an interface works on, the limit's own first; `None` if no program of ours is there.
+pub fn all_at(spot: Spot, ifindex: u32) -> error::Result<Option<Vec<Memory>>> {
+    let mut look = 1;
+    loop {
+        let Some(id) = spot.program_id(ifindex)? else { return Ok(None) };
+        match Memory::of_program(id) {
+            // The program is gone, and another in its place, or none.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && look < LOOKS => look += 1,
+            found => return found.map(Some).doing(|| format!("looking at program {id}")),
+        }
+    }
 }
 
 /// The memory of one limit, or of one class of it.

@@ -167,7 +167,11 @@ pub fn set(
             let before = order::keep(place, &memories[0], before, processors)?;
             record.steering_before.clone_from(&before.steering_before);
             if before.sees_arrivals && find::is_watched(place) == Some(false) {
-                note::keep_beside(place, place.far_end()?.as_ref(), &memories[0], &mut record);
+                // The record that is written is that of the limit as it is: the other may turn out not to be one that the kernel takes.
+                let mut kept = before.clone();
+                note::keep_beside(place, place.far_end()?.as_ref(), &memories[0], &mut kept);
+                record.sees_arrivals = kept.sees_arrivals;
+                (record.keeps_note, record.made_clsact) = (kept.keeps_note, kept.made_clsact);
             }
             if before.stage == LimitStage::Making {
                 // Packets that passed while the limit was half made had no queue to pass.
@@ -305,8 +309,12 @@ fn make(place: &NetnsInterface, plan: &HtbTree, mut record: Record) -> Result<Re
     order::check(place, far_end.as_ref())?;
     let steering = far_end.as_ref().map(NetnsInterface::steering).transpose()?;
     let behind = behind::find(place)?;
-    // Settings changed for a limit that somebody took away were changed before this limit.
+    // Settings changed for a limit that somebody took away were changed before this limit, whose record is from here on the only one.
     let gone = note::gone_from(place, far_end.as_ref());
+    if let Some(gone) = &gone {
+        record.steering_before.clone_from(&gone.steering_before);
+        record.steered_behind.clone_from(&gone.steered_behind);
+    }
     let memories = memories(plan, Vec::new())?;
     set_words(&memories, plan, |_, _| true);
     let own = &memories[0];
@@ -328,14 +336,10 @@ fn make(place: &NetnsInterface, plan: &HtbTree, mut record: Record) -> Result<Re
     };
     let steer = |record: &mut Record| {
         let lock = Lock::take()?;
-        if let Some(steering) = &steering {
-            record.steering_before = match &gone {
-                Some(gone) => gone.steering_before.clone(),
-                None => order::steering_before(place, steering)?,
-            };
+        if let Some(steering) = steering.as_ref().filter(|_| gone.is_none()) {
+            record.steering_before = order::steering_before(place, steering)?;
         }
-        let steered_before = gone.as_ref().map_or(&[][..], |gone| &gone.steered_behind);
-        record.steered_behind = behind.to_steer(&lock, place, steered_before)?;
+        record.steered_behind = behind.to_steer(&lock, place, &record.steered_behind)?;
         write(own, record)?;
         steering.as_ref().map_or(Ok(()), |steering| steering.steer(processors))?;
         behind.steer(&[])
@@ -347,8 +351,8 @@ fn make(place: &NetnsInterface, plan: &HtbTree, mut record: Record) -> Result<Re
     let made = made.and_then(|()| make_queue(&record));
     let made = made.and_then(|()| if is_kept { Ok(()) } else { steer(&mut record) });
     // Packets that came before the first class was there, and packets that waited in a leaf whose queue replaced the kernel's default.
-    record.refused_when_set =
-        find::seen_at(place.try_clone()?).ok().flatten().map_or(0, |seen| seen.misdirected());
+    let seen = place.try_clone().and_then(find::seen_at).ok().flatten();
+    record.refused_when_set = seen.map_or(0, |seen| seen.misdirected());
     record.lost_when_set += tx_dropped_of(place, far_end.as_ref()).saturating_sub(dropped_before);
     record.lost_when_set += record.refused_when_set;
     own.forget_bypassed();
@@ -356,7 +360,7 @@ fn make(place: &NetnsInterface, plan: &HtbTree, mut record: Record) -> Result<Re
     if made.is_err() {
         // The first error is reported; errors of the removal are not.
         let _ = place.netns.run(|| htb::remove(ifindex));
-        let _ = Lock::take().and_then(|lock| off::put_back(&lock, place, &record));
+        let _ = Lock::take().and_then(|lock| off::put_back(&lock, place, far_end.as_ref(), &record));
     }
     made.map(|()| Record { stage: LimitStage::Limiting, ..record })
 }

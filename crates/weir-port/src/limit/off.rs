@@ -19,7 +19,7 @@ use super::{
     NetnsInterface, arrivals, behind, clsact, find, leaves_first, note, open_plan, order, tx_dropped,
     unsuitable,
 };
-use crate::error::{Doing, Result};
+use crate::error::{Doing, Result, unless_short};
 use crate::lock::Lock;
 
 /// The longest time of a step.
@@ -38,6 +38,8 @@ pub enum Off {
     Removed {
         /// Packets that were lost: that waited, or came while the kernel swapped queues.
         lost: u64,
+        /// True if something stays at the other end of the pair, which cannot be seen from here.
+        leaves_far_end: bool,
     },
     /// The limit is open and limits nothing, and could not be removed without loss.
     Open,
@@ -47,8 +49,12 @@ pub enum Off {
 
 /// Removes the limit of the packets that an interface sends; `now` without regard for packets that wait.
 pub fn off(place: &NetnsInterface, now: bool, clock_ns: fn() -> u64) -> Result<Off> {
+    let far_end = place.far_end().ok().flatten();
     // The kernel's errors for an absent interface are several.
-    take_off(place, now, clock_ns).or_else(|error| if place.is_gone() { Ok(Off::Gone) } else { Err(error) })
+    take_off(place, now, clock_ns).or_else(|error| match place.is_gone() {
+        true => put_back_left(place, far_end).map(|()| Off::Gone),
+        false => Err(error),
+    })
 }
 
 /// Puts back what was changed for a limit whose queue somebody took away; false if there is none such.
@@ -63,6 +69,17 @@ fn take_off(place: &NetnsInterface, now: bool, clock_ns: fn() -> u64) -> Result<
     if is_strange && !now {
         return Err(unsuitable(place, find::STRANGE));
     }
+    let far_end = match place.far_end() {
+        Err(error) if !now && record.as_ref().is_some_and(Record::changes_far_end) => {
+            let why = format!(
+                "has its other end, where receive steering is to be put back, out of sight, so nothing was removed ({error}): remove \
+                 its limit in the host's PID namespace, or here with `weir limit --off --now`, which loses what waits and leaves the \
+                 steering"
+            );
+            return Err(unsuitable(place, &why));
+        }
+        far_end => unless_short(far_end)?,
+    };
     let ifindex = place.link.ifindex;
     // Another limit that goes, or comes, at the same time looks at this one's record.
     let lock = match &record {
@@ -75,11 +92,19 @@ fn take_off(place: &NetnsInterface, now: bool, clock_ns: fn() -> u64) -> Result<
     place.netns.run(|| htb::remove(ifindex))?;
     let lost = waiting + tx_dropped(place)?.saturating_sub(dropped_before);
     match &record {
-        Some(record) => put_back(&lock, place, record)?,
+        Some(record) => {
+            put_back(&lock, place, far_end.as_ref(), record)?;
+            Ok(Off::Removed { lost, leaves_far_end: record.changes_far_end() && far_end.is_none() })
+        }
         // The limit is half made, or without its filter: the other end remembers what was changed beside it.
-        None => drop(forget(&lock, place)?),
+        None => {
+            let left = forget(&lock, place)?;
+            Ok(Off::Removed {
+                lost,
+                leaves_far_end: matches!(left, Off::Removed { leaves_far_end: true, .. }),
+            })
+        }
     }
-    Ok(Off::Removed { lost })
 }
 
 /// Opens the limit and waits for a moment in which no packet waits and none is sent. Returns the lock, taken in that moment; `None` if there
@@ -136,40 +161,59 @@ fn traffic(place: &NetnsInterface) -> Result<QueueTraffic> {
 /// Puts back what is left of a limit that somebody took away.
 fn forget(lock: &Lock, place: &NetnsInterface) -> Result<Off> {
     // Nothing can be put back at the other end if that cannot be seen.
-    let far_end = place.far_end().ok().flatten();
+    let far_end = unless_short(place.far_end())?;
     let seen = far_end.as_ref().map_or(Ok(None), |far_end| clsact::memory_at(arrivals::SPOT, far_end))?;
     let noted = clsact::memory_at(note::SPOT, place)?;
     let (sees_arrivals, keeps_note) = (seen.is_some(), noted.is_some());
     let Some(memory) = seen.or(noted) else { return Ok(Off::None) };
+    let mut leaves_far_end = false;
     match memory.record() {
         // The memory was found at these places, whatever the record says.
-        Some(record) => put_back(lock, place, &Record { sees_arrivals, keeps_note, ..record })?,
+        Some(record) => {
+            leaves_far_end = record.changes_far_end() && far_end.is_none();
+            put_back(lock, place, far_end.as_ref(), &Record { sees_arrivals, keeps_note, ..record })?;
+        }
         None => {
             let far_end = far_end.filter(|_| sees_arrivals);
             far_end.map_or(Ok(()), |far_end| clsact::detach(arrivals::SPOT, &far_end, false))?;
             clsact::detach(note::SPOT, place, false)?;
         }
     }
-    Ok(Off::Removed { lost: 0 })
+    Ok(Off::Removed { lost: 0, leaves_far_end })
 }
 
-/// Puts back what the limit changed beside the queue, unless somebody changed it again. What remembers that goes last, so that after a
-/// failure the same command finds it.
-pub(super) fn put_back(lock: &Lock, place: &NetnsInterface, record: &Record) -> Result<()> {
+/// Puts back what the limit changed beside the queue, unless somebody changed it again, as far as the other end of the pair is seen. What
+/// remembers that goes last, so that after a failure the same command finds it.
+pub(super) fn put_back(
+    lock: &Lock,
+    place: &NetnsInterface,
+    far_end: Option<&NetnsInterface>,
+    record: &Record,
+) -> Result<()> {
     behind::put_back(lock, place, &record.steered_behind)?;
-    let is_changed = record.sees_arrivals || record.has_steered();
-    let far_end = if is_changed { place.far_end()? } else { None };
-    if let Some(far_end) = &far_end
-        && record.has_steered()
-        && !behind::is_needed_by_others(place)?
-    {
-        far_end.steering()?.switch_off()?;
-    }
-    if let Some(far_end) = far_end.filter(|_| record.sees_arrivals) {
-        clsact::detach(arrivals::SPOT, &far_end, record.made_clsact)?;
-    }
+    far_end.map_or(Ok(()), |far_end| put_back_at(far_end, place, record))?;
     if record.keeps_note {
         clsact::detach(note::SPOT, place, record.made_clsact)?;
     }
     Ok(())
+}
+
+/// Puts back what the limit of an interface changed at its other end.
+fn put_back_at(far_end: &NetnsInterface, place: &NetnsInterface, record: &Record) -> Result<()> {
+    if record.has_steered() && !behind::is_needed_by_others(place)? {
+        far_end.steering()?.switch_off()?;
+    }
+    match record.sees_arrivals {
+        true => clsact::detach(arrivals::SPOT, far_end, record.made_clsact),
+        false => Ok(()),
+    }
+}
+
+/// Puts back what the limit of an interface that is not there any more has left at its other end: the interface was moved, and left its
+/// queue. A pair that is deleted goes as a whole.
+fn put_back_left(place: &NetnsInterface, far_end: Option<NetnsInterface>) -> Result<()> {
+    let Some(far_end) = far_end.filter(|far_end| !far_end.is_gone()) else { return Ok(()) };
+    let _lock = Lock::take()?;
+    let left = clsact::memory_at(arrivals::SPOT, &far_end)?.and_then(|memory| memory.record());
+    left.map_or(Ok(()), |record| put_back_at(&far_end, place, &record))
 }

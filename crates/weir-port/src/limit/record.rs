@@ -153,6 +153,11 @@ impl Record {
         !self.steering_before.is_empty() && self.steering_before.iter().all(|mask| steering::is_none(mask))
     }
 
+    /// Returns whether something at the other end of a pair was changed for this limit.
+    pub fn changes_far_end(&self) -> bool {
+        self.sees_arrivals || self.has_steered()
+    }
+
     /// The tree of the queue.
     ///
     /// # Errors

@@ -24,7 +24,7 @@ use std::path::PathBuf;
 
 use weir_core::rate::Rate;
 
-use crate::error::{Doing, Result};
+use crate::error::{Doing, PortError, Result};
 use crate::link::Link;
 use crate::sys;
 
@@ -33,6 +33,10 @@ const ONLINE: &str = "/sys/devices/system/cpu/online";
 const ISOLATED: [&str; 2] = ["/sys/devices/system/cpu/isolated", "/sys/devices/system/cpu/nohz_full"];
 /// The rate that one processor takes in, of packets that are not the smallest.
 const ONE_BITS_PER_S_MAX: u64 = 1_000_000_000;
+
+/// The reason why an interface has no masks; each has one receive queue at least.
+const NO_MASKS: &str = "has no file rps_cpus, without which packets of a flow overtake each other behind a limit: it was renamed \
+     meanwhile, and the same command again finds it; or the kernel has no receive packet steering (CONFIG_RPS)";
 
 /// The processors that take in arriving packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,7 +133,11 @@ impl ReceiveSteering {
     /// The mask of each receive queue, in order.
     pub fn masks(&self) -> Result<Vec<String>> {
         let read = |queue: usize| fs::read_to_string(self.file(queue)).ok();
-        Ok((0..).map_while(read).map(|mask| mask.trim().to_string()).collect())
+        let masks: Vec<_> = (0..).map_while(read).map(|mask| mask.trim().to_string()).collect();
+        match masks.is_empty() && self.online > 1 {
+            true => Err(PortError::Unsuitable { name: self.name.clone(), why: NO_MASKS.into() }),
+            false => Ok(masks),
+        }
     }
 
     fn steering(&self) -> Result<Steering> {

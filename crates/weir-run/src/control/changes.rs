@@ -120,7 +120,7 @@ fn change_classes(
     crew: &Crew,
     wanted: impl FnOnce([&str; 2]) -> Result<Option<Classes>, String>,
 ) -> Result<String, String> {
-    let (Kind::Wire, [first, second]) = (crew.kind(), crew.ports()) else {
+    let (Kind::Wire, [first, second]) = (crew.kind(), &crew.interfaces()[..]) else {
         return Err(
             "a topology has classes for each port, in its own file: change them there, and `weir apply` it"
                 .into(),
@@ -144,8 +144,9 @@ fn apply(crew: &Crew, ApplyFile { text, is_trial }: &ApplyFile) -> Result<String
     };
     let running = crew.plan()?;
     let names: Vec<_> = wanted.ports.iter().map(|port| port.name.clone()).collect();
-    let live =
-        compare_plans(Named { names: crew.port_names(), plan: &running }, Named { names: &names, plan })?;
+    let now = crew.port_names();
+    let live = compare_plans(Named { names: &now, plan: &running }, Named { names: &names, plan })
+        .map_err(|why| why + &renamed(crew))?;
     let esps: Vec<_> = live.esps.iter().map(|(stage, _, plan)| (*stage, plan.clone())).collect();
     crew.change(&live.shapes, &esps, *is_trial)?;
     let ports = running.ports.into_iter().zip(live.changes);
@@ -157,6 +158,13 @@ fn apply(crew: &Crew, ApplyFile { text, is_trial }: &ApplyFile) -> Result<String
         change: Some(change),
     });
     Ok(json!(ports.chain(esps).collect::<Vec<_>>()).to_string())
+}
+
+/// A clause for each interface that has another name than when the datapath came up, which its file may not have.
+fn renamed(crew: &Crew) -> String {
+    let interfaces = crew.interfaces();
+    let names = crew.ports().iter().zip(&interfaces).filter(|(before, now)| before != now);
+    names.map(|(before, now)| format!("; the interface that was {before} is called {now} now")).collect()
 }
 
 /// Checks that there is such a direction; there is one for each port.

@@ -42,7 +42,7 @@ pub fn read(
     let (file, told) = file::tables(source);
     let mut reader = TopologyReader { source, told, warnings: Vec::new() };
     let is_path = file.has_path();
-    if file.limits.is_empty() && !is_path && reader.told.is_empty() {
+    if file.limits.is_empty() && !file.has_no_limit && !is_path && reader.told.is_empty() {
         reader.tell(0..0, "there is nothing in it; write [[limit]] with a device and a rate, or [[port]] and what joins ports");
     }
     let topology_name = reader.topology_name(&file, is_path);

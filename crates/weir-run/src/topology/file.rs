@@ -93,7 +93,10 @@ pub(super) fn tables(source: SourceText) -> (TopologyFile, Vec<Told>) {
     for (key, value) in root {
         match key.as_ref().as_ref() {
             NAME => file.name = taker.table(value).map(|(_, name)| name),
-            "limit" => file.limits = taker.each(0, value, |at, table| LimitTable { at, ..table }),
+            "limit" => {
+                file.has_no_limit = value.get_ref().as_array().is_some_and(|tables| tables.is_empty());
+                file.limits = taker.each(0, value, |at, table| LimitTable { at, ..table });
+            }
             "port" => file.ports = taker.each(1, value, |at, table| PortTable { at, ..table }),
             "wire" => file.wires = taker.each(2, value, |_, table| table),
             "epair" => file.epairs = taker.each(3, value, |_, table| table),

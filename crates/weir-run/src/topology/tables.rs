@@ -51,6 +51,9 @@ pub struct TopologyFile {
     /// Whether tables are missing here that could not be read, so that names may be missing that the file has.
     #[serde(skip)]
     pub is_partial: bool,
+    /// True if the file says `limit = []`: that there is none.
+    #[serde(skip)]
+    pub has_no_limit: bool,
 }
 
 /// `[[limit]]`.

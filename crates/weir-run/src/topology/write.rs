@@ -51,7 +51,7 @@ pub fn write(limits: &[LimitPlace]) -> String {
         tables.push(table);
     }
     if tables.is_empty() {
-        return String::new();
+        return "limit = []\n".into();
     }
     text(&TopologyFile { limits: tables, ..TopologyFile::default() })
 }

@@ -111,20 +111,24 @@ fn bring_about(
     Manner { dry_run, now, is_shown }: Manner,
     told: impl FnOnce(&[Task], &[&LimitWanted]) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    let (found, skipped) = find_all(topology)?;
+    let (found, mut skipped) = find_all(topology)?;
     let held: Vec<_> = found.iter().flat_map(|(_, ways)| ways.ends()).collect();
     let held: Vec<_> = held.iter().map(|place| (&place.netns, &place.link)).collect();
     let _ends = match dry_run {
         true => None,
         false => Some(hold::ends::hold(&held, &mut |text| output::say(format_args!("weir: {text}")))?),
     };
-    let tasks = tasks(topology, &found, now)?;
+    let (mut tasks, vanished) = tasks(topology, &found, now)?;
+    skipped.extend(vanished);
     if is_shown {
         ports.show()?;
         show(&tasks, &skipped)?;
     }
     if !dry_run {
-        carry_out(&tasks, ports)?;
+        for vanished in carry_out(&tasks, ports)? {
+            tasks.retain(|task| task.wanted.at != vanished.at);
+            skipped.push(vanished);
+        }
     }
     told(&tasks, &skipped)
 }
@@ -141,11 +145,9 @@ pub fn target(wanted: &LimitWanted) -> LimitTarget<'_> {
 
 /// One limit that is to be as the file says.
 struct Task<'a> {
-    at: &'a str,
+    wanted: &'a LimitWanted,
     place: &'a NetnsInterface,
     asked: Asked,
-    /// True if it may be missing.
-    is_optional: bool,
     before: Option<Record>,
     /// The change; none where the limit is so already.
     change: Option<LimitChange>,
@@ -173,12 +175,13 @@ fn find_all(topology: &Topology) -> Result<(Vec<(&LimitWanted, Ways)>, Vec<&Limi
     if told.is_empty() { Ok((found, skipped)) } else { Err(told.join("\nweir: ").into()) }
 }
 
-/// The tasks, or a sentence for each limit that cannot be set.
+/// The tasks, and the optional limits whose interfaces have vanished; or a sentence for each limit that cannot be set.
+#[expect(clippy::type_complexity, reason = "two lists, used once")]
 fn tasks<'a>(
     topology: &Topology,
-    found: &'a [(&LimitWanted, Ways)],
+    found: &'a [(&'a LimitWanted, Ways)],
     moves_at_once: bool,
-) -> Result<Vec<Task<'a>>, Failure> {
+) -> Result<(Vec<Task<'a>>, Vec<&'a LimitWanted>), Failure> {
     let named = find::names()?;
     let is_named_here = |place: &NetnsInterface| {
         let mut here = found.iter().filter(|(wanted, _)| wanted.name.is_some());
@@ -188,7 +191,7 @@ fn tasks<'a>(
         let is_path = topology.plan.is_some() && topology.name == name;
         is_path || topology.limits.iter().any(|limit| limit.name.as_deref() == Some(name))
     };
-    let (mut tasks, mut told) = (Vec::<Task>::new(), Vec::new());
+    let (mut tasks, mut vanished, mut told) = (Vec::<Task>::new(), Vec::new(), Vec::new());
     for (wanted, ways) in found {
         for (direction, rate) in [(Direction::There, wanted.rate), (Direction::Back, wanted.rate_back)] {
             let Some(rate) = rate else { continue };
@@ -198,7 +201,7 @@ fn tasks<'a>(
                     Direction::There => &ways.there,
                     Direction::Back => ways.back(target, "rate_back")?,
                 };
-                if let Some(other) = tasks.iter().find(|task| task.place.is(place)) {
+                if let Some(Task { wanted: other, .. }) = tasks.iter().find(|task| task.place.is(place)) {
                     return Err(format!("{} has a limit by {} already", place.describe(), other.at).into());
                 }
                 if let Some(name) = &wanted.name {
@@ -207,10 +210,14 @@ fn tasks<'a>(
                 }
                 let own_name = named.iter().find(|(other, _)| other.is(place)).map(|(_, name)| name.clone());
                 let name = wanted.name.clone().or(own_name);
+                let is_given = |name: &str| {
+                    let is_of_other = |task: &Task| !ways.ends().any(|end| end.is(task.place));
+                    is_wanted(name) || tasks.iter().any(|task| task.asked.name == name && is_of_other(task))
+                };
                 let asked = Asked {
                     name: match name {
                         Some(name) => name,
-                        None => ways.default_name(target, &named, is_wanted)?,
+                        None => ways.default_name(target, &named, is_given)?,
                     },
                     direction,
                     rate: Some(rate),
@@ -221,26 +228,32 @@ fn tasks<'a>(
                 let now = weir_port::limit::check(place, &asked, burst_bytes_default)?;
                 let of = now.as_ref().map(|(record, is_whole)| LimitNow { record, is_whole: *is_whole });
                 let change = compare(of, &asked);
-                let (at, is_optional) = (wanted.at.as_str(), wanted.is_optional);
-                Ok(Task { at, place, asked, is_optional, before: now.map(|(record, _)| record), change })
+                Ok(Task { wanted, place, asked, before: now.map(|(record, _)| record), change })
             };
             match look() {
                 Ok(task) => tasks.push(task),
                 Err(_) if wanted.is_optional && ways.ends().any(NetnsInterface::is_gone) => {
-                    say_vanished(&wanted.at, &ways.there);
+                    vanished.push(*wanted);
+                    break;
                 }
                 Err(failure) => told.push(format!("{}: {}", wanted.at, failure.message)),
             }
         }
     }
-    if told.is_empty() { Ok(tasks) } else { Err(told.join("\nweir: ").into()) }
+    tasks.retain(|task| vanished.iter().all(|wanted| wanted.at != task.wanted.at));
+    if told.is_empty() { Ok((tasks, vanished)) } else { Err(told.join("\nweir: ").into()) }
 }
 
-/// Sets all limits that change, then changes the ports; or puts back the limits that were set.
-fn carry_out(tasks: &[Task], ports: &Ports) -> Result<(), Failure> {
+/// Sets all limits that change, then changes the ports; or puts back the limits that were set. Returns the optional limits whose interfaces
+/// have vanished meanwhile.
+fn carry_out<'a>(tasks: &[Task<'a>], ports: &Ports) -> Result<Vec<&'a LimitWanted>, Failure> {
     let changing: Vec<_> = tasks.iter().filter(|task| task.change.is_some()).collect();
+    let mut vanished = Vec::<&LimitWanted>::new();
     let mut transaction = Transaction::begin()?;
     for task in &changing {
+        if vanished.iter().any(|wanted| wanted.at == task.wanted.at) {
+            continue;
+        }
         if transaction.is_interrupted() {
             return Err(transaction.undo("it was interrupted").into());
         }
@@ -249,22 +262,27 @@ fn carry_out(tasks: &[Task], ports: &Ports) -> Result<(), Failure> {
                 say_what_is_not_expected(task.place, done, &record, task.asked.moves_at_once);
             }
             // As if it had not been there at the look before.
-            Err(_) if task.is_optional && task.place.is_gone() => say_vanished(task.at, task.place),
+            Err(_) if task.wanted.is_optional && task.place.is_gone() => {
+                let Task { wanted, place, .. } = task;
+                output::say(format_args!(
+                    "weir: {}: {} vanished meanwhile, which is optional",
+                    wanted.at,
+                    place.describe()
+                ));
+                vanished.push(wanted);
+            }
             Err(_) if task.place.is_gone() => {
-                let why = format!("{}: {} vanished meanwhile", task.at, task.place.describe());
+                let why = format!("{}: {} vanished meanwhile", task.wanted.at, task.place.describe());
                 return Err(transaction.undo(&why).into());
             }
-            Err(error) => return Err(transaction.undo(&format!("{}: {error}", task.at)).into()),
+            Err(error) => return Err(transaction.undo(&format!("{}: {error}", task.wanted.at)).into()),
         }
     }
     ports.apply().map_err(|failure| match changing.is_empty() {
         true => failure,
         false => transaction.undo(&failure.message).into(),
-    })
-}
-
-fn say_vanished(at: &str, place: &NetnsInterface) {
-    output::say(format_args!("weir: {at}: {} vanished meanwhile, which is optional", place.describe()));
+    })?;
+    Ok(vanished)
 }
 
 fn show(tasks: &[Task], skipped: &[&LimitWanted]) -> Result<(), Failure> {
@@ -308,7 +326,7 @@ fn sum(arguments: &ApplyArguments, ports: &Ports, tasks: &[Task]) -> String {
 fn to_json(arguments: &ApplyArguments, ports: &Ports, tasks: &[Task], skipped: &[&LimitWanted]) -> Value {
     let limit = |task: &Task| {
         json!({
-            "at": task.at,
+            "at": task.wanted.at,
             "name": task.asked.name,
             "interface": task.place.link.name,
             "netns": task.place.netns.label(),

@@ -417,7 +417,7 @@ fn warn_of_unseen(place: &NetnsInterface) {
         output::warn(format_args!(
             "the other ends of {} are in network namespaces that cannot be seen from here, and packets of a flow may overtake each other \
              there: run weir in the host's PID namespace",
-            unseen.join(", ")
+            unseen.iter().map(|pair| pair.name.as_str()).collect::<Vec<_>>().join(", ")
         ));
     }
 }

@@ -287,8 +287,8 @@ fn watch(arguments: &StatArguments, interval: Duration) -> Result<ExitCode, Faul
             }
             break;
         }
-        // From the start, so that the time that a line takes to print does not add up.
-        next_ns += interval.as_nanos() as u64;
+        // From the start, so that the time that a line takes to print does not add up; intervals in which it was stopped are over.
+        next_ns = (next_ns + interval.as_nanos() as u64).max(now_ns());
         let wait = Duration::from_nanos(next_ns.saturating_sub(now_ns()));
         if signals.recv_timeout(wait) != Err(RecvTimeoutError::Timeout) {
             break;

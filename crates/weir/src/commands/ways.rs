@@ -1,5 +1,7 @@
 //! An interface as a user names it, and the interfaces by which packets go there and back: where the limits of both ways stand.
 
+use std::io;
+
 use weir_port::error::PortError;
 use weir_port::limit::NetnsInterface;
 use weir_port::limit::find::LimitInPlace;
@@ -65,7 +67,7 @@ impl LimitTarget<'_> {
     pub fn ways_of_limit(&self, needs_back: bool) -> Result<Ways, Failure> {
         let failure = match self.ways(needs_back) {
             // Others than root see no limits.
-            Err(failure) if self.is_missing() && sys::is_root() => failure,
+            Err(failure) if sys::is_root() && (self.is_missing() || self.half_of_pair().is_some()) => failure,
             found => return found,
         };
         if self.pid.is_some() {
@@ -76,12 +78,21 @@ impl LimitTarget<'_> {
             return Err(Failure { message, ..failure });
         }
         self.ways_meant()?.ok_or_else(|| {
+            if !self.is_missing() {
+                return failure;
+            }
             if let Some(message) = names::not_for_limit(self.device) {
                 return Failure { message, ..failure };
             }
             let message = format!("{}, and no limit is called so{}", failure.message, self.nearest());
             Failure { message, ..failure }
         })
+    }
+
+    /// The interface, if it is the end of a pair whose other end cannot be seen from here.
+    pub fn half_of_pair(&self) -> Option<NetnsInterface> {
+        let place = self.pid.is_none().then(|| NetnsInterface::here(self.device).ok()).flatten()?;
+        place.far_end().is_err().then_some(place)
     }
 
     /// The ways of the limit that a name means ([`names::limits_meant`]), if there is one.
@@ -96,7 +107,9 @@ impl LimitTarget<'_> {
         let path = format!("/proc/{pid}/ns/net");
         match NetNs::open(path.as_ref()) {
             Ok(netns) => is_missing(netns.run(|| Link::by_name(self.device))),
-            Err(_) => !std::path::Path::new(&format!("/proc/{pid}")).exists(),
+            // A process that has ended and is not waited for yet has no namespaces.
+            Err(PortError::Kernel { source, .. }) => source.kind() == io::ErrorKind::NotFound,
+            Err(_) => false,
         }
     }
 
@@ -170,7 +183,7 @@ impl Ways {
     pub fn back(&self, target: LimitTarget, asked: &str) -> Result<&NetnsInterface, Failure> {
         self.back.as_ref().ok_or_else(|| {
             Failure::usage(format!(
-                "{asked} is for a pair: what is sent to {} passes no queue of it that could hold",
+                "{asked} is for a pair both ends of which can be seen from here: what is sent to {} passes no other queue that could hold",
                 target.device
             ))
         })

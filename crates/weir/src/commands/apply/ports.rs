@@ -76,7 +76,8 @@ impl Ports {
     /// # Errors
     /// Why none was made; or why it is not known whether they were.
     pub fn apply(&self) -> Result<(), Failure> {
-        if self.changing() == 0 {
+        // Where nothing was to change another command may have changed something since.
+        if self.each.is_empty() {
             return Ok(());
         }
         change(|is_trial| control::apply(&self.name, ApplyFile { text: self.text.clone(), is_trial }))

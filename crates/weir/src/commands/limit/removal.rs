@@ -65,14 +65,21 @@ fn remove_one(place: &NetnsInterface, now: bool, lines: &mut Lines) -> Result<Op
     }
     match off? {
         Off::None => return Ok(None),
-        Off::Removed { lost: 0 } => {
-            lines.print(format_args!("removed: {} sends as before", place.describe()));
+        Off::Removed { lost, leaves_far_end } => {
+            let lost = match lost {
+                0 => String::new(),
+                lost => {
+                    format!("; {} lost, which waited or came meanwhile", human::plural(lost, "packet"))
+                }
+            };
+            lines.print(format_args!("removed: {} sends as before{lost}", place.describe()));
+            if leaves_far_end {
+                output::warn(format_args!(
+                    "the other end of {} cannot be seen from here, and keeps the receive steering (rps_cpus) of the limit",
+                    place.link.name
+                ));
+            }
         }
-        Off::Removed { lost } => lines.print(format_args!(
-            "removed: {} sends as before; {} lost, which waited or came meanwhile",
-            place.describe(),
-            human::plural(lost, "packet")
-        )),
         Off::Gone => {
             output::say(format_args!(
                 "weir: {} vanished while its limit was being removed, and took along the limit and what waited there: nothing is left to \

@@ -9,7 +9,7 @@
 use std::io;
 
 use weir_port::limit::off::{self, Off};
-use weir_port::limit::record::Record;
+use weir_port::limit::record::{LimitStage, Record};
 use weir_port::limit::{Asked, Done, NetnsInterface};
 use weir_port::signals::{SIGHUP, SIGINT, SIGTERM, Signals};
 use weir_run::clock::now_ns;
@@ -61,20 +61,23 @@ impl<'a> Transaction<'a> {
 
 /// Puts a limit back as it was before, which may be none. Returns a sentence if it is not so all the same.
 fn put_back(place: &NetnsInterface, before: Option<&Record>) -> Option<String> {
-    let done = match before {
+    let (is_unlike, why) = match before {
         None => {
             let off = off::off(place, false, now_ns);
             backlog::put_back();
-            off.map(|off| off != Off::Open)
+            let why = "never stops sending and keeps an open queue, which limits nothing (`weir limit --off` later removes it)";
+            (off.map(|off| off == Off::Open), why)
         }
-        Some(record) => set_with_room(place, &Asked::of(record)).map(|_| true),
+        Some(record) => {
+            let set = set_with_room(place, &Asked::of(record));
+            let why =
+                "limits again, although its limit was open to be removed (`weir limit --off` removes it)";
+            (set.map(|_| record.stage == LimitStage::Opening), why)
+        }
     };
-    match done {
-        Ok(true) => None,
-        Ok(false) => Some(format!(
-            "{} never stops sending and keeps an open queue, which limits nothing (`weir limit --off` later removes it)",
-            place.describe()
-        )),
+    match is_unlike {
+        Ok(false) => None,
+        Ok(true) => Some(format!("{} {why}", place.describe())),
         // The limit went with its interface.
         Err(_) if place.is_gone() => None,
         Err(error) => Some(format!("{} is not as it was: {error}", place.describe())),

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use weir_core::drops::DropReason;
 use weir_port::limit::find::LimitInPlace;
 use weir_port::limit::record::Direction;
-use weir_run::stats::{PortStats, Snapshot, WireStats};
+use weir_run::stats::{PortStats, Snapshot, StageStats, WireStats};
 
 use crate::human;
 
@@ -163,7 +163,8 @@ fn of_wires(before: &Snapshot, after: &Snapshot) -> Vec<Line> {
             interval_ns: wire.worker.now_ns.saturating_sub(start_ns),
             input: Some(input.since(old_input)),
             output: output.since(old_output),
-            held_packets: wire.classes.iter().map(|class| class.place.books.held.packets).sum(),
+            held_packets: wire.classes.iter().map(|class| class.place.books.held.packets).sum::<u64>()
+                + wire.stages.iter().map(|stage| stage.ended().held.packets).sum::<u64>(),
             blocked_ns: Some(blocked_ns.max().unwrap_or(0)),
         }
     });
@@ -178,11 +179,15 @@ fn flows(wire: &WireStats, ports: &[PortStats]) -> (Flow, Flow) {
     };
     let mut output = Flow::default();
     for class in &wire.classes {
-        input.packets += class.place.books.accepted.packets;
-        input.bytes += class.place.books.accepted.bytes;
         output.packets += class.place.books.delivered.packets;
         output.bytes += class.place.books.delivered.bytes;
-        for (reason, amount) in &class.place.books.dropped {
+    }
+    // A packet that a stage ends comes to no direction.
+    let ended: Vec<_> = wire.stages.iter().map(StageStats::ended).collect();
+    for books in wire.classes.iter().map(|class| &class.place.books).chain(&ended) {
+        input.packets += books.accepted.packets;
+        input.bytes += books.accepted.bytes;
+        for (reason, amount) in &books.dropped {
             let is_error = ERRORS.iter().any(|error| error.name() == reason);
             *if is_error { &mut output.errors } else { &mut output.drops } += amount.packets;
         }
@@ -240,6 +245,8 @@ impl Line {
 
 #[cfg(test)]
 mod tests {
+    use weir_core::drops::Count;
+
     use super::*;
     use crate::commands::stat::sample::{idle, snapshot};
 
@@ -278,6 +285,23 @@ mod tests {
             "wa       16512     0     5     25000000     16500     8     4     24981000     300  87.7",
         ];
         assert_eq!(text.lines().collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn a_line_has_the_packets_that_a_stage_has_ended() {
+        let before = snapshot();
+        let mut after = later_snapshot();
+        let mut stage = StageStats { consumed: 10, consumed_bytes: 600, ..StageStats::default() };
+        stage.place.books.delivered = Count { packets: 110, bytes: 66_000 };
+        stage.place.books.held = Count { packets: 3, bytes: 300 };
+        stage.place.books.dropped.insert("no-route".into(), Count { packets: 20, bytes: 2_000 });
+        stage.place.books.dropped.insert("malformed".into(), Count { packets: 1, bytes: 40 });
+        after.wires[0].stages.push(stage);
+        let line = &between(&reading(before), &reading(after))[0];
+        let input = line.input.map(|input| (input.packets, input.bytes));
+        assert_eq!(input, Some((16_512 + 34, 25_000_000 + 600 + 300 + 2_040)));
+        let Flow { packets, errors, drops, .. } = line.output;
+        assert_eq!((packets, errors, drops, line.held_packets), (16_500, 8 + 1, 4 + 20, 303));
     }
 
     #[test]
