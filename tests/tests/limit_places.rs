@@ -36,6 +36,7 @@ fn main() -> ExitCode {
         privileged!(pairs_that_join_a_bridge_are_said_and_steered).together(),
         privileged!(an_end_out_of_sight_is_told_before_anything_is_removed).together(),
         privileged!(an_end_out_of_sight_stays_the_limits).together(),
+        privileged!(a_name_is_given_to_one_limit).together(),
         privileged!(limits_that_share_an_end_leave_it_to_the_last).together(),
         privileged!(floods_in_a_container),
         privileged!(others_stay_and_see_every_packet).together(),
@@ -222,6 +223,24 @@ fn an_end_out_of_sight_stays_the_limits() -> Result<()> {
     ensure!(limit["changed"]["rps_cpus_behind"] == json!(["wa", "wb"]), "{limit}");
     row.weir("limit br0 --off")?.success()?;
     ensure!(!is_steered(&row.left)? && !is_steered(&row.right)?, "it is not put back");
+    Ok(())
+}
+
+/// Two commands at once give two limits one name: one of them is refused.
+fn a_name_is_given_to_one_limit() -> Result<()> {
+    let row = Row::new(Between::Bridge)?;
+    for round in 0..5 {
+        let name = format!("{}-{round}", row.middle.name());
+        let set = |device| row.weir(&format!("limit {device} --rate 20mbit --name {name}"));
+        let done = std::thread::scope(|scope| {
+            let both = ["wa", "wb"].map(|device| scope.spawn(move || set(device)));
+            both.map(|command| command.join().expect("it waits for a command"))
+        });
+        let [first, second] = done;
+        let codes = [first?, second?].map(|done| done.status.code());
+        ensure!(codes == [Some(0), Some(2)] || codes == [Some(2), Some(0)], "{codes:?}");
+        row.weir(&format!("limit {name} --off"))?.success()?;
+    }
     Ok(())
 }
 

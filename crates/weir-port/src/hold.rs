@@ -95,6 +95,15 @@ impl Thing {
         }
     }
 
+    /// The name of a limit, which one limit of the machine has.
+    fn limit_name(netns: &NetNs, name: &str) -> Thing {
+        Thing {
+            file: format!("name-{name}"),
+            name: format!("the name {name}"),
+            identity: Identity::of(netns, None),
+        }
+    }
+
     fn of_link(netns: &NetNs, link: &Link, what: &str) -> Thing {
         let file = format!("{}-{}-{what}", netns.inode(), link.ifindex);
         Thing { file, name: format!("interface {}", link.name), identity: Identity::of(netns, Some(link)) }

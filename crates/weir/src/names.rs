@@ -67,6 +67,10 @@ pub fn limits_meant(name: &str) -> Result<Vec<LimitInPlace>, Failure> {
         ([], _) => Ok(of_interface),
         ([first, ..], [other, ..]) if !called.iter().any(is_there) => {
             let other = match other.record_or_left() {
+                // The interface of the first may be called as the other limit is.
+                Some(record) if record.name == first.place.link.name => {
+                    format!("that is called {}:", record.name)
+                }
                 Some(record) => format!("that is called {0}: write {0} for that one, and", record.name),
                 None => format!("that is {}:", other.unreadable_because()),
             };

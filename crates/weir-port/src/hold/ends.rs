@@ -1,4 +1,4 @@
-//! Whole ends of pairs, held for the length of a command that changes them, and the command that has one.
+//! Whole ends of pairs, and names of limits, held for the length of a command that changes or gives them; and the command that has one.
 //!
 //! Rule: a command has no guardian, so the file of its hold is there while it runs, and of use to nobody afterwards.
 
@@ -12,13 +12,15 @@ pub struct Ends {
     _holds: Vec<Hold>,
 }
 
-/// Holds whole ends for the length of a command that changes them: nobody else starts on them meanwhile.
+/// Holds whole ends, and the names that limits there are to have, for the length of a command: nobody else starts on the ends meanwhile, or
+/// gives another limit such a name.
 ///
 /// # Errors
 /// If a wire, a generator or a sink has one of them, a sentence that names it.
-pub fn hold(ends: &[(&NetNs, &Link)], say: &mut dyn FnMut(&str)) -> Result<Ends> {
+pub fn hold(ends: &[(&NetNs, &Link)], names: &[&str], say: &mut dyn FnMut(&str)) -> Result<Ends> {
     let owner = Owner::this(None);
-    let mut things: Vec<Thing> = Vec::new();
+    let here = NetNs::current()?;
+    let mut things: Vec<Thing> = names.iter().map(|name| Thing::limit_name(&here, name)).collect();
     for (netns, link) in ends {
         things.extend([Thing::receive(netns, link), Thing::queue(netns, link), Thing::checksum(netns, link)]);
     }

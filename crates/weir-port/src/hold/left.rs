@@ -136,12 +136,18 @@ fn unreadable_hold(name: &str) -> Option<Hold> {
     hold.is_unreadable().then_some(hold)
 }
 
-/// Removes the holds left behind whose namespace or interface is gone, or another by now.
+/// Removes the holds left behind whose namespace or interface is gone, or another by now, and the names that
+/// killed commands held.
 pub fn sweep() {
     let Some(_lock) = lock() else { return };
     let namespaces = NetNs::all().unwrap_or_default();
     for name in files() {
-        let Some((inode, of_interface)) = parts(&name) else { continue };
+        let Some((inode, of_interface)) = parts(&name) else {
+            if let Some((hold, _)) = unheld(&name) {
+                hold.finish();
+            }
+            continue;
+        };
         let netns = namespaces.iter().map(|(_, netns)| netns).find(|netns| netns.inode() == inode);
         if let (None, Some(hold)) = (netns, unreadable_hold(&name)) {
             hold.finish();

@@ -114,10 +114,9 @@ fn bring_about(
     let (found, mut skipped) = find_all(topology)?;
     let held: Vec<_> = found.iter().flat_map(|(_, ways)| ways.ends()).collect();
     let held: Vec<_> = held.iter().map(|place| (&place.netns, &place.link)).collect();
-    let _ends = match dry_run {
-        true => None,
-        false => Some(hold::ends::hold(&held, &mut |text| output::say(format_args!("weir: {text}")))?),
-    };
+    let names: Vec<_> = topology.limits.iter().filter_map(|wanted| wanted.name.as_deref()).collect();
+    let mut say = |text: &str| output::say(format_args!("weir: {text}"));
+    let _ends = (!dry_run).then(|| hold::ends::hold(&held, &names, &mut say)).transpose()?;
     let (mut tasks, vanished) = tasks(topology, &found, now)?;
     skipped.extend(vanished);
     if is_shown {
@@ -176,7 +175,6 @@ fn find_all(topology: &Topology) -> Result<(Vec<(&LimitWanted, Ways)>, Vec<&Limi
 }
 
 /// The tasks, and the optional limits whose interfaces have vanished; or a sentence for each limit that cannot be set.
-#[expect(clippy::type_complexity, reason = "two lists, used once")]
 fn tasks<'a>(
     topology: &Topology,
     found: &'a [(&'a LimitWanted, Ways)],

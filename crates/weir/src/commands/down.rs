@@ -298,7 +298,7 @@ fn remove(wanted: &LimitWanted, lines: &mut Lines) -> Result<bool, Failure> {
         return Ok(true);
     };
     let held: Vec<_> = ways.ends().map(|place| (&place.netns, &place.link)).collect();
-    let _ends = hold::ends::hold(&held, &mut |text| output::say(format_args!("weir: {text}")))?;
+    let _ends = hold::ends::hold(&held, &[], &mut |text| output::say(format_args!("weir: {text}")))?;
     let back = wanted.rate_back.map(|_| ways.back(target, "rate_back")).transpose();
     let mut places: Vec<_> = wanted.rate.iter().map(|_| &ways.there).collect();
     places.extend(back.as_ref().ok().copied().flatten());

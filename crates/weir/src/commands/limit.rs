@@ -146,7 +146,8 @@ pub fn run(arguments: &LimitArguments) -> Outcome {
     let ways = meant.map_or_else(|| target.ways_of_limit(rate_back.is_some()), Ok)?;
     ways.say_doubt(target);
     let held: Vec<_> = ways.ends().map(|place| (&place.netns, &place.link)).collect();
-    let _ends = hold::ends::hold(&held, &mut |text| output::say(format_args!("weir: {text}")))?;
+    let names: Vec<_> = arguments.name.as_deref().into_iter().collect();
+    let _ends = hold::ends::hold(&held, &names, &mut |text| output::say(format_args!("weir: {text}")))?;
     if arguments.off {
         return removal::remove(&ways, arguments.now);
     }
@@ -276,7 +277,7 @@ pub struct Change {
 pub fn hold_and_change(tasks: &[(&LimitInPlace, Asked)]) -> Result<Vec<Change>, Failure> {
     let say = &mut |text: &str| output::say(format_args!("weir: {text}"));
     let held: Vec<_> = tasks.iter().map(|(seen, _)| (&seen.place.netns, &seen.place.link)).collect();
-    let _ends = hold::ends::hold(&held, say)?;
+    let _ends = hold::ends::hold(&held, &[], say)?;
     let before = tasks.iter().map(|(seen, _)| still_there(seen)).collect::<Result<Vec<_>, _>>()?;
     let tasks: Vec<_> = tasks.iter().map(|(seen, asked)| (&seen.place, asked.clone())).collect();
     let set = set_all(&tasks)?.into_iter().zip(before);

@@ -82,7 +82,7 @@ fn limits(interface: &str, say: &mut dyn FnMut(&str)) -> weir_port::Result<Vec<S
     let ends: Vec<_> = std::iter::once(here).chain(far_end).collect();
     let held: Vec<_> = ends.iter().map(|place| (&place.netns, &place.link)).collect();
     held.iter().try_for_each(|(netns, link)| left::check_readable(netns, link))?;
-    let _ends = hold::ends::hold(&held, say)?;
+    let _ends = hold::ends::hold(&held, &[], say)?;
     let mut done = Vec::new();
     for place in &ends {
         if off::mend(place)? {
