@@ -287,11 +287,8 @@ impl<P: Packet> Router<P> {
 
     /// The counters of the router besides forwarding.
     pub fn counts(&self) -> RouterCounts {
-        RouterCounts {
-            solicits_limited: self.neighbours.solicits_limited(),
-            answers_untold: self.outbox.refused(),
-            ..self.counts
-        }
+        let (solicits_limited, answers_untold) = (self.neighbours.solicits_limited(), self.outbox.refused());
+        RouterCounts { solicits_limited, answers_untold, ..self.counts }
     }
 
     /// Forwards an IPv4 packet to which no special rule applies, which is nearly every one; `None` for any other.

@@ -146,6 +146,10 @@ impl LimitInPlace {
                 far_end.describe()
             ));
         }
+        let far_end = self.place.far_end().ok().flatten();
+        if let Err(why) = order::check(&self.place, far_end.as_ref()) {
+            faults.push(format!("limit {} does not keep flows in order: {why}", record.name));
+        }
         let unsteered = self.behind().unsteered(&record.steered_behind);
         if !unsteered.is_empty() {
             faults.push(format!(

@@ -63,7 +63,9 @@ pub fn read(
         name: port.called().as_ref().clone(),
         at: source.place(port.interface.span().start),
     });
-    let TopologyReader { mut told, warnings, .. } = reader;
+    let TopologyReader { mut told, mut warnings, .. } = reader;
+    // A value that is of both ways is warned of once.
+    warnings.dedup();
     told.sort_by_key(|told| told.at);
     match told.is_empty() {
         true => Ok(Topology { name: topology_name, limits, plan, ports: ports.collect(), warnings }),

@@ -51,8 +51,9 @@ pub fn run(arguments: &CheckArguments) -> Outcome {
     }
 }
 
-/// The contents of a file, in a line: `4 ports, 1 bridge, 1 router, 2 limits`.
+/// The contents of a file, in a line: `4 ports, 1 bridge, 1 router, 2 limits`. A limit of both ways is two, as for `weir apply`.
 fn sum(topology: &Topology) -> String {
     let there = topology.counts().into_iter().filter(|(number, _)| *number > 0);
-    there.map(|(number, thing)| human::plural(number as u64, thing)).collect::<Vec<_>>().join(", ")
+    let there: Vec<_> = there.map(|(number, thing)| human::plural(number as u64, thing)).collect();
+    if there.is_empty() { "no limit".into() } else { there.join(", ") }
 }
