@@ -62,7 +62,7 @@ impl TopologyReader<'_> {
                 let least = (V6_MTU_MIN..).find(|&mtu| fit(mtu)).expect("an MTU is long enough");
                 let why = format!(
                     "senders of IPv6 never make packets shorter than {V6_MTU_MIN} bytes, for which \"{}\" has no room, so their long \
-                     packets leave in fragments, which firewalls may drop: write mtu = {least} or more, if the way takes it",
+                     packets leave in fragments, which firewalls may drop and shorter packets overtake: write mtu = {least} or more, if the way takes it",
                     stage.name
                 );
                 self.warn(mtu_span(file, &stage.name), why);
