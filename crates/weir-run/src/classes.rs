@@ -67,11 +67,18 @@ pub const CLASSES_MAX: usize = RULES_MAX;
 /// Reads and checks a file called `name`, whose filters may name `interfaces`, such as the two of a wire.
 ///
 /// # Errors
-/// If the file is wrong: what, where, and what to do.
+/// If the file is wrong: all that is, where, and what to do.
 pub fn read<'a>(name: &str, text: &str, interfaces: impl Into<Interfaces<'a>>) -> Result<Classes, String> {
     let lines = LineStarts::of(text);
     let source = SourceText { name, text, lines: &lines };
-    Reader::new(source, &file::read(source)?)?.read(&interfaces.into())
+    let file = file::read(source)?;
+    let read = Reader::new(source, &file).and_then(|reader| reader.read(&interfaces.into()));
+    read.map_err(|told| joined(&told))
+}
+
+/// Several sentences as one message.
+fn joined(told: &[String]) -> String {
+    told.join("\nweir: ")
 }
 
 /// A warning if classes without a parent, which have these rates, are guaranteed more than the limit that they share. It is no error: the
@@ -100,10 +107,13 @@ struct Reader<'a> {
     /// The parent's place in the file of each class, and whether each class is a parent itself.
     parents: Vec<Option<usize>>,
     is_inner: Vec<bool>,
+    /// The faults of names.
+    told: Vec<String>,
 }
 
 impl<'a> Reader<'a> {
-    fn new(source: SourceText<'a>, file: &'a file::File) -> Result<Reader<'a>, String> {
+    /// Takes tables that have been read. Faults of names are told by [`Reader::read`], with all others.
+    fn new(source: SourceText<'a>, file: &'a file::File) -> Result<Reader<'a>, Vec<String>> {
         let kind = match &file.shaper {
             None => TreeKind::Htb,
             Some(shaper) => match shaper.as_ref().as_str() {
@@ -111,31 +121,32 @@ impl<'a> Reader<'a> {
                 "cbq" => TreeKind::Cbq,
                 other => {
                     let near = did_you_mean(other, ["htb", "cbq"]);
-                    return Err(
-                        source.tell(shaper.span(), format!("the shapers are \"htb\" and \"cbq\"{near}"))
-                    );
+                    let why = format!("the shapers are \"htb\" and \"cbq\"{near}");
+                    return Err(vec![source.tell(shaper.span(), why)]);
                 }
             },
         };
         if file.class.is_empty() {
-            return Err(
-                source.tell(file.at.clone(), "there is no class; write [[class]] with a name and a rate")
-            );
+            let why = "there is no class; write [[class]] with a name and a rate";
+            return Err(vec![source.tell(file.at.clone(), why)]);
         }
         if let Some(class) = file.class.get(CLASSES_MAX) {
             let why = format!(
                 "{} classes are more than {CLASSES_MAX}, and no filters could lead to more; take this and the rest out",
                 file.class.len()
             );
-            return Err(source.tell(class.name.span(), why));
+            return Err(vec![source.tell(class.name.span(), why)]);
         }
-        let mut places = HashMap::new();
+        let (mut places, mut told) = (HashMap::new(), Vec::new());
         for (place, class) in file.class.iter().enumerate() {
-            check_name(class.name.as_ref()).map_err(|why| source.tell(class.name.span(), why))?;
-            if let Some(first) = places.insert(class.name.as_ref().as_str(), place) {
+            if let Err(why) = check_name(class.name.as_ref()) {
+                told.push(source.tell(class.name.span(), why));
+            }
+            let first = *places.entry(class.name.as_ref().as_str()).or_insert(place);
+            if first != place {
                 let (line, _) = source.line_of(file.class[first].name.span().start);
                 let why = format!("there is a class of this name in line {line}; give one of them another");
-                return Err(source.tell(class.name.span(), why));
+                told.push(source.tell(class.name.span(), why));
             }
         }
         let mut reader = Reader {
@@ -145,9 +156,14 @@ impl<'a> Reader<'a> {
             places,
             parents: Vec::new(),
             is_inner: vec![false; file.class.len()],
+            told,
         };
         for class in &file.class {
-            let parent = class.parent.as_ref().map(|parent| reader.place_of(parent)).transpose()?;
+            let parent = class.parent.as_ref().map(|parent| reader.place_of(parent)).transpose();
+            let parent = parent.unwrap_or_else(|why| {
+                reader.told.push(why);
+                None
+            });
             reader.parents.push(parent);
             if let Some(parent) = parent {
                 reader.is_inner[parent] = true;
@@ -156,25 +172,47 @@ impl<'a> Reader<'a> {
         Ok(reader)
     }
 
-    fn read(&self, interfaces: &Interfaces) -> Result<Classes, String> {
-        let order = self.parents_first()?;
+    fn read(&self, interfaces: &Interfaces) -> Result<Classes, Vec<String>> {
+        let mut told = self.told.clone();
+        let order = match self.parents_first() {
+            Ok(order) => order,
+            Err(why) => return Err([told, vec![why]].concat()),
+        };
         // The place in the list of each class of the file.
         let mut index_of = vec![0; order.len()];
         order.iter().enumerate().for_each(|(index, &place)| index_of[place] = index);
-        let mut classes: Vec<ClassConfig> = Vec::with_capacity(order.len());
+        // None of a class that is wrong, nor of those below it, of which nothing can be told before.
+        let mut classes: Vec<Option<ClassConfig>> = Vec::with_capacity(order.len());
         for &place in &order {
             let parent = self.parents[place].map(|parent| index_of[parent]);
-            let class = self.class(place, parent, parent.map(|parent| &classes[parent]))?;
+            let above = parent.map(|parent| classes[parent].as_ref());
+            let class = match above {
+                Some(None) => None,
+                above => self.class(place, parent, above.flatten()).map_err(|why| told.push(why)).ok(),
+            };
             classes.push(class);
         }
         let leaf_of = |name: &Spanned<String>| self.leaf(name).map(|place| index_of[place] as u16);
-        let default = match &self.file.default {
-            Some(name) if name.as_ref() == FREE => None,
-            Some(name) => Some(usize::from(leaf_of(name)?)),
-            None => Some(self.only_leaf(&classes)?),
+        let default = self.file.default.as_ref().filter(|name| name.as_ref() != FREE);
+        let default = default.map(leaf_of).transpose().unwrap_or_else(|why| {
+            told.push(why);
+            None
+        });
+        let (rules, faults) = Rules::read(self.source, &self.file.filter, interfaces, leaf_of);
+        told.extend(faults);
+        let classes: Vec<_> = classes.into_iter().flatten().collect();
+        let otherwise = match default {
+            Some(class) => Target::Class(class),
+            None if self.file.default.is_some() || !told.is_empty() => Target::Free,
+            None => Target::Class(self.only_leaf(&classes).map_err(|why| vec![why])? as u16),
         };
-        let otherwise = default.map_or(Target::Free, |class| Target::Class(class as u16));
-        let rules = Rules::read(self.source, &self.file.filter, interfaces, leaf_of)?;
+        if !told.is_empty() {
+            return Err(told);
+        }
+        let default = match otherwise {
+            Target::Class(class) => Some(usize::from(class)),
+            Target::Free => None,
+        };
         let (classifier, mut warnings) = rules.classifier(self.source, otherwise);
         warnings.extend(self.children_above_parents(&order, &classes));
         warnings.extend(self.ceilings_out_of_reach(&order, &classes));

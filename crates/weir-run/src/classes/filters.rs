@@ -73,32 +73,41 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Reads the filters. `class_of` finds a leaf by its name, or says why not.
+    /// Reads the filters; a sentence for each that is wrong. `class_of` finds a leaf by its name, or says why not.
     pub fn read(
         source: SourceText,
         filters: &[Filter],
         interfaces: &Interfaces,
         class_of: impl Fn(&Spanned<String>) -> Result<u16, String>,
-    ) -> Result<Rules, String> {
+    ) -> (Rules, Vec<String>) {
         let mut all = Rules { rules: Vec::new(), filters: Vec::new() };
+        let mut told = Vec::new();
         for filter in filters {
-            let place = filter.class.span();
-            let target = match filter.class.as_ref().as_str() {
-                FREE => Target::Free,
-                _ => Target::Class(class_of(&filter.class)?),
+            let read = || -> Result<(Vec<Conditions>, Target), String> {
+                let target = match filter.class.as_ref().as_str() {
+                    FREE => Target::Free,
+                    _ => Target::Class(class_of(&filter.class)?),
+                };
+                let interface = interface(source, filter, interfaces)?;
+                let conditions = conditions(source, filter)?.into_iter();
+                Ok((conditions.map(|conditions| Conditions { interface, ..conditions }).collect(), target))
             };
-            let interface = interface(source, filter, interfaces)?;
-            for conditions in conditions(source, filter)? {
-                if all.rules.len() == RULES_MAX {
+            let place = filter.class.span();
+            match read() {
+                Ok((conditions, _)) if all.rules.len() + conditions.len() > RULES_MAX => {
                     let why =
                         format!("the filters come to more than {RULES_MAX} rules; join subnets or ports");
-                    return Err(source.tell(place, why));
+                    told.push(source.tell(place, why));
+                    break;
                 }
-                all.rules.push(Rule { conditions: Conditions { interface, ..conditions }, target });
-                all.filters.push(place.clone());
+                Ok((conditions, target)) => {
+                    all.filters.extend(conditions.iter().map(|_| place.clone()));
+                    all.rules.extend(conditions.into_iter().map(|conditions| Rule { conditions, target }));
+                }
+                Err(why) => told.push(why),
             }
         }
-        Ok(all)
+        (all, told)
     }
 
     /// The classifier, and a warning for each filter that never matches.

@@ -26,8 +26,8 @@ pub(crate) fn of_tables_for_port(
     file: &file::File,
     interfaces: &Interfaces,
 ) -> Result<Classes, Vec<String>> {
-    let reader = Reader::new(source, file).map_err(|told| vec![told])?;
-    let classes = reader.read(interfaces).map_err(|told| vec![told])?;
+    let reader = Reader::new(source, file)?;
+    let classes = reader.read(interfaces)?;
     let unreached = reader.unreached(&classes);
     if unreached.is_empty() { Ok(classes) } else { Err(unreached) }
 }

@@ -11,7 +11,7 @@ use weir_core::limit::{BITS_PER_S_MIN, PASSING_NS, burst_beyond};
 use weir_core::rate::Rate;
 use weir_core::units::time_text;
 
-use super::{ClassConfig, Classes, Interfaces, Reader, file};
+use super::{ClassConfig, Classes, Interfaces, Reader, file, joined};
 use crate::source::{LineStarts, SourceText};
 
 /// The advice if a file asks for something that a limit in place cannot do.
@@ -63,8 +63,8 @@ pub fn read_in_place(name: &str, text: &str) -> Result<Classes, NotInPlace> {
 /// Checks tables that have been read, as [`read_in_place`] does.
 pub(crate) fn of_tables_in_place(source: SourceText, file: &file::File) -> Result<Classes, NotInPlace> {
     refuse(file).map_err(|obstacle| obstacle.told(source))?;
-    let reader = Reader::new(source, file)?;
-    let classes = reader.read(&Interfaces::default())?;
+    let reader = Reader::new(source, file).map_err(|told| joined(&told))?;
+    let classes = reader.read(&Interfaces::default()).map_err(|told| joined(&told))?;
     let order = reader.parents_first()?;
     check(file, &order, &classes.classes).map_err(|obstacle| obstacle.told(source))?;
     Ok(Classes { warnings: reader.warnings_in_place(&order, &classes), ..classes })

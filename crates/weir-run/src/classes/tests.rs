@@ -27,6 +27,37 @@ fn a_queue_is_long_enough_for_what_acts_on_it() {
     }
 }
 
+/// What follows from a fault is not told beside it: nothing is said of a class below one that is wrong.
+#[test]
+fn all_faults_of_a_file_are_told() {
+    let class = |name: &str, rest: &str| format!("[[class]]\nname = \"{name}\"\n{rest}\n");
+    let text = [
+        "default = \"nowhere\"".into(),
+        class("a b", "rate = \"1mbit\""),
+        class("link", "rate = \"9gigs\""),
+        class("below", "parent = \"link\"\nrate = \"1mbit\"\nburst = \"1b\""),
+        class("link", "rate = \"1mbit\""),
+        class("slow", "rate = \"1mbit\"\nceil = \"1kbit\""),
+        class("lost", "parent = \"lin\"\nrate = \"1mbit\""),
+        "[[filter]]\nto_ports = 99999\nclass = \"slow\"".into(),
+        "[[filter]]\nto_ports = 80\nclass = \"quick\"\n".into(),
+    ];
+    let told = read(&text.join("\n")).unwrap_err();
+    let said: Vec<_> = told.split("\nweir: ").filter_map(|told| told.lines().next()).collect();
+    let begin = [
+        "f.toml:3:8: a name is 1 to 64 letters",
+        "f.toml:17:8: there is a class of this name in line 7",
+        "f.toml:27:10: there is no class \"lin\"",
+        "f.toml:8:8: \"9gigs\"",
+        "f.toml:23:8: the ceiling 1kbit is below",
+        "f.toml:1:11: there is no class \"nowhere\"",
+        "f.toml:31:12: ",
+        "f.toml:35:9: there is no class \"quick\"",
+    ];
+    assert!(said.iter().zip(begin).all(|(said, begin)| said.starts_with(begin)), "{said:#?}");
+    assert_eq!(said.len(), begin.len(), "{said:#?}");
+}
+
 #[test]
 fn a_file_becomes_a_tree_with_parents_first() {
     let text = r#"

@@ -7,8 +7,7 @@ use weir_run::topology::{self, Topology};
 
 use crate::{BAD_INPUT, Outcome, human, output, text};
 
-/// Check a file of limits, or of ports and what joins them, without touching anything; what is wrong is said with its line, of the classes
-/// of one limit or port what is wrong first.
+/// Check a file of limits, or of ports and what joins them, without touching anything; what is wrong is said with its line.
 #[derive(clap::Args)]
 #[command(after_help = concat!("Examples:
   weir check weir.toml && sudo weir apply weir.toml
