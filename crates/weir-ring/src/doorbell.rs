@@ -32,10 +32,15 @@
 //!
 //! Only one producer wins the exchange, so there is at most one kick for each park (invariant 4).
 //!
+//! A producer that is slow to look may find a worker that has used what was published and parked again. [`Ringer::published_unless`] spares
+//! that worker: the worker notes what it has seen, and the producer looks at the note after each look at the state. Leaving such a worker
+//! alone loses nothing, however old the note is, because the worker has seen what the wake-up would tell of.
+//!
 //! Ordering and ownership: the state has a line of its own; producers read it (it seldom changes) and write it only to
 //! notify.
 //! - `F1 <-> F2`: see above; a light and a heavy fence of `fences`.
 //! - `R7` (notified) `<-> A7`: the elements that the producer had published are visible to a worker that saw `NOTIFIED`.
+//! - `R8` (parked) `<-> A8`: what the worker has noted up to its re-check is visible to a producer that saw `PARKED`.
 //!
 //! Source: Dekker's flags with fences, as in the Linux kernel's `wake_up`/`prepare_to_wait` (`memory-barriers.txt`, "sleep and wake-up
 //! functions"); FreeBSD D38843 for the outcome without them.
@@ -181,8 +186,8 @@ impl Doorbell {
         // F2: the state is visible before the re-check reads what producers published (F1 in `Ringer::published`).
         self.shared.fences.heavy();
         if !has_work()
-            // A7, from R7.
-            && state.compare_exchange(parking, parked, Ordering::Relaxed, Ordering::Acquire).is_ok()
+            // R8; A7, from R7.
+            && state.compare_exchange(parking, parked, Ordering::Release, Ordering::Acquire).is_ok()
         {
             counts.blocks.add(1);
             return Some(Parked { doorbell: self });
@@ -266,10 +271,19 @@ impl Ringer {
         self.look()
     }
 
+    /// As [`Ringer::published`], but leaves the worker alone if `is_known`, which is asked whether the worker has noted, from within a
+    /// re-check, that it has seen what was published.
+    #[inline]
+    pub fn published_unless(&self, is_known: impl FnMut() -> bool) -> bool {
+        // F1.
+        self.fences.light();
+        may_block(self.shared.state.0.load(Ordering::Relaxed)) && self.shared.notify(is_known)
+    }
+
     /// As [`Ringer::published`], for a caller that has passed `F1` since it published.
     #[inline]
     pub(crate) fn look(&self) -> bool {
-        may_block(self.shared.state.0.load(Ordering::Relaxed)) && self.shared.notify()
+        may_block(self.shared.state.0.load(Ordering::Relaxed)) && self.shared.notify(|| false)
     }
 
     #[inline]
@@ -290,15 +304,17 @@ impl Ringer {
 
 impl Shared {
     #[cold]
-    fn notify(&self) -> bool {
-        let mut seen = self.state.0.load(Ordering::Relaxed);
-        while may_block(seen) {
+    fn notify(&self, mut is_known: impl FnMut() -> bool) -> bool {
+        // A8, from R8.
+        let mut seen = self.state.0.load(Ordering::Acquire);
+        while may_block(seen) && !is_known() {
             // R7, to A7.
             match self.state.0.compare_exchange(
                 seen,
                 DoorbellState::Notified as u32,
                 Ordering::Release,
-                Ordering::Relaxed,
+                // A8, from R8.
+                Ordering::Acquire,
             ) {
                 Ok(_) if seen == DoorbellState::Parked as u32 => {
                     self.kicks_sent.0.add_shared();
@@ -380,6 +396,32 @@ mod tests {
         let counts = DoorbellCounts { parks: 3, kicks_spared: 2, ..DoorbellCounts::default() };
         assert_eq!(doorbell.counts(), counts);
         assert_eq!(doorbell.shared.bell.take(), 0);
+    }
+
+    #[test]
+    fn a_worker_that_has_seen_what_was_published_is_left_alone() {
+        let mut doorbell = Doorbell::new().unwrap();
+        let ringer = doorbell.ringer();
+        let parked = doorbell.park(|| false).expect("nothing to do");
+        assert!(!ringer.published_unless(|| true));
+        assert_eq!(ringer.state(), DoorbellState::Parked);
+        assert!(ringer.published_unless(|| false));
+        parked.block();
+        // A worker that goes on from its re-check to the park while the producer looks is looked at again.
+        let mut looks = 0;
+        let parked = doorbell.park(|| {
+            let state = &ringer.shared.state.0;
+            assert!(!ringer.published_unless(|| {
+                looks += 1;
+                state.store(DoorbellState::Parked as u32, Ordering::Relaxed);
+                looks > 1
+            }));
+            state.store(DoorbellState::Parking as u32, Ordering::Relaxed);
+            false
+        });
+        assert!(parked.is_some());
+        drop(parked);
+        assert_eq!((looks, ringer.counts().kicks_sent), (2, 1));
     }
 
     #[test]

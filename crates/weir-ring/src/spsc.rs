@@ -189,6 +189,12 @@ impl<T: Send> Producer<T> {
         count
     }
 
+    /// The number of elements that were published since the ring was made, wrapping.
+    #[inline]
+    pub fn published(&self) -> usize {
+        self.tail
+    }
+
     /// The number of slots.
     pub fn capacity(&self) -> usize {
         self.shared.capacity
@@ -306,6 +312,12 @@ impl<T: Send> Consumer<T> {
     #[inline]
     pub fn left(&self) -> usize {
         self.seen_tail.wrapping_sub(self.head)
+    }
+
+    /// The number of elements that had been published since the ring was made, wrapping, when the producer's index was last looked at.
+    #[inline]
+    pub fn seen_published(&self) -> usize {
+        self.seen_tail
     }
 
     /// The number of elements there now; more may come, none will go.

@@ -86,6 +86,50 @@ fn a_wait_that_ends_by_itself_loses_no_later_kick() {
     });
 }
 
+/// A producer of two elements that leaves a worker alone that has noted, in a re-check, the newest of them: it loses no wake-up, and each kick
+/// finds something new, although the producer may be slow to look.
+fn a_producer_and_a_worker_that_notes(spares: bool) {
+    check(Some(4), move || {
+        let mut doorbell = Doorbell::new().unwrap();
+        let [published, noted] = [(); 2].map(|()| Arc::new(AtomicU32::new(0)));
+        let (publishes, looks_at, ringer) = (Arc::clone(&published), Arc::clone(&noted), doorbell.ringer());
+        let producer = loom::thread::spawn(move || {
+            for element in 1..=2 {
+                publishes.store(element, Ordering::Release);
+                ringer.published_unless(|| spares && looks_at.load(Ordering::Relaxed) == element);
+            }
+        });
+        let mut taken = 0;
+        while taken < 2 {
+            let there_is = |taken| {
+                let found = published.load(Ordering::Acquire);
+                if found == taken {
+                    noted.store(found, Ordering::Relaxed);
+                }
+                found != taken
+            };
+            if there_is(taken) {
+                taken = published.load(Ordering::Acquire);
+            } else if let Some(parked) = doorbell.park(|| there_is(taken)) {
+                parked.block();
+                assert!(there_is(taken), "kicked for nothing");
+            }
+        }
+        producer.join().unwrap();
+    });
+}
+
+#[test]
+fn a_worker_that_notes_what_it_has_seen_is_kicked_for_something_new_alone() {
+    a_producer_and_a_worker_that_notes(true);
+}
+
+#[test]
+#[should_panic(expected = "kicked for nothing")]
+fn loom_finds_a_producer_that_does_not_look_at_the_note() {
+    a_producer_and_a_worker_that_notes(false);
+}
+
 /// The protocol in its smallest form, with the mistakes that a step may have.
 #[derive(Clone, Copy, PartialEq)]
 enum Mistake {

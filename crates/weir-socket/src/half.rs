@@ -21,7 +21,8 @@ use weir_ring::spsc::{CapacityError, Consumer, Producer, capacity_for, ring};
 use weir_run::clock::now_ns;
 
 use crate::driver::may_wait;
-use crate::port::{FullRule, Lane, OnDrop, Open, Returned, Ringers, Shared};
+use crate::port::{FullRule, Lane, Open, Returned, Shared};
+use crate::ringers::{OnDrop, Ringers};
 use crate::task::Task;
 #[cfg(feature = "tokio")]
 use crate::task::{Asked, Waits};
@@ -272,7 +273,7 @@ impl SendHalf {
         let SendHalf { empty, spare, awaited, sent, shared, .. } = self;
         let woken = awaited.wait(deadline_ns, || {
             let is_over = sent.is_abandoned() || shared.stream.has(State::SEND_ENDED);
-            !spare.is_empty() || !empty.is_empty() || is_over
+            !spare.is_empty() || is_any_given(empty, shared) || is_over
         })?;
         shared.note_wakes(woken.wakes, woken.empty_wakes);
         Ok(woken.there_is)
@@ -284,7 +285,7 @@ impl SendHalf {
         let SendHalf { empty, spare, sent, shared, task: (task, waits), .. } = self;
         let asked = waits.ask(task, waker, || {
             let is_over = sent.is_abandoned() || shared.stream.has(State::SEND_ENDED);
-            !spare.is_empty() || !empty.is_empty() || is_over
+            !spare.is_empty() || is_any_given(empty, shared) || is_over
         });
         match asked {
             Asked::Ready(was_woken) => shared.note_wakes(was_woken.into(), 0),
@@ -383,6 +384,16 @@ impl ReceiveHalf {
     pub(crate) fn ringer(&self) -> Ringer {
         self.awaited.ringer()
     }
+}
+
+/// Returns whether a frame was given that is not used. If there is none, that is noted for the worker, which may have given the last one without having
+/// looked yet whether somebody waits.
+fn is_any_given(empty: &mut Consumer<Frame>, shared: &Shared) -> bool {
+    let is_any = !empty.is_empty();
+    if !is_any {
+        shared.used_frames.store(empty.seen_published(), Ordering::Relaxed);
+    }
+    is_any
 }
 
 fn is_any_abandoned(lanes: &[ReceiveLane]) -> bool {

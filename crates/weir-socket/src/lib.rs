@@ -96,6 +96,7 @@ mod port;
 mod quic;
 mod report;
 mod responder;
+mod ringers;
 mod shared;
 mod socket;
 mod stack;

@@ -21,7 +21,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use weir_core::drops::{Count, DropReason};
@@ -29,14 +29,13 @@ use weir_path::carrier::Carrier;
 use weir_path::frames::Frames;
 use weir_path::packet::PathPacket;
 use weir_path::port::{Completion, POLL_PACKETS_MAX, ReceiveQueues, Transmit, TransmitRing};
-use weir_ring::doorbell::Ringer;
 use weir_ring::memory::Frame;
 use weir_ring::spsc::{Consumer, Producer};
 use weir_run::clock::now_ns;
 
 use crate::datagram::{self, Arrived};
 use crate::options::SocketCounts;
-use crate::task::Task;
+use crate::ringers::Ringers;
 use crate::tcp::state::StreamState;
 use crate::throttle::ThrottleClock;
 
@@ -80,6 +79,9 @@ pub(crate) struct Shared {
     pub(crate) has_error: AtomicBool,
     /// The destination of the packet that an ICMP error is about, and the error's number. Off the packets' way: ICMP errors alone come here.
     pub(crate) error: Mutex<Option<(SocketAddr, i32)>>,
+    /// The frames that had been given to the sender in all, wrapping, when a sender that waits, or is about to, last found none left. Never ahead of
+    /// what a sender has used: a worker that finds its own number here has nobody to wake for these frames, however late it looks.
+    pub(crate) used_frames: AtomicUsize,
     /// The state of the stream of bytes, for a TCP socket.
     pub(crate) stream: StreamState,
     /// The address that a UDP socket is connected to. In memory of its own: the application reads it for each datagram, and the worker when it
@@ -184,10 +186,17 @@ impl Open {
         }
         self.owed -= paid;
         if self.empty.publish() > 0 {
-            self.ringers.sender.published();
+            self.wake_sender();
             // After the fence in there (F4).
             self.shared.end_throttled();
         }
+    }
+
+    /// Wakes the sender that waits for a frame, after frames were published, unless it has used all of them already.
+    fn wake_sender(&self) {
+        let given_frames = self.empty.published();
+        let is_used = || self.shared.used_frames.load(Ordering::Relaxed) == given_frames;
+        self.ringers.sender.published_unless(is_used);
     }
 
     /// Takes the frames that the application has given back, telling `read` the length of each packet that it has read.
@@ -227,41 +236,6 @@ impl Open {
         *self.shared.error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
         self.shared.has_error.store(true, Ordering::Release);
         self.ringers.receiver.published();
-    }
-}
-
-/// The ringers of the thread or task that waits to send, and of the one that waits to receive. They ring when they are dropped, so that a waiter
-/// finds that the worker has gone.
-#[derive(Debug)]
-pub(crate) struct Ringers {
-    pub(crate) sender: OnDrop,
-    pub(crate) receiver: OnDrop,
-}
-
-/// Wakes a waiting thread or task; also when it is dropped.
-pub(crate) struct OnDrop {
-    pub(crate) ringer: Ringer,
-    pub(crate) task: Arc<Task>,
-}
-
-impl OnDrop {
-    /// Wakes the waiter, after something was published.
-    pub(crate) fn published(&self) {
-        // The ringer has a full fence between the publishing and its look at the waiter, the task included.
-        self.ringer.published();
-        self.task.wake();
-    }
-}
-
-impl std::fmt::Debug for OnDrop {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "OnDrop({:?})", self.ringer.state())
-    }
-}
-
-impl Drop for OnDrop {
-    fn drop(&mut self) {
-        self.published();
     }
 }
 

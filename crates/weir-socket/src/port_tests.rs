@@ -356,3 +356,42 @@ fn a_sender_is_never_told_to_have_woken_in_vain_more_often_than_at_all() {
     });
     assert_eq!((shared.counts().wakes, shared.counts().empty_wakes), (50_000, 50_000));
 }
+
+/// A worker that looks for a waiting sender later than the sender has used what it was given wakes nobody; the next frame does.
+#[cfg(feature = "tokio")]
+#[test]
+fn a_sender_that_has_used_its_frames_already_is_not_woken_for_them() {
+    struct Wakes(AtomicU64);
+
+    impl std::task::Wake for Wakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    let doorbell = Doorbell::with_full_fences().expect("a doorbell");
+    let caller = Caller { worker: doorbell.ringer(), news: None };
+    let sizes = BufferSizes { send_frames: 4, receive_packets: 4, full: FullRule::Hold };
+    let (Halves { send: mut sender, .. }, mut opens) = halves(sizes, &[caller], 0, None).expect("halves");
+    let memory = FrameMemory::new(64, MEMORY_FRAME_BYTES).expect("memory");
+    let mut frames = Frames::new(Pool::new(memory));
+    let mut open = opens.pop().expect("a lane");
+    open.pay(&mut frames);
+    let used: Vec<_> = std::iter::from_fn(|| sender.take_frame()).collect();
+    let wakes = Arc::new(Wakes(AtomicU64::new(0)));
+    let waker = std::task::Waker::from(Arc::clone(&wakes));
+    assert!(used.len() == 4 && !sender.ask(&waker));
+    open.wake_sender();
+    assert_eq!(wakes.0.load(Ordering::Relaxed), 0);
+    open.owed = 1;
+    open.pay(&mut frames);
+    assert_eq!(wakes.0.load(Ordering::Relaxed), 1);
+    assert!(sender.ask(&waker));
+    let counts = open.shared.counts();
+    assert_eq!((counts.wakes, counts.empty_wakes), (1, 0));
+    // A wake that is not for frames is not held back.
+    assert!(sender.take_frame().is_some() && !sender.ask(&waker));
+    open.ringers.sender.published();
+    assert_eq!(wakes.0.load(Ordering::Relaxed), 2);
+    used.into_iter().for_each(|frame| frames.pool.give(frame));
+}

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use weir_ring::spsc::Producer;
 
-use crate::port::OnDrop;
+use crate::ringers::OnDrop;
 use crate::tcp::connection::Flow;
 
 /// The most half-open connections of a host, at one worker: several times the packets that the queues on the way hold, since an acknowledgement waits

@@ -19,7 +19,8 @@ use weir_ring::spsc::{Consumer, ring};
 
 use crate::datagram::ETHERNET_LEN;
 use crate::half::{BufferSizes, Caller, Halves, halves};
-use crate::port::{FullRule, OnDrop};
+use crate::port::FullRule;
+use crate::ringers::OnDrop;
 use crate::tcp::control::CHUNKS;
 use crate::tcp::half_open::{Accepted, HALF_OPEN_MAX, Listening, Waiting};
 use crate::tcp::port::{ANSWERS_MAX, TcpPort};
