@@ -206,3 +206,23 @@ impl std::fmt::Debug for Driver {
 pub(crate) fn may_wait() -> io::Result<()> {
     if DRIVEN.get() == 0 { Ok(()) } else { Err(os(libc::EDEADLK)) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_request_is_lost_to_a_thread_that_rests_and_rests_again() {
+        let (stack, _) = Stack::pair("192.0.2.1/24", "192.0.2.2/24").expect("stacks");
+        let mut driver = stack.drive(0).expect("a worker");
+        let answers = [(); 2].map(|()| {
+            let (reply, answer) = channel();
+            stack.ask(0, Request::Books(reply)).expect("it is there");
+            let worker = &mut driver.lent.as_mut().expect("it goes on").worker;
+            worker.park_unless(Some(0), || false).expect("it may sleep");
+            answer
+        });
+        driver.turn().expect("a turn");
+        assert_eq!(answers.map(|answer| answer.try_recv().is_ok()), [true; 2]);
+    }
+}

@@ -389,7 +389,8 @@ impl StackWorker {
         let StackWorker { path, doorbell, kernel, requests, next, tcp_ports, .. } = self;
         kernel.iter().for_each(|kernel| kernel.bell.park());
         let parked = doorbell.park(|| {
-            *next = requests.try_recv().ok();
+            // The worker may park again before it looks at the request that ended the last park.
+            *next = next.take().or_else(|| requests.try_recv().ok());
             let mut has_news = |port| tcp_port(path, port).is_some_and(|(port, _)| port.has_news());
             next.is_some() || tcp_ports.iter().any(|&port| has_news(port)) || has_work()
         });
