@@ -8,10 +8,11 @@
 use std::io;
 use std::net::IpAddr;
 
-use weir_core::net::sockets::{Binding, Bindings};
+use weir_core::net::sockets::{BindError, Binding, Bindings};
 use weir_port::bpf::bound::Transport;
 use weir_run::seed::random_seed;
 
+use crate::builder::invalid;
 use crate::in_use::{none_free, refused};
 use crate::socket::os;
 
@@ -78,8 +79,10 @@ fn ephemeral(next: &mut u16, bindings: &Bindings, address: IpAddr, bucket: Optio
     for _ in EPHEMERAL {
         let port = *next;
         *next = if port == *EPHEMERAL.end() { *EPHEMERAL.start() } else { port + 1 };
-        if bindings.check(Binding { address, port, bucket }).is_ok() {
-            return Ok(port);
+        match bindings.check(Binding { address, port, bucket }) {
+            Ok(()) => return Ok(port),
+            Err(BindError::InUse(_)) => {}
+            Err(error @ BindError::NoBucket { .. }) => return Err(invalid(error)),
         }
     }
     Err(none_free(address))
