@@ -18,6 +18,7 @@ use weir_port::bpf::bound::Transport;
 use weir_ring::doorbell::{Doorbell, Ringer};
 use weir_ring::spsc::{Consumer, capacity_for, ring};
 
+use crate::control::EPHEMERAL;
 use crate::driver::may_wait;
 use crate::half::{BufferSizes, Caller, Halves, halves};
 use crate::in_use::none_free;
@@ -152,9 +153,8 @@ impl Stack {
             return Err(os(libc::EINVAL));
         }
         let source = self.source_for(peer.ip())?;
-        let mut tried = 0;
         may_wait()?;
-        loop {
+        for _ in EPHEMERAL {
             // The port is held until the connection holds it, or the attempt has failed.
             let (own, _hold) =
                 self.hold_any(Transport::Tcp, source, || self.lock().free_tcp_port(self.host(), source))?;
@@ -168,10 +168,10 @@ impl Stack {
                     let why = "as many connections as this stack was built for: build it for more";
                     return Err(io::Error::new(io::ErrorKind::OutOfMemory, why));
                 }
-                Err(NoConnection::InUse) if tried < u16::MAX => tried += 1,
-                Err(NoConnection::InUse) => return Err(none_free(source)),
+                Err(NoConnection::InUse) => {}
             }
         }
+        Err(none_free(source))
     }
 
     /// Takes a connection of a worker: makes its rings.
