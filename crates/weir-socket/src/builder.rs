@@ -334,6 +334,25 @@ impl StackBuilder {
         Ok(workers)
     }
 
+    /// Checks that each of so many workers can stay on its core, if they are to.
+    fn check_cores(&self, workers: usize) -> io::Result<()> {
+        if self.cores.is_empty() {
+            return Ok(());
+        }
+        if self.cores.len() < workers {
+            return Err(invalid(format_args!("{workers} workers: name as many cores, or none")));
+        }
+        let stay = |&core: &usize| Some((core, sys::pin_thread(core).err()?));
+        // A thread of its own tries: this one stays where it is, and others may go where it may not.
+        let refused = std::thread::scope(|scope| {
+            let stay = || self.cores[..workers].iter().find_map(stay);
+            let trying = std::thread::Builder::new().spawn_scoped(scope, stay)?;
+            io::Result::Ok(trying.join().expect("nothing there panics"))
+        })?;
+        let why = |(core, error)| format!("core {core}: {error}: name cores that this process may run on");
+        refused.map_or(Ok(()), |refused| Err(invalid(why(refused))))
+    }
+
     /// The settings of the host, checked.
     pub(crate) fn host(
         &self,
@@ -365,9 +384,7 @@ impl StackBuilder {
             return Err(invalid("a stack has sockets, and these have buffers: give 1 or more of each"));
         }
         self.tcp(mtu_bytes).check()?;
-        if !self.cores.is_empty() && self.cores.len() < workers {
-            return Err(invalid(format_args!("{workers} workers: name as many cores, or none")));
-        }
+        self.check_cores(workers)?;
         let mut routes = Vec::new();
         for gateway in &self.gateways {
             let gateway = address(gateway)?;

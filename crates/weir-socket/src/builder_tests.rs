@@ -14,7 +14,7 @@ fn what_cannot_be_meant_is_refused_with_what_to_do() {
     let many = (1..=ADDRESSES_MAX)
         .fold(StackBuilder::default(), |builder, host| builder.address(format!("192.0.2.{host}/24")));
     let of = |address: &str| StackBuilder::default().address(address);
-    let no_root_needed: [(StackBuilder, &str); 20] = [
+    let no_root_needed: [(StackBuilder, &str); 21] = [
         (many, "63 or fewer"),
         (StackBuilder::default(), "give it one"),
         (of("192.0.2.1"), "write for example 192.0.2.1/24"),
@@ -34,6 +34,7 @@ fn what_cannot_be_meant_is_refused_with_what_to_do() {
         (with().tcp_keepalive_s(0), "a TCP keepalive of 0 s: give 1 to 32767 s"),
         (with().tcp_keepalive_s(32_768), "give 1 to 32767 s"),
         (with().bucket_bits(8), "7 bits or fewer"),
+        (with().cores([999]), "core 999: Invalid argument (os error 22): name cores"),
         (with().cores([]).buffer_frames_max(0), "1 or more"),
     ];
     for (builder, told) in no_root_needed {

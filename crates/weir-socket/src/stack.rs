@@ -40,7 +40,6 @@ use weir_core::net::sockets::Binding;
 use weir_core::shaper::tbf::TbfConfig;
 use weir_core::steer::rss::Rss;
 use weir_port::bpf::bound::Transport;
-use weir_port::sys;
 use weir_ring::doorbell::Ringer;
 use weir_ring::memory::FrameMemory;
 use weir_run::clock::now_ns;
@@ -162,13 +161,15 @@ impl Stack {
             let worker = Box::new(worker);
             let core = builder.cores.get(number).copied();
             let thread = std::thread::Builder::new().name("weir-socket".into());
-            threads.push(thread.spawn(move || {
-                if let Some(core) = core {
-                    sys::pin_thread(core)?;
+            match thread.spawn(move || worker.run(core, wake_cost_ns)) {
+                Ok(thread) => threads.push(thread),
+                Err(error) => {
+                    // Those that run already end: there is no stack to stop them by.
+                    workers.iter().for_each(|side| side.asking.tell(Request::Stop));
+                    let _ = Ending::new(threads).wait(|| {});
+                    return Err(error);
                 }
-                sys::set_timer_slack_ns(1);
-                worker.run(wake_cost_ns)
-            })?);
+            }
         }
         let control = Control::new(hosts.len(), buckets);
         let place = || Arc::new(AtomicU8::new(FREE));

@@ -351,11 +351,12 @@ impl Driven for StackWorker {
 }
 
 impl StackWorker {
-    /// Drives the worker by this thread until the worker is over, except while another thread drives it. However it ends, the other workers end too:
-    /// applications that have lost a part of the stack are to know.
-    pub(crate) fn run(self: Box<Self>, wake_cost_ns: u64) -> io::Result<()> {
+    /// Drives the worker by this thread, on this core if one is given, until the worker is over, except while another thread drives it. However it
+    /// ends, the other workers end too: applications that have lost a part of the stack are to know.
+    pub(crate) fn run(self: Box<Self>, core: Option<usize>, wake_cost_ns: u64) -> io::Result<()> {
         let others = self.others.clone();
-        let result = self.run_alone(wake_cost_ns);
+        sys::set_timer_slack_ns(1);
+        let result = core.map_or(Ok(()), sys::pin_thread).and_then(|()| self.run_alone(wake_cost_ns));
         others.iter().for_each(|other| other.tell(Request::Stop));
         result
     }
