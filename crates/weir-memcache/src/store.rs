@@ -232,10 +232,12 @@ impl Store {
         found.map(|number| self.remove(hash, number)).is_some()
     }
 
-    /// Gives an item another expiry; whether there is one.
+    /// Gives an item another expiry; whether there is one. It is used by that, as memcached's.
     pub fn touch(&mut self, hash: u64, key: &[u8], expires_s: u32, now_s: u32) -> bool {
-        let found = self.find(hash, key, now_s);
-        found.map(|number| self.slots.get_mut(number).expires_s = expires_s).is_some()
+        let Some(number) = self.find(hash, key, now_s) else { return false };
+        self.slots.use_now(number);
+        self.slots.get_mut(number).expires_s = expires_s;
+        true
     }
 
     /// Forgets all items that are there at this time.
