@@ -41,7 +41,7 @@ struct Arguments {
     /// The most TCP connections at once. Whoever comes then is told so and closed, and counted: `rejected_connections` of `stats`. Those who come
     /// faster than they are told are refused by TCP, and counted by `weir stat`. A client that says nothing for 30 s is asked by TCP whether it is
     /// still there, and so on; one that has not answered for 120 s is gone, and its place is free
-    #[arg(short = 'c', long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(short = 'c', long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u16).range(1..=CONNECTIONS_MAX))]
     connections: u16,
     /// The program weir, whose guardian puts the interface back if this process is killed; the one in PATH if not given
     #[arg(long, value_name = "PATH")]
@@ -54,6 +54,8 @@ struct Arguments {
 /// The time without a word from a client after which TCP asks it for a sign of life, in seconds; it is given up after four such times. memcached leaves
 /// both to the kernel (`SO_KEEPALIVE`), whose two hours are too long where all places may be those of clients that have vanished.
 const KEEPALIVE_S: u16 = 30;
+/// The most connections of clients: the stack has the spare ones beside them.
+const CONNECTIONS_MAX: i64 = (u16::MAX - SPARE_CONNECTIONS) as i64;
 /// The most threads: between each two of them there are rings.
 const THREADS_MAX: u32 = 16;
 
@@ -90,7 +92,7 @@ fn run(arguments: &Arguments) -> io::Result<()> {
     let queues_bits = Stack::workers_max(&arguments.interface)?.ilog2().min(bucket_bits);
     let builder = builder.workers(1 << queues_bits);
     let mut builder = builder
-        .connections(arguments.connections.saturating_add(SPARE_CONNECTIONS))
+        .connections(arguments.connections + SPARE_CONNECTIONS)
         .tcp_keepalive_s(KEEPALIVE_S)
         .sockets(1 << bucket_bits);
     if let Some(weir) = &arguments.weir {
@@ -136,6 +138,17 @@ mod tests {
     use clap::CommandFactory;
 
     use super::*;
+
+    #[test]
+    fn there_are_spare_connections_beside_any_number_of_clients() {
+        let parse = |connections: &str| {
+            Arguments::try_parse_from(["weir-memcache", "veth-a", "192.0.2.2/24", "-c", connections])
+        };
+        let most = parse("65519").unwrap_or_else(|error| panic!("{error}")).connections;
+        assert_eq!(most + SPARE_CONNECTIONS, u16::MAX);
+        let told = parse("65520").err().expect("too many").to_string();
+        assert!(told.contains("65520 is not in 1..=65519"), "{told}");
+    }
 
     #[test]
     fn the_help_says_when_a_client_that_has_vanished_is_given_up() {
