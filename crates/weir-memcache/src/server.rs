@@ -141,9 +141,9 @@ impl Memcache {
         let all: Vec<Worker<'_>> = ways(&ringers)?.into_iter().enumerate().zip(accepted).map(make).collect();
         thread::scope(|scope| {
             let run = |worker: Worker<'_>| {
-                // The others would wait for its answers for ever.
+                // The others would wait for its answers for ever, also if it ends by an error.
                 let _all = EndsWithAPanic(&stack);
-                worker.run()
+                worker.run().inspect_err(|_| end(&stack))
             };
             // The list first: all run at once.
             let threads: Vec<_> = all.into_iter().map(|worker| scope.spawn(move || run(worker))).collect();
@@ -162,10 +162,15 @@ struct EndsWithAPanic<'s>(&'s Stack);
 impl Drop for EndsWithAPanic<'_> {
     fn drop(&mut self) {
         if thread::panicking() {
-            // The result of this stop is of less interest than the panic.
-            let _ = self.0.stop();
+            end(self.0);
         }
     }
+}
+
+/// Ends the stack for a thread that ends before it.
+fn end(stack: &Stack) {
+    // The result is of less interest than the reason why that thread ends.
+    let _ = stack.stop();
 }
 
 /// A connection, and its seat if there was one.
