@@ -86,7 +86,13 @@ impl Memcache {
     fn bind_once(stack: &Stack, mut settings: MemcacheSettings) -> io::Result<Memcache> {
         let listener = TcpListener::bind(stack, settings.address)?;
         settings.address.set_port(listener.local_addr().port());
-        let bind = |bucket| UdpSocket::bind_bucket(stack, settings.address, bucket);
+        // A thread that drives a worker sleeps with that one: also a datagram that comes by another's queue must wake it there.
+        let bind = |bucket| match stack.driven_for(bucket) {
+            Some(driven) => {
+                UdpSocket::bind_bucket_for(stack, settings.address, bucket, &stack.ringer(driven))
+            }
+            None => UdpSocket::bind_bucket(stack, settings.address, bucket),
+        };
         let sockets = (0..stack.buckets()).map(bind).collect::<io::Result<Vec<_>>>()?;
         sockets.iter().for_each(|socket| socket.set_nonblocking(true));
         Ok(Memcache { stack: stack.clone(), sockets, listener, settings })
@@ -117,7 +123,7 @@ impl Memcache {
         let hasher = DefaultHashBuilder::default();
         // The longest value fits in, also beside another.
         let budget = ReplyBudget::new(REPLIES_BYTES_MAX.max(4 * value_bytes_max));
-        let ringers = ringers(&stack, &sockets);
+        let ringers: Vec<Ringer> = sockets.iter().map(UdpSocket::ringer).collect();
         let (to_workers, accepted): (Vec<_>, Vec<_>) = ringers
             .iter()
             .map(|ringer| {
@@ -212,15 +218,7 @@ struct Outward {
 /// The rings to a worker from others, and by worker those to the others; to itself there is none.
 type WaysOfWorker = (Vec<Consumer<(usize, Message)>>, Vec<Option<Outward>>);
 
-/// The ringer that wakes each worker: a worker that drives the stack sleeps with it.
-fn ringers(stack: &Stack, sockets: &[UdpSocket]) -> Vec<Ringer> {
-    let of = |(bucket, socket): (usize, &UdpSocket)| match stack.driven_for(bucket) {
-        Some(driven) => stack.ringer(driven),
-        None => socket.ringer(),
-    };
-    sockets.iter().enumerate().map(of).collect()
-}
-
+/// The ways between workers, which these ringers wake.
 fn ways(ringers: &[Ringer]) -> io::Result<Vec<WaysOfWorker>> {
     let mut ways: Vec<WaysOfWorker> = ringers.iter().map(|_| (Vec::new(), Vec::new())).collect();
     for from in 0..ringers.len() {

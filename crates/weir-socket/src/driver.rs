@@ -16,16 +16,19 @@
 use std::cell::Cell;
 use std::io;
 use std::marker::PhantomData;
+use std::net::ToSocketAddrs;
 use std::sync::mpsc::{Sender, channel};
 
 use weir_core::due::sooner;
 use weir_port::sys;
+use weir_ring::doorbell::Ringer;
 use weir_run::clock::now_ns;
 use weir_run::drive::{Driven, Look};
 use weir_run::idle::{Idle, Rest};
 
 use crate::batch::Datagrams;
-use crate::socket::{UdpSocket, os};
+use crate::options::SocketOptions;
+use crate::socket::{UdpSocket, first, os};
 use crate::stack::Stack;
 use crate::worker::{Request, StackWorker};
 
@@ -109,6 +112,26 @@ impl Stack {
     }
 }
 
+impl UdpSocket {
+    /// Binds a socket as [`UdpSocket::bind_bucket`] does, for a thread that drives a worker. News of the socket rings `ringer`: the worker's
+    /// [`Stack::ringer`], so that a datagram that comes by another worker's queue ends the [`Driver::rest`] too. Calls of the socket do not wait,
+    /// whatever [`UdpSocket::set_nonblocking`] says: it has no descriptors to wait with.
+    ///
+    /// # Errors
+    /// As [`UdpSocket::bind_bucket`].
+    pub fn bind_bucket_for(
+        stack: &Stack,
+        address: impl ToSocketAddrs,
+        bucket: usize,
+        ringer: &Ringer,
+    ) -> io::Result<UdpSocket> {
+        let options = SocketOptions { bucket: Some(bucket), ..SocketOptions::default() };
+        let socket = first(address, |address| UdpSocket::bind_to(stack, address, options, Some(ringer)))?;
+        socket.set_nonblocking(true);
+        Ok(socket)
+    }
+}
+
 impl Driver {
     /// Makes one pass; returns whether something moved.
     ///
@@ -138,7 +161,8 @@ impl Driver {
     }
 
     /// Waits until another turn is due. It is to be called after a turn in which nothing moved, and with nothing to do in the application. `has_work`
-    /// is asked whether something has come meanwhile; the thread that brings such work rings [`Stack::ringer`]. The call may return early.
+    /// is asked whether something has come meanwhile; the thread that brings such work rings [`Stack::ringer`]. Of several workers the others bring
+    /// datagrams too: a socket that hears them is bound by [`UdpSocket::bind_bucket_for`]. The call may return early.
     ///
     /// # Errors
     /// If the kernel does not let the thread sleep.

@@ -106,11 +106,16 @@ impl UdpSocket {
         address: impl ToSocketAddrs,
         options: SocketOptions,
     ) -> io::Result<UdpSocket> {
-        first(address, |address| UdpSocket::bind_to(stack, address, options))
+        first(address, |address| UdpSocket::bind_to(stack, address, options, None))
     }
 
-    fn bind_to(stack: &Stack, address: SocketAddr, options: SocketOptions) -> io::Result<UdpSocket> {
-        let (bound, Halves { send, receive, returns, shared }) = stack.bind(address, options)?;
+    pub(crate) fn bind_to(
+        stack: &Stack,
+        address: SocketAddr,
+        options: SocketOptions,
+        ringer: Option<&Ringer>,
+    ) -> io::Result<UdpSocket> {
+        let (bound, Halves { send, receive, returns, shared }) = stack.bind(address, options, ringer)?;
         let local = SocketAddr::new(address.ip(), bound.port);
         Ok(UdpSocket {
             local,

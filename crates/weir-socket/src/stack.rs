@@ -301,7 +301,12 @@ impl Stack {
         self.inner.hosts[self.host].source_for(to)
     }
 
-    pub(crate) fn bind(&self, address: SocketAddr, options: SocketOptions) -> io::Result<(Bound, Halves)> {
+    pub(crate) fn bind(
+        &self,
+        address: SocketAddr,
+        options: SocketOptions,
+        ringer: Option<&Ringer>,
+    ) -> io::Result<(Bound, Halves)> {
         let Inner { hosts, workers, places, buffer_frames_max, rss, .. } = &*self.inner;
         let SocketOptions { send_frames, receive_packets, full, bucket } = options;
         let possible = 1..=*buffer_frames_max;
@@ -334,7 +339,7 @@ impl Stack {
         let home = bucket.map_or(slot % workers.len(), |bucket| rss.worker(bucket as u32));
         let callers: Vec<Caller> = workers.iter().map(|side| side.caller(None)).collect();
         let (halves, opens) =
-            halves(BufferSizes { send_frames, receive_packets, full }, &callers, home, None)?;
+            halves(BufferSizes { send_frames, receive_packets, full }, &callers, home, ringer)?;
         places[self.host][slot].store(TAKEN, Ordering::Release);
         // The place and the port are freed with `bound` from here on.
         let bound = Bound { stack: self.clone(), port, slot, _hold: hold };

@@ -6,6 +6,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
+use weir_run::clock::now_ns;
 use weir_socket::{Driver, Stack, TcpListener, TcpStream, UdpSocket};
 
 const SERVER: &str = "192.0.2.2:7";
@@ -160,5 +161,48 @@ fn a_ring_ends_a_rest_and_none_is_missed() {
             ringer.published();
             assert_eq!(from_driver.recv_timeout(PATIENCE).unwrap(), number);
         }
+    });
+}
+
+/// A datagram for the socket of a thread that drives one worker, which comes by the queue of another while the thread sleeps. Timers of the driven
+/// worker end a rest twice a second, so all rounds have the time that a few such rests take.
+#[test]
+fn what_comes_by_another_workers_queue_ends_a_rest() {
+    const ROUNDS: u32 = 300;
+    let builder = Stack::builder().workers(2);
+    let left = builder.clone().address("192.0.2.1/24");
+    let (left, right) = Stack::pair_of(left, builder.address("192.0.2.2/24")).unwrap();
+    let bucket = (0..right.buckets()).find(|bucket| right.rss().worker(*bucket as u32) == 0).unwrap();
+    let server = UdpSocket::bind_bucket_for(&right, SERVER, bucket, &right.ringer(0)).unwrap();
+    // A socket of one of the other worker's buckets sends by that worker, and its flow falls into the driven one's bucket.
+    let other = (0..left.buckets()).find(|bucket| left.rss().worker(*bucket as u32) == 1).unwrap();
+    let bucket_of = |port: u16| right.bucket_of(([192, 0, 2, 1], port).into(), server.local_addr());
+    let port = (4000..).find(|port| bucket_of(*port) == bucket).unwrap();
+    let client = UdpSocket::bind_bucket(&left, ("192.0.2.1", port), other).unwrap();
+    let (heard, hears) = channel();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut driver = right.drive(0).unwrap();
+            heard.send(()).unwrap();
+            for _ in 0..ROUNDS {
+                if driver.turn_until(|| server.is_readable()).is_err() {
+                    return;
+                }
+                server.recv_from(&mut [0; 8]).unwrap();
+                heard.send(()).unwrap();
+            }
+        });
+        let end_ns = now_ns() + PATIENCE.as_nanos() as u64;
+        let hear = || hears.recv_timeout(Duration::from_nanos(end_ns.saturating_sub(now_ns())));
+        let mut come = hear();
+        for _ in 0..ROUNDS {
+            client.send_to(b"wake up", SERVER).unwrap();
+            come = come.and(hear());
+            if come.is_err() {
+                break;
+            }
+        }
+        left.stop().unwrap();
+        come.expect("the thread is woken");
     });
 }
