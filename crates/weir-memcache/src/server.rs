@@ -16,6 +16,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
@@ -111,6 +112,7 @@ impl Memcache {
         let Memcache { stack, sockets, listener, settings } = self;
         let MemcacheSettings { limit_bytes, value_bytes_max, connections, .. } = settings;
         let (workers, seats) = (sockets.len(), Seats::new(connections));
+        let unsent = AtomicU64::new(0);
         let server = Server {
             now_s: unix_seconds(),
             started_s: unix_seconds(),
@@ -119,6 +121,7 @@ impl Memcache {
             limit_bytes,
             workers,
             connections: seats.counts(),
+            unsent_replies: 0,
         };
         let hasher = DefaultHashBuilder::default();
         // The longest value fits in, also beside another.
@@ -136,7 +139,7 @@ impl Memcache {
             let (hasher, budget) = (hasher.clone(), Arc::clone(&budget));
             let exchange = Exchange::new(me, workers, TICKETS, hasher, store, value_bytes_max, budget);
             Worker::new(
-                (&stack, &sockets[me], &seats),
+                (&stack, &sockets[me], &seats, &unsent),
                 exchange,
                 (inward, outward),
                 accepted,

@@ -22,6 +22,8 @@ pub struct Server {
     pub workers: usize,
     /// Its clients over TCP.
     pub connections: ConnectionCounts,
+    /// Replies over UDP that could not be sent.
+    pub unsent_replies: u64,
 }
 
 /// The counters of some workers.
@@ -65,6 +67,7 @@ impl Stats {
             ("rejected_connections", connections.rejected),
             // A client too many is told so, and the listener goes on.
             ("listen_disabled_num", 0),
+            ("unsent_replies", server.unsent_replies),
             ("cmd_get", counts.get_hits + counts.get_misses),
             ("cmd_set", counts.sets),
             ("get_hits", counts.get_hits),

@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// A host beside a server with four workers, until `ask` returns.
 fn with_server(builder: StackBuilder, ask: impl FnOnce(&Stack)) {
     let builder = builder.sockets(16).bucket_bits(2);
-    let left = builder.clone().address("192.0.2.1/24");
+    let left = builder.clone().address("192.0.2.1/24").address("198.51.100.1/24");
     let (left, right) = Stack::pair_of(left, builder.address("192.0.2.2/24")).unwrap();
     let address: SocketAddr = SERVER.parse().unwrap();
     let settings =
@@ -144,6 +144,18 @@ fn the_replies_to_one_datagram_are_bounded_together() {
         let told = "SERVER_ERROR out of memory writing get response\r\nDELETED\r\n";
         assert!(all.ends_with(&format!("END\r\n{told}")));
         assert_eq!(all.len(), 3 * (150 * item_bytes + "END\r\n".len()) + told.len());
+    });
+}
+
+/// The client's network is none of the server's, and the server has no gateway.
+#[test]
+fn a_reply_that_nothing_goes_to_is_counted() {
+    with_server(Stack::builder(), |stack| {
+        let far = UdpSocket::bind(stack, "198.51.100.1:0").unwrap();
+        send(&far, 1, b"version\r\n");
+        let near = client(stack);
+        let told = |text: String| text.contains("STAT unsent_replies 1\r\n");
+        assert!((0..1000).any(|id| told(ask(&near, id, b"stats\r\n"))), "it was asked by the far one before");
     });
 }
 

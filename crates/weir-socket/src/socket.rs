@@ -26,7 +26,7 @@ use weir_ring::doorbell::Ringer;
 use weir_ring::memory::{Frame, FrameMemory};
 
 use crate::blocking::{Blocking, Deadline, deadline};
-use crate::datagram::{ends, headers_len, payload_max, payload_range, write_headers};
+use crate::datagram::{ends, headers_len, payload_range, write_headers};
 use crate::half::{Halves, ReceiveHalf, Returns, SendHalf};
 use crate::options::{SocketCounts, SocketOptions};
 use crate::port::Shared;
@@ -350,7 +350,7 @@ impl UdpSocket {
         }
         let source = self.bound.stack.source_for(to.ip())?;
         let ip = if self.local.ip().is_unspecified() { source } else { self.local.ip() };
-        if payload_bytes > payload_max(to.ip(), self.bound.stack.mtu_bytes()) {
+        if payload_bytes > self.bound.stack.datagram_bytes_max(to.ip()) {
             return Err(os(libc::EMSGSIZE));
         }
         Ok((SocketAddr::new(ip, self.local.port()), (headers_len(to.ip()) + payload_bytes) as u16))

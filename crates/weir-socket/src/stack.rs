@@ -48,6 +48,7 @@ use weir_run::idle::wake_cost_ns;
 use crate::books::StackBooks;
 use crate::builder::{StackBuilder, WorkerParts, invalid};
 use crate::control::Control;
+use crate::datagram::payload_max;
 use crate::driver::may_wait;
 use crate::ending::Ending;
 use crate::half::{BufferSizes, Caller, Halves, halves};
@@ -290,6 +291,11 @@ impl Stack {
 
     pub(crate) fn memory(&self) -> &FrameMemory {
         &self.inner.memory
+    }
+
+    /// The longest payload of a datagram to such an address, in bytes: a longer one is refused (`EMSGSIZE`).
+    pub fn datagram_bytes_max(&self, to: IpAddr) -> usize {
+        payload_max(to, self.mtu_bytes())
     }
 
     pub(crate) fn mtu_bytes(&self) -> u16 {

@@ -21,6 +21,7 @@ fn server() -> Server {
         limit_bytes: LIMIT_BYTES,
         workers: 1,
         connections: Default::default(),
+        unsent_replies: 0,
     }
 }
 
@@ -35,7 +36,7 @@ pub fn memcache_bytes(bytes: &[u8]) {
     serve(bytes);
     if let Some((id, Some(text))) = frame::read(bytes) {
         serve(text);
-        assert!(frame::cut(id, text).map(|(_, part)| part.len()).sum::<usize>() == text.len());
+        assert!(frame::cut(id, text, 1472).map(|(_, part)| part.len()).sum::<usize>() == text.len());
     }
 }
 

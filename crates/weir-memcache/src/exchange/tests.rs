@@ -19,6 +19,7 @@ fn server(workers: usize) -> Server {
         limit_bytes: 1 << 20,
         workers,
         connections: Default::default(),
+        unsent_replies: 0,
     }
 }
 

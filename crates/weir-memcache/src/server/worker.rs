@@ -5,13 +5,15 @@
 //! that it may answer; bytes that it does not read wait in the receive buffer, and so with their sender. A reply waits for room: none is
 //! lost to a full buffer.
 //!
-//! Limits: a reply over UDP is at most 65,535 datagrams; in the place of a longer one is an error. A worker whose datagrams wait for the
+//! Limits: a reply over UDP is at most 65,535 datagrams; in the place of a longer one is an error. One to an address without a route is counted
+//! and not sent. A worker whose datagrams wait for the
 //! interface answers nobody meanwhile, and the others' commands wait with it. Connections are looked at one by one, so many that are idle
 //! cost a little each time.
 
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Receiver;
 
 use hashbrown::HashMap;
@@ -67,6 +69,8 @@ pub(super) struct Worker<'s> {
     stack: &'s Stack,
     socket: &'s UdpSocket,
     seats: &'s Seats,
+    /// The replies of all workers that could not be sent.
+    unsent: &'s AtomicU64,
     exchange: Exchange<Asker>,
     lines: Pipelines<Peer>,
     accepted: Receiver<Client>,
@@ -81,7 +85,7 @@ pub(super) struct Worker<'s> {
 
 impl<'s> Worker<'s> {
     pub(super) fn new(
-        (stack, socket, seats): (&'s Stack, &'s UdpSocket, &'s Seats),
+        (stack, socket, seats, unsent): (&'s Stack, &'s UdpSocket, &'s Seats, &'s AtomicU64),
         exchange: Exchange<Asker>,
         (inward, outward): WaysOfWorker,
         accepted: Receiver<Client>,
@@ -93,6 +97,7 @@ impl<'s> Worker<'s> {
             stack,
             socket,
             seats,
+            unsent,
             exchange,
             lines,
             accepted,
@@ -120,6 +125,7 @@ impl<'s> Worker<'s> {
         let mut sent = self.socket.datagrams(SEND_BATCH);
         loop {
             (self.server.now_s, self.server.connections) = (unix_seconds(), self.seats.counts());
+            self.server.unsent_replies = self.unsent.load(Ordering::Relaxed);
             let has_turned = driver.as_mut().map_or(Ok(false), Driver::turn)?;
             let mut moved = usize::from(has_turned) + self.hear();
             self.reply(&mut sent, &mut driver)?;
@@ -320,7 +326,8 @@ impl<'s> Worker<'s> {
         sent: &mut Datagrams<'_>,
         driver: &mut Option<Driver>,
     ) -> io::Result<()> {
-        for (header, text) in cut(client.id, reply) {
+        let way_bytes = self.stack.datagram_bytes_max(client.address.ip());
+        for (header, text) in cut(client.id, reply, way_bytes) {
             let bytes = HEADER_BYTES + text.len();
             loop {
                 match sent.push(client.address, bytes) {
@@ -335,7 +342,10 @@ impl<'s> Worker<'s> {
                         self.wait_writable(driver)?;
                     }
                     // An address that nothing goes to: nobody waits there.
-                    Err(_) => return Ok(()),
+                    Err(_) => {
+                        self.unsent.fetch_add(1, Ordering::Relaxed);
+                        return Ok(());
+                    }
                 }
             }
         }
