@@ -122,8 +122,11 @@ impl<'b> Keys<'b> {
 pub enum Front<'b> {
     /// A request of so many bytes.
     Whole(MemcacheCommand<'b>, usize),
-    /// The beginning of a request.
+    /// The beginning of a line.
     Part,
+    /// The beginning of a value, which has so many bytes with its line. One that is not waited for is to be answered with this line, and of a
+    /// `set` the item of this key goes, as that of [`Front::TooLarge`] does.
+    PartOfValue(Option<&'b [u8]>, &'static str, usize),
     /// No request, of so many bytes, some of which may not have come; to be answered with this line.
     Nonsense(&'static str, usize),
     /// A value that is longer than values may be, in so many bytes, some of which may not have come; to be answered with this line. Of a
@@ -141,6 +144,7 @@ const BAD_CHUNK: &str = "CLIENT_ERROR bad data chunk";
 const BAD_DELTA: &str = "CLIENT_ERROR invalid numeric delta argument";
 const BAD_EXPTIME: &str = "CLIENT_ERROR invalid exptime argument";
 const TOO_LARGE: &str = "SERVER_ERROR object too large for cache";
+const NO_ROOM: &str = "SERVER_ERROR out of memory storing object";
 const LINE_TOO_LONG: &str = "CLIENT_ERROR line too long";
 
 /// The bytes that a client reads of such an answer.
@@ -292,11 +296,12 @@ fn put<'b>(
     else {
         return Front::Nonsense(answer(BAD_LINE), whole);
     };
+    let replaced = (condition == Condition::Set).then_some(key);
     if length > value_bytes_max {
-        return Front::TooLarge((condition == Condition::Set).then_some(key), answer(TOO_LARGE), whole);
+        return Front::TooLarge(replaced, answer(TOO_LARGE), whole);
     }
     match bytes.get(behind..whole) {
-        None => Front::Part,
+        None => Front::PartOfValue(replaced, answer(NO_ROOM), whole),
         Some(value) => match value.strip_suffix(b"\r\n") {
             Some(value) => {
                 Front::Whole(MemcacheCommand::Put { condition, key, flags, exptime, value, noreply }, whole)

@@ -2,15 +2,17 @@
 //! answers first.
 //!
 //! Rule: while a client does not read, or has many commands under way, no more of its commands are taken, so its memory is bounded: a line
-//! or a value that comes, [`OUTPUT_BYTES_MAX`], and [`UNDER_WAY_MAX`] answers of other workers, of which the long ones of all clients
+//! or a value that comes, of which those longer than a line are bounded for all clients together ([`crate::budget`]); [`OUTPUT_BYTES_MAX`]; and [`UNDER_WAY_MAX`] answers of other workers, of which the long ones of all clients
 //! together are bounded ([`crate::reply`]). It is held by its own window then, and nobody else.
 //!
 //! Owner: one worker. It knows nothing of sockets but that they read and write.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
+use std::sync::Arc;
 
-use crate::command::{Front, MemcacheCommand, answer_line, quiet_delete, read};
+use crate::budget::{ByteBudget, HeldBytes};
+use crate::command::{Front, LINE_BYTES_MAX, MemcacheCommand, answer_line, quiet_delete, read};
 use crate::output::Output;
 use crate::reply::Reply;
 
@@ -28,6 +30,9 @@ pub struct Connection<S> {
     input: Vec<u8>,
     /// The number of its bytes that are done with.
     taken: usize,
+    /// The bytes that a long value at the front takes, from its line until it is taken.
+    held: HeldBytes,
+    budget: Arc<ByteBudget>,
     /// The number of bytes that are to be passed over and have not come.
     skip: usize,
     /// Answers by the number of their command; `first` is that of the first.
@@ -43,12 +48,14 @@ pub struct Connection<S> {
 }
 
 impl<S> Connection<S> {
-    /// A connection of which nothing has come.
-    pub fn new(stream: S) -> Connection<S> {
+    /// A connection of which nothing has come. Long values that come take their room of `budget`.
+    pub fn new(stream: S, budget: Arc<ByteBudget>) -> Connection<S> {
         Connection {
             stream,
             input: Vec::new(),
             taken: 0,
+            held: HeldBytes::default(),
+            budget,
             skip: 0,
             replies: VecDeque::new(),
             first: 0,
@@ -60,8 +67,8 @@ impl<S> Connection<S> {
     }
 
     /// A connection that no command is taken of: it is sent a text and closed.
-    pub fn told(stream: S, text: &[u8]) -> Connection<S> {
-        let mut connection = Connection { has_ended: true, ..Connection::new(stream) };
+    pub fn told(stream: S, text: &[u8], budget: Arc<ByteBudget>) -> Connection<S> {
+        let mut connection = Connection { has_ended: true, ..Connection::new(stream, budget) };
         connection.output.push(text.to_vec().into());
         connection
     }
@@ -94,6 +101,7 @@ impl<S> Connection<S> {
         mut each: impl FnMut(u64, &MemcacheCommand<'_>, &[u8]),
     ) -> usize {
         let mut count = 0;
+        let mut coming_bytes = 0;
         self.is_hungry = false;
         while count < most && self.may_take() {
             let mut number = self.first + self.replies.len() as u64;
@@ -101,6 +109,13 @@ impl<S> Connection<S> {
             let said = match read(text, value_bytes_max) {
                 Front::Part => {
                     self.is_hungry = true;
+                    break;
+                }
+                Front::PartOfValue(_, _, whole)
+                    if whole <= LINE_BYTES_MAX || self.held.raise_to(whole, &self.budget) =>
+                {
+                    self.is_hungry = true;
+                    coming_bytes = whole;
                     break;
                 }
                 Front::Whole(MemcacheCommand::Quit, _) => {
@@ -118,7 +133,7 @@ impl<S> Connection<S> {
                     self.pass_over(taken);
                     said
                 }
-                Front::TooLarge(key, said, taken) => {
+                Front::PartOfValue(key, said, taken) | Front::TooLarge(key, said, taken) => {
                     if let Some((delete, text)) = key.map(quiet_delete) {
                         self.replies.push_back(None);
                         each(number, &delete, &text);
@@ -136,11 +151,25 @@ impl<S> Connection<S> {
             self.answer(number, answer_line(said).into());
             count += 1;
         }
-        self.input.drain(..std::mem::take(&mut self.taken));
-        if self.input.is_empty() {
+        self.keep_input(coming_bytes);
+        count
+    }
+
+    /// Drops the input that is done with, and makes room for a value of which so many bytes come in all; for none if it is 0.
+    fn keep_input(&mut self, coming_bytes: usize) {
+        let taken = std::mem::take(&mut self.taken);
+        self.input.drain(..taken);
+        let is_held_for_none = taken > 0 && coming_bytes <= LINE_BYTES_MAX && self.held.bytes() > 0;
+        if is_held_for_none {
+            self.held = HeldBytes::default();
+        }
+        if is_held_for_none || self.input.is_empty() {
             self.input.shrink_to(READ_BYTES);
         }
-        count
+        if coming_bytes > 0 {
+            // A vector that grows by itself allocates up to twice of what it has, which nobody counted.
+            self.input.reserve_exact((coming_bytes + READ_BYTES).saturating_sub(self.input.len()));
+        }
     }
 
     /// Notes the answer to a command.
@@ -238,7 +267,7 @@ mod tests {
 
     fn connection(pieces: &[&[u8]]) -> Connection<Pieces> {
         let input = pieces.iter().map(|piece| piece.to_vec()).collect();
-        Connection::new(Pieces { input, output: Vec::new(), room: usize::MAX })
+        Connection::new(Pieces { input, output: Vec::new(), room: usize::MAX }, ByteBudget::new(1 << 20))
     }
 
     /// Takes all, and answers each command with its number.
@@ -264,7 +293,8 @@ mod tests {
 
     #[test]
     fn who_is_told_something_is_not_read() {
-        let mut client = Connection::told(connection(&[b"get a\r\n"]).stream, b"ERROR full\r\n");
+        let Connection { stream, budget, .. } = connection(&[b"get a\r\n"]);
+        let mut client = Connection::told(stream, b"ERROR full\r\n", budget);
         client.stream.room = 4;
         assert!(!client.wants_input() && !client.is_done());
         assert!(client.flush().unwrap() && !client.is_done());
@@ -282,6 +312,47 @@ mod tests {
         let wanted = "0 SERVER_ERROR object too large for cache\r\n2 ";
         assert_eq!(String::from_utf8_lossy(&client.stream.output), wanted);
         assert!(client.input.is_empty() && !client.is_done());
+    }
+
+    #[test]
+    fn long_values_that_come_have_one_budget_and_their_memory_is_counted() {
+        const VALUE_BYTES: usize = 100_000;
+        let budget = ByteBudget::new(3 * VALUE_BYTES);
+        let line = format!("set a 0 0 {VALUE_BYTES}\r\n");
+        let mut pieces = vec![line.as_bytes()];
+        let value = vec![b'v'; VALUE_BYTES];
+        pieces.extend(value.chunks(READ_BYTES));
+        let [mut first, mut second] = [(); 2].map(|()| {
+            let mut client = connection(&pieces);
+            client.budget = Arc::clone(&budget);
+            client.stream.input.push_back(b"\r\nget b\r\n".to_vec());
+            client
+        });
+        let takes = |client: &mut Connection<Pieces>| {
+            let mut taken = Vec::new();
+            assert!(client.fill().unwrap());
+            client.take(usize::MAX, 1 << 20, |number, command, _| {
+                taken.push((number, matches!(command, MemcacheCommand::Put { .. })));
+            });
+            for (number, _) in &taken {
+                client.answer(*number, Vec::new().into());
+            }
+            taken
+        };
+        assert!(takes(&mut first).is_empty());
+        let whole_bytes = line.len() + VALUE_BYTES + 2;
+        assert_eq!(budget.held_bytes(), whole_bytes);
+        // As many bytes are to be left: the second value finds no room, and the item that it replaces goes.
+        assert_eq!(takes(&mut second), [(0, false)]);
+        second.flush().unwrap();
+        assert_eq!(second.stream.output, b"SERVER_ERROR out of memory storing object\r\n");
+        for _ in 0..value.chunks(READ_BYTES).len() {
+            assert!(takes(&mut first).is_empty() && takes(&mut second).is_empty());
+            assert!(first.input.capacity() <= whole_bytes + READ_BYTES && second.input.is_empty());
+        }
+        assert_eq!(takes(&mut first), [(0, true), (1, false)]);
+        assert_eq!(takes(&mut second), [(2, false)]);
+        assert_eq!((budget.held_bytes(), first.input.capacity() <= READ_BYTES), (0, true));
     }
 
     #[test]

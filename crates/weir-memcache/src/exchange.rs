@@ -20,9 +20,10 @@ use std::collections::VecDeque;
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
+use crate::budget::ByteBudget;
 use crate::command::{Front, Keys, MemcacheCommand, read};
 use crate::execute::{self, END, OK};
-use crate::reply::{REPLY_BYTES_MAX, Reply, ReplyBudget, UNCOUNTED_BYTES};
+use crate::reply::{REPLY_BYTES_MAX, Reply, UNCOUNTED_BYTES};
 use crate::stats::{Server, Stats};
 use crate::store::Store;
 pub use gather::FoundItems;
@@ -80,7 +81,7 @@ pub struct Exchange<C> {
     hasher: DefaultHashBuilder,
     store: Store,
     value_bytes_max: usize,
-    budget: Arc<ReplyBudget>,
+    budget: Arc<ByteBudget>,
     tickets: Vec<Option<Pending<C>>>,
     free: Vec<u32>,
     /// Messages to other workers, to be sent.
@@ -107,7 +108,7 @@ impl<C> Exchange<C> {
         hasher: DefaultHashBuilder,
         store: Store,
         value_bytes_max: usize,
-        budget: Arc<ReplyBudget>,
+        budget: Arc<ByteBudget>,
     ) -> Exchange<C> {
         Exchange {
             me,
@@ -134,7 +135,7 @@ impl<C> Exchange<C> {
     }
 
     /// The room that its replies take.
-    pub fn budget(&self) -> &Arc<ReplyBudget> {
+    pub fn budget(&self) -> &Arc<ByteBudget> {
         &self.budget
     }
 

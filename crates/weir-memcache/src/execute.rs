@@ -5,8 +5,9 @@
 use std::io::Write;
 use std::sync::Arc;
 
+use crate::budget::ByteBudget;
 use crate::command::{MemcacheCommand, expiry_s};
-use crate::reply::{Reply, ReplyBudget};
+use crate::reply::Reply;
 use crate::store::{Counted, Outcome, Store};
 
 /// The end of the items that a `get` found.
@@ -26,7 +27,7 @@ pub fn get(
     (with_cas, touch): (bool, Option<i64>),
     now_s: u32,
     out: &mut Reply,
-    (uncounted_bytes, budget): (usize, &Arc<ReplyBudget>),
+    (uncounted_bytes, budget): (usize, &Arc<ByteBudget>),
 ) -> bool {
     let Some(item) = store.get(hash, key, now_s) else { return true };
     if !out.make_room(ITEM_TEXT_BYTES + key.len() + item.value.len(), uncounted_bytes, budget) {
@@ -145,7 +146,7 @@ mod tests {
                 MemcacheCommand::Get { keys, with_cas, touch } => {
                     for key in keys.iter() {
                         let (hash, how) = (u64::from(key[0]), (with_cas, touch));
-                        let room = (1 << 16, &ReplyBudget::new(0));
+                        let room = (1 << 16, &ByteBudget::new(0));
                         assert!(get(&mut store, hash, key, how, 1000, &mut out, room));
                     }
                 }

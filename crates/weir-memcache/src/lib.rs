@@ -9,7 +9,8 @@
 //! | [`store`] | the items of one worker, bounded in bytes |
 //! | [`execute`] | the work of a worker on a request for its own keys |
 //! | [`exchange`] | its messages to the others, and when a request is answered |
-//! | [`reply`] | a reply, and the bytes that all of them may have together |
+//! | [`reply`] | a reply |
+//! | [`budget`] | the bytes that all clients' replies, and their values that come, may have together |
 //! | [`stats`] | the reply to `stats` |
 //! | [`frame`], [`pipeline`] | datagrams, and the order of their replies |
 //! | [`connection`], [`output`] | a client's TCP connection, and what is to be written to it |
@@ -22,6 +23,7 @@
 //!
 //! Limits: 255 workers.
 
+pub mod budget;
 pub mod command;
 pub mod connection;
 pub mod exchange;

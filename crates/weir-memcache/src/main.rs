@@ -28,7 +28,8 @@ struct Arguments {
     #[arg(short = 'p', long, default_value_t = 11211)]
     port: u16,
     /// The memory that all items together may take, in MiB; the least recently used are evicted. Long replies on their way take up to 256 MiB beside them
-    /// (four times --value-bytes-max if that is more); a get that finds no room there is answered by an error
+    /// (four times --value-bytes-max if that is more); a get that finds no room there is answered by an error. Values of more than 64 KiB that have come
+    /// in part take up to as much again; one that finds no room is answered by an error, and not stored
     #[arg(short = 'm', long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     memory_mib: u32,
     /// The longest value, in bytes

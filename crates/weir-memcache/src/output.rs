@@ -85,7 +85,8 @@ impl Output {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reply::{ReplyBudget, UNCOUNTED_BYTES};
+    use crate::budget::ByteBudget;
+    use crate::reply::UNCOUNTED_BYTES;
 
     #[test]
     fn pieces_are_written_in_their_order_in_any_parts() {
@@ -111,7 +112,7 @@ mod tests {
 
     #[test]
     fn a_long_answer_holds_its_room_until_it_is_written_or_its_client_goes() {
-        let budget = ReplyBudget::new(100_000);
+        let budget = ByteBudget::new(100_000);
         let mut output = Output::default();
         for _ in 0..2 {
             let mut answer = Reply::default();

@@ -7,7 +7,8 @@
 
 use std::sync::Arc;
 
-use crate::reply::{HeldBytes, REPLY_BYTES_MAX, Reply, ReplyBudget, UNCOUNTED_BYTES};
+use crate::budget::{ByteBudget, HeldBytes};
+use crate::reply::{REPLY_BYTES_MAX, Reply, UNCOUNTED_BYTES};
 
 /// A reply that stands whatever its line has: the longest to a change of one key, and some.
 const ANSWER_BYTES_MAX: usize = 64;
@@ -24,7 +25,7 @@ pub struct ReplyPlace {
 pub struct Pipelines<T> {
     lines: Vec<Option<Line<T>>>,
     free: Vec<u32>,
-    budget: Arc<ReplyBudget>,
+    budget: Arc<ByteBudget>,
 }
 
 #[derive(Debug)]
@@ -41,7 +42,7 @@ struct Line<T> {
 
 impl<T> Line<T> {
     /// A reply as the line has it.
-    fn admit(&mut self, reply: Reply, budget: &Arc<ReplyBudget>) -> Reply {
+    fn admit(&mut self, reply: Reply, budget: &Arc<ByteBudget>) -> Reply {
         let uncounted_bytes = self.uncounted_bytes + if reply.is_counted() { 0 } else { reply.len() };
         let has_room = self.bytes <= REPLY_BYTES_MAX
             && (uncounted_bytes <= UNCOUNTED_BYTES || self.held.raise_to(uncounted_bytes, budget));
@@ -55,7 +56,7 @@ impl<T> Line<T> {
 
 impl<T> Pipelines<T> {
     /// No lines; long ones take their room of `budget`.
-    pub fn new(budget: Arc<ReplyBudget>) -> Pipelines<T> {
+    pub fn new(budget: Arc<ByteBudget>) -> Pipelines<T> {
         Pipelines { lines: Vec::new(), free: Vec::new(), budget }
     }
 
@@ -130,7 +131,7 @@ mod tests {
 
     #[test]
     fn replies_are_in_the_order_of_their_requests() {
-        let mut lines = Pipelines::new(ReplyBudget::new(0));
+        let mut lines = Pipelines::new(ByteBudget::new(0));
         let line = lines.begin("a");
         let (first, second) = (lines.ask(line), lines.ask(line));
         assert!(lines.answer(second, reply(b"2")).is_none());
@@ -149,7 +150,7 @@ mod tests {
 
     #[test]
     fn short_replies_that_wait_for_a_slow_worker_count_together() {
-        let budget = ReplyBudget::new(100_000);
+        let budget = ByteBudget::new(100_000);
         let mut lines = Pipelines::new(Arc::clone(&budget));
         let line = lines.begin(());
         let slow = lines.ask(line);
@@ -172,7 +173,7 @@ mod tests {
 
     #[test]
     fn a_line_has_the_bound_of_one_reply() {
-        let mut lines = Pipelines::new(ReplyBudget::new(1 << 30));
+        let mut lines = Pipelines::new(ByteBudget::new(1 << 30));
         let line = lines.begin(());
         for _ in 0..50 {
             let place = lines.ask(line);

@@ -1,8 +1,7 @@
-//! A reply on its way to a client, and the bytes that all replies of the server may have together.
+//! A reply on its way to a client. Long ones have a budget of the server's together ([`crate::budget`]).
 //!
 //! Rule: a reply of more than [`UNCOUNTED_BYTES`] takes all its bytes from the server's budget before they are made, and gives them back
-//! when it is dropped: it has been sent, or its client has gone. It takes no more than it leaves there, so that long replies which nobody
-//! reads leave room for shorter ones. A shorter reply takes nothing, and touches nothing that workers share: the number of those is bounded
+//! when it is dropped: it has been sent, or its client has gone. A shorter reply takes nothing, and touches nothing that workers share: the number of those is bounded
 //! by the tickets of workers, and by connections.
 //!
 //! Ordering: none is needed: bytes guard nothing, and their number alone is counted.
@@ -12,7 +11,8 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::budget::{ByteBudget, HeldBytes};
 
 /// The bytes of all long replies of a server together, if its values are not so long that it needs more.
 pub const REPLIES_BYTES_MAX: usize = 256 << 20;
@@ -23,71 +23,6 @@ pub const REPLY_BYTES_MAX: usize = 32 << 20;
 pub const UNCOUNTED_BYTES: usize = 4 * 1024;
 /// The answer in the place of a reply that is too long, or finds no room.
 pub const TOO_LONG: &[u8] = b"SERVER_ERROR out of memory writing get response\r\n";
-
-/// The bytes that long replies may have and have, of all workers.
-#[derive(Debug)]
-pub struct ReplyBudget {
-    max_bytes: usize,
-    held_bytes: AtomicUsize,
-}
-
-impl ReplyBudget {
-    /// A budget of so many bytes, of which none are taken.
-    pub fn new(max_bytes: usize) -> Arc<ReplyBudget> {
-        Arc::new(ReplyBudget { max_bytes, held_bytes: AtomicUsize::new(0) })
-    }
-
-    /// Takes `more` bytes for one who has `all` with them, if as many are left then.
-    fn take(&self, more: usize, all: usize) -> bool {
-        let taken = |held: usize| (held + more + all <= self.max_bytes).then_some(held + more);
-        self.held_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken).is_ok()
-    }
-
-    /// The bytes that are taken.
-    #[cfg(test)]
-    pub fn held_bytes(&self) -> usize {
-        self.held_bytes.load(Ordering::Relaxed)
-    }
-}
-
-/// Bytes that are taken from a budget until this is dropped.
-#[derive(Debug, Default)]
-pub struct HeldBytes {
-    bytes: usize,
-    of: Option<Arc<ReplyBudget>>,
-}
-
-impl HeldBytes {
-    /// Takes what is lacking to so many bytes, and somewhat more if it grows often. Returns whether the budget had it.
-    pub fn raise_to(&mut self, bytes: usize, budget: &Arc<ReplyBudget>) -> bool {
-        if bytes <= self.bytes {
-            return true;
-        }
-        let all = bytes.max(self.bytes + self.bytes / 4);
-        let is_there = budget.take(all - self.bytes, all);
-        if is_there {
-            self.bytes = all;
-            self.of.get_or_insert_with(|| Arc::clone(budget));
-        }
-        is_there
-    }
-
-    /// Holds what another held.
-    fn join(&mut self, mut other: HeldBytes) {
-        match self.of {
-            Some(_) => self.bytes += std::mem::take(&mut other.bytes),
-            None => *self = other,
-        }
-    }
-}
-
-impl Drop for HeldBytes {
-    fn drop(&mut self) {
-        if let Some(budget) = &self.of {
-            budget.held_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
-        }
-    }
-}
 
 /// The text of a reply, and what it has taken from the budget.
 #[derive(Debug, Default)]
@@ -104,12 +39,7 @@ impl Reply {
     }
 
     /// Makes room for more bytes, which count if they are more than `uncounted_bytes` with those there are. Returns whether there is room.
-    pub fn make_room(
-        &mut self,
-        more_bytes: usize,
-        uncounted_bytes: usize,
-        budget: &Arc<ReplyBudget>,
-    ) -> bool {
+    pub fn make_room(&mut self, more_bytes: usize, uncounted_bytes: usize, budget: &Arc<ByteBudget>) -> bool {
         let bytes = self.bytes.len() + more_bytes;
         if bytes <= uncounted_bytes {
             return true;
@@ -117,14 +47,14 @@ impl Reply {
         let has_room = self.held.raise_to(bytes, budget);
         if has_room {
             // A vector that grows by itself allocates up to twice of what it has, which nobody counted.
-            self.bytes.reserve_exact(self.held.bytes - self.bytes.len());
+            self.bytes.reserve_exact(self.held.bytes() - self.bytes.len());
         }
         has_room
     }
 
     /// Returns whether its bytes count.
     pub fn is_counted(&self) -> bool {
-        self.held.bytes > 0
+        self.held.bytes() > 0
     }
 
     /// Adds another reply behind this one.
@@ -171,7 +101,7 @@ mod tests {
 
     #[test]
     fn a_reply_takes_no_more_than_it_leaves() {
-        let budget = ReplyBudget::new(100_000);
+        let budget = ByteBudget::new(100_000);
         let mut replies = Vec::new();
         for (bytes, has_room) in [(50_001, false), (50_000, true), (25_001, false), (25_000, true)] {
             let mut reply = Reply::default();
@@ -187,7 +117,7 @@ mod tests {
 
     #[test]
     fn a_reply_that_grows_has_allocated_what_it_took() {
-        let budget = ReplyBudget::new(1 << 20);
+        let budget = ByteBudget::new(1 << 20);
         let mut reply = Reply::default();
         while reply.len() < 100_000 {
             assert!(reply.make_room(100, UNCOUNTED_BYTES, &budget));
@@ -202,7 +132,7 @@ mod tests {
 
     #[test]
     fn what_is_joined_is_given_back_once() {
-        let budget = ReplyBudget::new(100_000);
+        let budget = ByteBudget::new(100_000);
         let long = |bytes: usize| {
             let mut reply = Reply::default();
             assert!(reply.make_room(bytes, UNCOUNTED_BYTES, &budget));

@@ -26,12 +26,13 @@ use weir_ring::spsc::{Consumer, Producer, capacity_for, ring};
 use weir_run::clock::unix_seconds;
 use weir_socket::{Stack, TcpListener, TcpStream, UdpSocket};
 
+use crate::budget::ByteBudget;
 use crate::exchange::{Exchange, Message};
-use crate::reply::{REPLIES_BYTES_MAX, ReplyBudget};
+use crate::reply::REPLIES_BYTES_MAX;
 use crate::seats::{Seat, Seats};
 use crate::stats::Server;
 use crate::store::{ITEM_BYTES, KEY_BYTES_MAX, Store};
-use worker::{TICKETS, Worker};
+use worker::{Common, TICKETS, Worker};
 
 mod worker;
 
@@ -124,8 +125,9 @@ impl Memcache {
             unsent_replies: 0,
         };
         let hasher = DefaultHashBuilder::default();
-        // The longest value fits in, also beside another.
-        let budget = ReplyBudget::new(REPLIES_BYTES_MAX.max(4 * value_bytes_max));
+        // The longest value fits in, also beside another: one budget is for replies, and one for values that come.
+        let [budget, values] = [(); 2].map(|()| ByteBudget::new(REPLIES_BYTES_MAX.max(4 * value_bytes_max)));
+        let common = Common { stack: &stack, seats: &seats, values: &values, unsent: &unsent };
         let ringers: Vec<Ringer> = sockets.iter().map(UdpSocket::ringer).collect();
         let (to_workers, accepted): (Vec<_>, Vec<_>) = ringers
             .iter()
@@ -138,14 +140,7 @@ impl Memcache {
             let store = Store::new(limit_bytes / workers, value_bytes_max + ITEM_BYTES + KEY_BYTES_MAX);
             let (hasher, budget) = (hasher.clone(), Arc::clone(&budget));
             let exchange = Exchange::new(me, workers, TICKETS, hasher, store, value_bytes_max, budget);
-            Worker::new(
-                (&stack, &sockets[me], &seats, &unsent),
-                exchange,
-                (inward, outward),
-                accepted,
-                server,
-                value_bytes_max,
-            )
+            Worker::new(common, &sockets[me], exchange, (inward, outward), accepted, server, value_bytes_max)
         };
         let all: Vec<Worker<'_>> = ways(&ringers)?.into_iter().enumerate().zip(accepted).map(make).collect();
         thread::scope(|scope| {

@@ -1,9 +1,10 @@
 //! A key-value server's requests: any bytes, in any pieces, are answered, and its items stay within their limit.
 
+use weir_memcache::budget::ByteBudget;
 use weir_memcache::command::{Front, LINE_BYTES_MAX, MemcacheCommand, read};
 use weir_memcache::exchange::Exchange;
 use weir_memcache::frame;
-use weir_memcache::reply::{REPLIES_BYTES_MAX, ReplyBudget};
+use weir_memcache::reply::REPLIES_BYTES_MAX;
 use weir_memcache::stats::Server;
 use weir_memcache::store::Store;
 
@@ -27,7 +28,7 @@ fn server() -> Server {
 
 fn exchange() -> Exchange<()> {
     let store = Store::new(LIMIT_BYTES, LIMIT_BYTES);
-    let budget = ReplyBudget::new(REPLIES_BYTES_MAX);
+    let budget = ByteBudget::new(REPLIES_BYTES_MAX);
     Exchange::new(0, 1, 1, Default::default(), store, VALUE_BYTES_MAX, budget)
 }
 
@@ -100,6 +101,7 @@ fn serve(mut bytes: &[u8]) {
                 bytes = bytes.get(taken..).unwrap_or_default();
             }
             Front::Endless(_) => return assert!(bytes.len() >= LINE_BYTES_MAX),
+            Front::PartOfValue(_, _, whole) => return assert!(whole > bytes.len()),
             Front::Part => return,
         }
     }

@@ -29,13 +29,13 @@ struct Workers {
     under_way: Vec<VecDeque<Message>>,
     replies: HashMap<usize, Reply>,
     asked: usize,
-    budget: Arc<ReplyBudget>,
+    budget: Arc<ByteBudget>,
 }
 
 impl Workers {
     /// Workers whose long replies have so many bytes together.
     fn new(workers: usize, replies_bytes_max: usize) -> Workers {
-        let (hasher, budget) = (DefaultHashBuilder::default(), ReplyBudget::new(replies_bytes_max));
+        let (hasher, budget) = (DefaultHashBuilder::default(), ByteBudget::new(replies_bytes_max));
         let part = |me| {
             let store = Store::new(1 << 20, 1 << 16);
             Exchange::new(me, workers, TICKETS, hasher.clone(), store, 1 << 16, Arc::clone(&budget))

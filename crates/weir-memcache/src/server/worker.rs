@@ -22,6 +22,7 @@ use weir_run::clock::unix_seconds;
 use weir_socket::{Datagrams, Driver, Stack, TcpStream, UdpSocket};
 
 use super::{Client, Outward, WaysOfWorker};
+use crate::budget::ByteBudget;
 use crate::command::{Front, MemcacheCommand, answer_line, quiet_delete, read};
 use crate::connection::Connection;
 use crate::exchange::{Exchange, Message};
@@ -65,12 +66,20 @@ struct Seated {
     _seat: Option<Seat>,
 }
 
+/// The parts of the server that all workers have.
+#[derive(Clone, Copy)]
+pub(super) struct Common<'s> {
+    pub(super) stack: &'s Stack,
+    pub(super) seats: &'s Seats,
+    /// The bytes that long values may have while they come.
+    pub(super) values: &'s Arc<ByteBudget>,
+    /// The replies that could not be sent.
+    pub(super) unsent: &'s AtomicU64,
+}
+
 pub(super) struct Worker<'s> {
-    stack: &'s Stack,
+    common: Common<'s>,
     socket: &'s UdpSocket,
-    seats: &'s Seats,
-    /// The replies of all workers that could not be sent.
-    unsent: &'s AtomicU64,
     exchange: Exchange<Asker>,
     lines: Pipelines<Peer>,
     accepted: Receiver<Client>,
@@ -85,7 +94,8 @@ pub(super) struct Worker<'s> {
 
 impl<'s> Worker<'s> {
     pub(super) fn new(
-        (stack, socket, seats, unsent): (&'s Stack, &'s UdpSocket, &'s Seats, &'s AtomicU64),
+        common: Common<'s>,
+        socket: &'s UdpSocket,
         exchange: Exchange<Asker>,
         (inward, outward): WaysOfWorker,
         accepted: Receiver<Client>,
@@ -94,10 +104,8 @@ impl<'s> Worker<'s> {
     ) -> Worker<'s> {
         let lines = Pipelines::new(Arc::clone(exchange.budget()));
         Worker {
-            stack,
+            common,
             socket,
-            seats,
-            unsent,
             exchange,
             lines,
             accepted,
@@ -119,13 +127,13 @@ impl<'s> Worker<'s> {
     }
 
     fn answer_all(mut self) -> io::Result<()> {
-        let driven = self.stack.driven_for(self.exchange.number());
-        let mut driver = driven.map(|worker| self.stack.drive(worker)).transpose()?;
+        let driven = self.common.stack.driven_for(self.exchange.number());
+        let mut driver = driven.map(|worker| self.common.stack.drive(worker)).transpose()?;
         let mut received = self.socket.datagrams(BATCH);
         let mut sent = self.socket.datagrams(SEND_BATCH);
         loop {
-            (self.server.now_s, self.server.connections) = (unix_seconds(), self.seats.counts());
-            self.server.unsent_replies = self.unsent.load(Ordering::Relaxed);
+            (self.server.now_s, self.server.connections) = (unix_seconds(), self.common.seats.counts());
+            self.server.unsent_replies = self.common.unsent.load(Ordering::Relaxed);
             let has_turned = driver.as_mut().map_or(Ok(false), Driver::turn)?;
             let mut moved = usize::from(has_turned) + self.hear();
             self.reply(&mut sent, &mut driver)?;
@@ -179,9 +187,9 @@ impl<'s> Worker<'s> {
     /// Waits until there is something to do.
     fn sleep(&mut self, driver: Option<&mut Driver>) -> io::Result<()> {
         let may_receive = self.may_receive();
-        let Worker { socket, inward, connections, accepted, next, .. } = self;
+        let Worker { common, socket, inward, connections, accepted, next, .. } = self;
         let mut has_work = |is_readable| {
-            let is_accepted = accept_all(accepted, connections, next) > 0;
+            let is_accepted = accept_all(accepted, connections, next, common.values) > 0;
             let mut has_heard = || inward.iter_mut().any(|ring| !ring.is_empty());
             let has_moved = |Seated { connection: it, .. }: &Seated| {
                 it.wants_input() && it.stream().is_readable() || it.has_output() && it.stream().is_writable()
@@ -223,8 +231,8 @@ impl<'s> Worker<'s> {
 
     /// Takes connections, and commands of those there are. Returns how many.
     fn read_connections(&mut self) -> usize {
-        let Worker { connections, accepted, next, exchange, server, value_bytes_max, .. } = self;
-        let mut moved = accept_all(accepted, connections, next);
+        let Worker { common, connections, accepted, next, exchange, server, value_bytes_max, .. } = self;
+        let mut moved = accept_all(accepted, connections, next, common.values);
         connections.retain(|&number, Seated { connection, .. }| {
             if connection.wants_input() && connection.stream().is_readable() {
                 match connection.fill() {
@@ -295,7 +303,7 @@ impl<'s> Worker<'s> {
                     text = text.get(taken..).unwrap_or_default();
                 }
                 // A datagram has no further part.
-                Front::Part | Front::Endless(_) => break,
+                Front::Part | Front::PartOfValue(..) | Front::Endless(_) => break,
             }
         }
         self.lines.end(line)
@@ -326,7 +334,7 @@ impl<'s> Worker<'s> {
         sent: &mut Datagrams<'_>,
         driver: &mut Option<Driver>,
     ) -> io::Result<()> {
-        let way_bytes = self.stack.datagram_bytes_max(client.address.ip());
+        let way_bytes = self.common.stack.datagram_bytes_max(client.address.ip());
         for (header, text) in cut(client.id, reply, way_bytes) {
             let bytes = HEADER_BYTES + text.len();
             loop {
@@ -343,7 +351,7 @@ impl<'s> Worker<'s> {
                     }
                     // An address that nothing goes to: nobody waits there.
                     Err(_) => {
-                        self.unsent.fetch_add(1, Ordering::Relaxed);
+                        self.common.unsent.fetch_add(1, Ordering::Relaxed);
                         return Ok(());
                     }
                 }
@@ -373,12 +381,17 @@ impl<'s> Worker<'s> {
 }
 
 /// Takes the connections that have been accepted; returns their number.
-fn accept_all(accepted: &Receiver<Client>, connections: &mut HashMap<u64, Seated>, next: &mut u64) -> usize {
+fn accept_all(
+    accepted: &Receiver<Client>,
+    connections: &mut HashMap<u64, Seated>,
+    next: &mut u64,
+    values: &Arc<ByteBudget>,
+) -> usize {
     let before = *next;
     for (stream, seat) in accepted.try_iter() {
         let connection = match &seat {
-            Some(_) => Connection::new(stream),
-            None => Connection::told(stream, TOO_MANY_CLIENTS),
+            Some(_) => Connection::new(stream, Arc::clone(values)),
+            None => Connection::told(stream, TOO_MANY_CLIENTS, Arc::clone(values)),
         };
         connections.insert(*next, Seated { connection, _seat: seat });
         *next += 1;
