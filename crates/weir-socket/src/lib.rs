@@ -56,7 +56,8 @@
 //! - Programs of the same namespace do not reach a socket on a shared address: their packets to that address do not leave by the interface. A
 //!   connection is refused and a datagram is lost.
 //! - Fragments to a shared address are the kernel's, which has no socket for them.
-//! - The stack looks once which addresses the kernel has, when it is opened.
+//! - The stack looks once which addresses the kernel has, and which MTU the interface and its other end have, when it is opened. A change is not
+//!   followed: open the stack anew.
 //! - Packets that arrive while the stack is being opened, or takes its queues again after the interface was down, may be dropped: some milliseconds.
 //! - The stack asks for its neighbours itself. It has routes of its own ([`StackBuilder::gateway`]), not the kernel's.
 //! - Received packets are not joined into larger ones for the kernel (GRO), unless somebody has switched that on; then a segment may wait for a next

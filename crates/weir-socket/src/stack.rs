@@ -24,8 +24,8 @@
 //! lists the differences from two programs on the kernel's sockets).
 //!
 //! Owner: the worker has the path; the handles have the parts that do not change, and the list of bound ports. Limits: one interface; a veth whose
-//! other end is on this machine; no fragments, no groups; sockets to more than 64 neighbours that are being asked for at once lose packets
-//! as `neighbour-full` (RFC 6583). A process that is stopped (SIGSTOP) is killed by its guardian.
+//! other end is on this machine, and whose MTU stays as it was when the stack was opened; no fragments, no groups; sockets to more than 64 neighbours
+//! that are being asked for at once lose packets as `neighbour-full` (RFC 6583). A process that is stopped (SIGSTOP) is killed by its guardian.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
