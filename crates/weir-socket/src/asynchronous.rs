@@ -58,7 +58,7 @@ impl UdpSocket {
     pub async fn send_to_async(&self, payload: &[u8], to: SocketAddr) -> io::Result<usize> {
         poll_fn(|context| {
             self.take_error()?;
-            let (source, len) = self.route(to, payload.len())?;
+            let (source, len) = self.route_by_way(None, to, payload.len())?;
             let mut send = self.lock_send();
             if !send.ask(context.waker()) {
                 return Poll::Pending;

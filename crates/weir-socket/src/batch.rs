@@ -113,7 +113,7 @@ impl<'s> Datagrams<'s> {
         if self.held.len() >= self.most {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        let (source, len) = self.socket.route_from(source, to, payload_bytes)?;
+        let (source, len) = self.socket.route_by_way(source, to, payload_bytes)?;
         let frame = self.socket.take_frame()?;
         let memory = self.socket.memory();
         let mut packet = PathPacket::new(frame, 0, len);

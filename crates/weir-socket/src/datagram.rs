@@ -24,6 +24,8 @@ use weir_core::steer::rss::Rss;
 use weir_path::packet::PathPacket;
 use weir_ring::memory::FrameMemory;
 
+use crate::too_long::TooLong;
+
 pub(crate) const ETHERNET_LEN: usize = 14;
 pub(crate) const IPV4_LEN: usize = 20;
 pub(crate) const IPV6_LEN: usize = 40;
@@ -218,6 +220,8 @@ pub(crate) enum Arrived {
     Datagram,
     /// An ICMP error: the destination of the packet that it is about, and the number of the error.
     Error(SocketAddr, i32),
+    /// An ICMP error that a datagram to this destination was longer than the next link of its way takes, which is so many bytes.
+    TooLong(SocketAddr, u16),
     /// An ICMP error that is no more than news of the network (RFC 1122 section 4.2.3.9 calls it soft), or that does not say what it is about.
     SoftError,
 }
@@ -232,13 +236,20 @@ pub(crate) fn arrived(frame: &[u8]) -> Arrived {
     };
     match protocol {
         UDP => Arrived::Datagram,
-        _ => quoted_error(frame).map_or(Arrived::SoftError, |(about, error)| Arrived::Error(about, error)),
+        _ => error(frame).unwrap_or(Arrived::SoftError),
     }
 }
 
-/// The destination of the packet that an ICMP error is about, and the number of the error; none of a soft one.
+/// The news of an ICMP error; none of a soft one.
 #[cold]
-fn quoted_error(frame: &[u8]) -> Option<(SocketAddr, i32)> {
+fn error(frame: &[u8]) -> Option<Arrived> {
+    let too_long = TooLong::read(frame).filter(|told| told.protocol == UDP);
+    let refused = || Some(Arrived::Error(refused(frame)?, libc::ECONNREFUSED));
+    too_long.map(|told| Arrived::TooLong(told.to, told.mtu_bytes)).or_else(refused)
+}
+
+/// The destination of the packet that an ICMP error is about, if it says that nobody listens there.
+fn refused(frame: &[u8]) -> Option<SocketAddr> {
     const ICMP: u8 = 1;
     const ICMPV6: u8 = 58;
     let ip = frame.get(ETHERNET_LEN..)?;
@@ -248,38 +259,31 @@ fn quoted_error(frame: &[u8]) -> Option<(SocketAddr, i32)> {
         }
         let packet = Ipv4Packet::new_checked(ip).ok()?;
         let icmp = Icmpv4Packet::new_checked(packet.payload()).ok()?;
-        if icmp.msg_type() != Icmpv4Message::DstUnreachable {
+        if icmp.msg_type() != Icmpv4Message::DstUnreachable
+            || Icmpv4DstUnreachable::from(icmp.msg_code()) != Icmpv4DstUnreachable::PortUnreachable
+        {
             return None;
         }
-        let error = match Icmpv4DstUnreachable::from(icmp.msg_code()) {
-            Icmpv4DstUnreachable::PortUnreachable => libc::ECONNREFUSED,
-            Icmpv4DstUnreachable::FragRequired => libc::EMSGSIZE,
-            _ => return None,
-        };
         let quoted = icmp.data();
         let header_len = usize::from(quoted.first()? & 0x0f) * 4;
         let address: [u8; 4] = quoted.get(16..20)?.try_into().ok()?;
         let port = quoted.get(header_len + 2..)?.first_chunk()?;
-        Some((SocketAddr::new(address.into(), u16::from_be_bytes(*port)), error))
+        Some(SocketAddr::new(address.into(), u16::from_be_bytes(*port)))
     } else {
         if ip.get(6) != Some(&ICMPV6) {
             return None;
         }
         let packet = Ipv6Packet::new_checked(ip).ok()?;
         let icmp = Icmpv6Packet::new_checked(packet.payload()).ok()?;
-        let error = match icmp.msg_type() {
-            Icmpv6Message::PktTooBig => libc::EMSGSIZE,
-            Icmpv6Message::DstUnreachable
-                if Icmpv6DstUnreachable::from(icmp.msg_code()) == Icmpv6DstUnreachable::PortUnreachable =>
-            {
-                libc::ECONNREFUSED
-            }
-            _ => return None,
-        };
+        if icmp.msg_type() != Icmpv6Message::DstUnreachable
+            || Icmpv6DstUnreachable::from(icmp.msg_code()) != Icmpv6DstUnreachable::PortUnreachable
+        {
+            return None;
+        }
         let quoted = icmp.payload();
         let address: [u8; 16] = quoted.get(24..40)?.try_into().ok()?;
         let port = quoted.get(42..)?.first_chunk()?;
-        Some((SocketAddr::new(address.into(), u16::from_be_bytes(*port)), error))
+        Some(SocketAddr::new(address.into(), u16::from_be_bytes(*port)))
     }
 }
 

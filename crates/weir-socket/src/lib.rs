@@ -104,6 +104,8 @@ mod stack;
 mod task;
 mod tcp;
 mod throttle;
+mod too_long;
+mod ways;
 mod worker;
 
 pub use batch::Datagrams;

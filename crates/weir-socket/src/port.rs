@@ -38,6 +38,7 @@ use crate::options::SocketCounts;
 use crate::ringers::Ringers;
 use crate::tcp::state::StreamState;
 use crate::throttle::ThrottleClock;
+use crate::ways::Ways;
 
 /// The rule for a datagram that finds no room in the receive buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -79,6 +80,8 @@ pub(crate) struct Shared {
     pub(crate) has_error: AtomicBool,
     /// The destination of the packet that an ICMP error is about, and the error's number. Off the packets' way: ICMP errors alone come here.
     pub(crate) error: Mutex<Option<(SocketAddr, i32)>>,
+    /// The MTUs of the ways to the peers of a UDP socket.
+    pub(crate) ways: Ways,
     /// The frames that had been given to the sender in all, wrapping, when a sender that waits, or is about to, last found none left. Never ahead of
     /// what a sender has used: a worker that finds its own number here has nobody to wake for these frames, however late it looks.
     pub(crate) used_frames: AtomicUsize,
@@ -406,6 +409,11 @@ impl TransmitRing for SocketPort {
                 Some(open) => match datagram::arrived(packet.bytes(frames.memory())) {
                     Arrived::Error(about, error) => {
                         open.tell_error((about, error));
+                        &mut self.ended.delivered
+                    }
+                    Arrived::TooLong(about, mtu_bytes) => {
+                        open.shared.ways.note(about.ip(), mtu_bytes, now_ns());
+                        open.tell_error((about, libc::EMSGSIZE));
                         &mut self.ended.delivered
                     }
                     Arrived::SoftError => &mut self.ended.delivered,

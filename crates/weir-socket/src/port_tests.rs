@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::thread;
 
 use weir_core::drops::DropReason;
+use weir_core::net::icmp::{Fault, tell_sender};
 use weir_core::net::sockets::Binding;
 use weir_path::either_port::EitherPort;
 use weir_path::frames::Frames;
@@ -394,4 +395,30 @@ fn a_sender_that_has_used_its_frames_already_is_not_woken_for_them() {
     open.ringers.sender.published();
     assert_eq!(wakes.0.load(Ordering::Relaxed), 2);
     used.into_iter().for_each(|frame| frames.pool.give(frame));
+}
+
+/// A router's message that a datagram of the socket was too long is told once, and remembered for that peer.
+#[test]
+fn what_was_too_long_for_its_way_is_remembered() {
+    let doorbell = Doorbell::with_full_fences().expect("a doorbell");
+    let caller = Caller { worker: doorbell.ringer(), news: None };
+    let sizes = BufferSizes { send_frames: 4, receive_packets: 4, full: FullRule::Hold };
+    let (socket, mut opens) = halves(sizes, &[caller], 0, None).expect("halves");
+    let memory = FrameMemory::new(64, MEMORY_FRAME_BYTES).expect("memory");
+    let mut frames = Frames::new(Pool::new(memory));
+    let mut port = SocketPort::default();
+    port.open(opens.pop().expect("a lane"), &mut frames);
+    let [from, to] = ["192.0.2.1:4000", "198.51.100.1:7"].map(|end| end.parse().expect("an address"));
+    let mut quoted = vec![0; 1442];
+    write_headers(&mut quoted, from, to, 0);
+    let mut message = quoted[..576 + 14].to_vec();
+    let (fault, router) = (Fault::TooLong(1300), [192, 0, 2, 254].into());
+    let len = tell_sender(&mut message[14..], fault, router, &quoted[14..]).expect("it is told");
+    let frame = frames.pool.take().expect("a frame");
+    let mut packet = PathPacket::new(frame, 0, 14 + len as u16);
+    packet.bytes_mut(frames.memory()).copy_from_slice(&message[..14 + len]);
+    port.put(&mut vec![packet], &mut frames);
+    let told = socket.shared.error.lock().expect("nobody panics").take();
+    assert_eq!(told, Some((to, libc::EMSGSIZE)));
+    assert_eq!(socket.shared.ways.mtu_bytes(to.ip(), now_ns), Some(1300));
 }

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | address and port are another socket's; not the stack's; of the other family | `AddrInUse`, `AddrNotAvailable`, `EAFNOSUPPORT` |
 //! | `send` without `connect` | `NotConnected` |
-//! | a datagram longer than the MTU, or than an ICMP error says | `EMSGSIZE` |
+//! | a datagram longer than the MTU, or than a router has told ([`crate::ways`]) | `EMSGSIZE` |
 //! | nobody listens at the peer of a connected socket (ICMP) | `ConnectionRefused`, once, at the next call |
 //! | no route; to all stations | `NetworkUnreachable`, `PermissionDenied` |
 //! | no room in the send buffer, or nothing has come | `WouldBlock` if not blocking, `TimedOut` after a timeout |
@@ -55,7 +55,7 @@ pub struct UdpSocket {
     send: Mutex<SendHalf>,
     receive: Mutex<ReceiveHalf>,
     returns: Mutex<Returns>,
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     blocking: Blocking,
     // Last field: the worker is told when both halves have gone, and takes back the frames that are left in their rings.
     bound: Bound,
@@ -176,7 +176,7 @@ impl UdpSocket {
 
     fn send_one(&self, payload: &[u8], to: SocketAddr) -> io::Result<usize> {
         self.take_error()?;
-        let (source, len) = self.route(to, payload.len())?;
+        let (source, len) = self.route_by_way(None, to, payload.len())?;
         let mut send = self.lock_send();
         let frame = self.wait_for_frame(&mut send)?;
         self.send_in(&mut send, PathPacket::new(frame, 0, len), payload, [source, to], 0);

@@ -9,7 +9,7 @@ use smoltcp::wire::{
 use weir_core::drops::Count;
 
 use super::*;
-use crate::tcp::path_mtu::V4_MTU_MIN;
+use crate::too_long::V4_MTU_MIN;
 
 const ROUTER: Ipv4Address = Ipv4Address::new(192, 0, 2, 254);
 const ROUTER_V6: Ipv6Address = Ipv6Address::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0xfe);
