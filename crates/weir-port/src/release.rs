@@ -46,8 +46,8 @@ const BETWEEN_NS: u64 = 10_000_000;
 pub struct Means {
     pass: io::Result<Program>,
     once: Result<Once>,
-    /// Programs that pass everything, kept until the end.
-    passing: Vec<program::BpfLink>,
+    /// Programs that pass everything, kept until the end, each with the namespace and the number of its interface.
+    passing: Vec<((u64, u32), program::BpfLink)>,
 }
 
 impl Default for Means {
@@ -80,14 +80,28 @@ impl Means {
     }
 
     /// Starts the queues that send into an interface of this thread's namespace, once its owner's program has gone; `before` is how its
-    /// instances were deferred before they were owned. Content with the interface being gone, or another's by now.
+    /// instances were deferred before they were owned. Content with the interface being gone.
+    ///
+    /// # Errors
+    /// If another program stays there, or something else is missing; the interface is then as before, and it may be tried again.
     pub fn release(&mut self, ifindex: u32, before: Deferral) -> Result<()> {
         let doing = || format!("letting those go on that send into interface number {ifindex}");
+        let interface = (NetNs::current()?.inode(), ifindex);
+        // Only a new program makes new instances, and one of ours would be in its way.
+        self.passing.retain(|(of, _)| *of != interface);
         let program = self.pass.as_ref().map_err(|error| io::Error::new(error.kind(), error.to_string()));
-        let Some(attached) = attach_when_free(program.doing(doing)?, ifindex).doing(doing)? else {
-            return Ok(());
-        };
-        self.passing.push(attached);
+        let program = program.doing(doing)?;
+        let is_gone = || Link::by_index(ifindex).is_err_and(|error| error.is_no_interface());
+        let pause = || sys::poll(&mut [], Some(BETWEEN_NS)).map(drop);
+        let attached = when_free(|| program.attach(ifindex), is_gone, pause).doing(doing)?;
+        let Some(attached) = attached else { return Ok(()) };
+        self.let_go(ifindex, before)?;
+        self.passing.push((interface, attached));
+        Ok(())
+    }
+
+    /// Gives the new instances of an interface the settings of before, and polls each once.
+    fn let_go(&self, ifindex: u32, before: Deferral) -> Result<()> {
         let ids = napi::instances(ifindex)?;
         ids.iter().try_for_each(|&id| napi::let_go(id, before))?;
         match &self.once {
@@ -130,17 +144,77 @@ fn kick(ifindex: u32) -> Result<()> {
     })
 }
 
-fn attach_when_free(program: &Program, ifindex: u32) -> io::Result<Option<program::BpfLink>> {
+/// Attaches a program as soon as none is in its way, pausing between two tries; `None` if the interface is gone.
+fn when_free<T>(
+    mut attach: impl FnMut() -> io::Result<T>,
+    is_gone: impl Fn() -> bool,
+    mut pause: impl FnMut() -> io::Result<()>,
+) -> io::Result<Option<T>> {
     for _ in 0..TRIES {
-        match program.attach(ifindex) {
+        match attach() {
             Ok(attached) => return Ok(Some(attached)),
-            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
-                sys::poll(&mut [], Some(BETWEEN_NS))?;
-            }
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => pause()?,
             // The kernel's error for an absent interface is EINVAL.
-            Err(_) if Link::by_index(ifindex).is_err_and(|error| error.is_no_interface()) => return Ok(None),
+            Err(_) if is_gone() => return Ok(None),
             Err(error) => return Err(error),
         }
     }
-    Ok(None)
+    let why = "an XDP program is still there: end the process that has it (`bpftool net` shows the program)";
+    Err(io::Error::new(io::ErrorKind::ResourceBusy, why))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link;
+    use crate::veth::{self, VethEnd};
+
+    #[test]
+    fn a_program_that_stays_is_an_error_and_not_a_release() {
+        let busy = || Err::<(), _>(io::Error::from_raw_os_error(libc::EBUSY));
+        let mut pauses = 0;
+        let pause = || {
+            pauses += 1;
+            Ok(())
+        };
+        let waited = when_free(busy, || false, pause);
+        assert_eq!(waited.unwrap_err().kind(), io::ErrorKind::ResourceBusy);
+        assert_eq!(pauses, TRIES);
+        let mut tries = 0;
+        let soon = || {
+            tries += 1;
+            if tries < 3 { busy() } else { Ok(()) }
+        };
+        assert_eq!(when_free(soon, || false, || Ok(())).unwrap(), Some(()));
+        let absent = || Err::<(), _>(io::Error::from_raw_os_error(libc::EINVAL));
+        assert_eq!(when_free(absent, || true, || Ok(())).unwrap(), None);
+        assert!(when_free(absent, || false, || Ok(())).is_err());
+    }
+
+    #[test]
+    fn a_release_that_fails_or_is_repeated_is_not_in_its_own_way() {
+        if !sys::is_root() {
+            return;
+        }
+        // The namespace is this thread's alone, and goes with it.
+        let released = std::thread::spawn(|| {
+            let netns = NetNs::unshare().unwrap();
+            let [near, far] = [c"near", c"far"].map(|name| VethEnd { name, address: None });
+            let (near, far) = veth::create(&near, &far, &netns, 1).unwrap();
+            [&near, &far].into_iter().for_each(|end| link::set_up(end.ifindex, true).unwrap());
+            let mut means = Means::new();
+            let program = || Link::by_name("near").unwrap().xdp_program;
+            let before = Deferral { hard_irqs: u32::MAX, ..Deferral::default() };
+            let refused = means.release(near.ifindex, before);
+            assert!(refused.is_err(), "the kernel takes no such deferral");
+            assert_eq!(program(), None);
+            means.release(near.ifindex, Deferral::default()).unwrap();
+            let first = program();
+            means.release(near.ifindex, Deferral::default()).unwrap();
+            assert!(first.is_some() && program().is_some());
+            means.end();
+            assert_eq!(program(), None);
+        });
+        released.join().unwrap();
+    }
 }
