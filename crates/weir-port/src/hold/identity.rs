@@ -1,7 +1,8 @@
 //! The identity of a namespace and an interface, which tells both from later ones of the same numbers.
 //!
-//! The cookie of a namespace tells all: the kernel never gives it again, nor the number of an interface within the namespace. Interfaces get
-//! other names and addresses meanwhile. Where the kernel has no cookies (before Linux 5.14), name and address have to be the same.
+//! The kernel never gives the cookie of a namespace again. The number of an interface it gives again to whoever asks for that number
+//! (`ip link add index N`). An interface may get another name or address meanwhile, so that one of them is the same is enough. Where the
+//! kernel has no cookies (before Linux 5.14), both have to be the same.
 
 use serde::{Deserialize, Serialize};
 
@@ -27,8 +28,16 @@ impl Identity {
     /// Returns whether both are of one interface, if their numbers are the same.
     pub(super) fn is_same(&self, other: &Identity) -> bool {
         match (self.namespace, other.namespace) {
-            (Some(own), Some(others)) => own == others,
+            (Some(own), Some(others)) => own == others && self.is_alike(other),
             _ => self == other,
+        }
+    }
+
+    /// Returns whether the interfaces have the same name or the same address, or there are none.
+    fn is_alike(&self, other: &Identity) -> bool {
+        match (&self.interface, &other.interface) {
+            (Some((address, name)), Some((others, other_name))) => address == others || name == other_name,
+            (own, others) => own == others,
         }
     }
 }
@@ -50,7 +59,11 @@ mod tests {
         for same in [thing.identity.clone(), identity(Some(7), 2, "eth0"), identity(Some(7), 1, "renamed")] {
             assert!(note(Some(same)).is_of(&thing));
         }
-        assert!(!note(Some(identity(Some(8), 1, "eth0"))).is_of(&thing));
+        for other in [identity(Some(8), 1, "eth0"), identity(Some(7), 2, "another")] {
+            assert!(!note(Some(other)).is_of(&thing));
+        }
+        let setting = |namespace| Identity { namespace: Some(namespace), interface: None };
+        assert!(setting(7).is_same(&setting(7)) && !setting(7).is_same(&setting(8)));
         let without = of(identity(None, 1, "eth0"));
         assert!(note(Some(without.identity.clone())).is_of(&without));
         for other in [identity(None, 2, "eth0"), identity(None, 1, "eth1")] {
