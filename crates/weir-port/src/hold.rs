@@ -11,7 +11,8 @@
 //! queues at both.
 //!
 //! Rule: shared holds are taken, and left by the process that puts things back, with [`Lock`] held; and a file is only believed while it
-//! still has its name. A descriptor carries its lock along, so a hold that a process has handed on ([`Hold::file`]) lives until both have
+//! still has its name. Whoever removes a hold's file lets others take the thing, and theirs is then another file of that name, which is
+//! neither judged nor removed for the first. A descriptor carries its lock along, so a hold that a process has handed on ([`Hold::file`]) lives until both have
 //! closed it.
 //!
 //! Rule: a hold carries the cookie of its namespace and the address and name of its interface. The kernel gives the number of a namespace
@@ -218,7 +219,17 @@ impl Hold {
     /// that is not the last holds the thing no more.
     pub fn is_last(&self) -> bool {
         // Where the lock cannot be tried, it is better to put back once too often.
-        try_flock(&self.file, libc::LOCK_EX).unwrap_or(true)
+        try_flock(&self.file, libc::LOCK_EX).unwrap_or(true) && (self.has_its_name() || !self.is_taken_anew())
+    }
+
+    /// Returns whether the file is still the one of its name.
+    fn has_its_name(&self) -> bool {
+        is_at(&self.file, &self.path).unwrap_or(true)
+    }
+
+    /// Returns whether another process holds the thing by another file of this name.
+    fn is_taken_anew(&self) -> bool {
+        matches!(Hold::try_lock_file(self.path.clone(), libc::LOCK_EX, false), Ok(None))
     }
 
     /// Says in the file that the thing is being put back.
@@ -254,9 +265,11 @@ impl Hold {
         self.is_new = false;
     }
 
-    /// Removes the file while it is still locked. A file left behind is found and locked by the next holder.
+    /// Removes the file while it is still locked, unless another has its name. A file left behind is found and locked by the next holder.
     fn remove(&self) {
-        let _ = std::fs::remove_file(&self.path);
+        if self.has_its_name() {
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
 
     /// Returns whether this is on a thing.
@@ -285,11 +298,8 @@ impl Hold {
     /// # Errors
     /// If the path is not one of a hold, or is another file's.
     pub fn from_parts(file: File, path: PathBuf) -> io::Result<Hold> {
-        let own = file.metadata()?;
-        let is_hold = path.parent() == Some(&holds()) && own.is_file();
-        let is_same = std::fs::symlink_metadata(&path)
-            .is_ok_and(|there| (own.dev(), own.ino()) == (there.dev(), there.ino()));
-        if is_hold && is_same {
+        let is_hold = path.parent() == Some(&holds()) && file.metadata()?.is_file();
+        if is_hold && is_at(&file, &path)? {
             return Ok(Hold { file, path, is_new: false });
         }
         Err(io::Error::new(ErrorKind::InvalidInput, format!("{} is not a hold", path.display())))
@@ -310,12 +320,10 @@ impl Hold {
             if !try_flock(&file, mode)? {
                 return Ok(None);
             }
-            let own = file.metadata()?;
             // The holder before may have deleted the file.
-            let is_same = std::fs::symlink_metadata(&path)
-                .is_ok_and(|there| (own.dev(), own.ino()) == (there.dev(), there.ino()));
-            if is_same {
-                return Ok(Some(Hold { file, path, is_new: own.len() == 0 }));
+            if is_at(&file, &path)? {
+                let is_new = file.metadata()?.len() == 0;
+                return Ok(Some(Hold { file, path, is_new }));
             }
         }
     }
@@ -368,6 +376,13 @@ impl Drop for Hold {
             self.remove();
         }
     }
+}
+
+/// Returns whether a file is the one at a path, not the target of a link there.
+fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+    let own = file.metadata()?;
+    let there = std::fs::symlink_metadata(path);
+    Ok(there.is_ok_and(|there| (own.dev(), own.ino()) == (there.dev(), there.ino())))
 }
 
 fn doing(thing: &Thing) -> String {
@@ -455,6 +470,22 @@ mod tests {
         }
         hold.finish();
         assert!(lengths[0] == lengths[1] && lengths[1] < lengths[2], "{lengths:?}");
+        assert!(!path.exists());
+    }
+
+    /// The file of a hold may be removed by hand, and the thing be taken by another.
+    #[test]
+    fn a_file_of_the_same_name_is_anothers_hold() {
+        let path = std::env::temp_dir().join(format!("weir-hold-anew-{}", std::process::id()));
+        let take = || Hold::try_lock_file(path.clone(), libc::LOCK_EX, true).unwrap().unwrap();
+        let first = take();
+        std::fs::remove_file(&path).unwrap();
+        assert!(first.is_last(), "nobody has taken it");
+        let second = take();
+        assert!(!first.is_last() && second.is_last());
+        first.finish();
+        assert!(path.exists(), "it is not the first one's to remove");
+        second.finish();
         assert!(!path.exists());
     }
 
