@@ -63,14 +63,8 @@ impl PreparedPort {
         ports: Option<&Arc<BoundPorts>>,
         keeper: &mut dyn Keeper,
     ) -> Result<PreparedPort> {
-        let link = Link::by_name(name)?;
         let netns = NetNs::current()?;
-        if let Some(owner) = keeper.owner() {
-            let hold = Hold::alone(&Thing::receive(&netns, &link), &owner, &mut |text| keeper.say(text))?;
-            keeper.record(&netns, Undo::Hold, Some(hold))?;
-        }
-        // The interface may have had another owner until just now.
-        let link = Link::by_name(name)?;
+        let link = held(name, &netns, keeper)?;
         let (sender_netns, sender) = link.peer()?;
         check_suitable(&link, &sender)?;
         if !keeper.deletes(&netns, link.ifindex) {
@@ -157,5 +151,20 @@ impl PreparedPort {
         let transmissions = vec![Transmission::new(memory, RINGS.transmit, borrower)];
         let others = Vec::new();
         Ok(Port { redirect: Some(redirect), ownership, queues, others, tap, transmissions, borrower })
+    }
+}
+
+/// The interface of this name, as it is once `keeper` has the hold on it. While that is waited for, another may get the name.
+fn held(name: &str, netns: &NetNs, keeper: &mut dyn Keeper) -> Result<Link> {
+    let Some(owner) = keeper.owner() else { return Link::by_name(name) };
+    loop {
+        let seen = Link::by_name(name)?;
+        let hold = Hold::alone(&Thing::receive(netns, &seen), &owner, &mut |text| keeper.say(text))?;
+        // The interface may have had another owner until just now.
+        let link = Link::by_name(name)?;
+        if link.ifindex == seen.ifindex {
+            keeper.record(netns, Undo::Hold, Some(hold))?;
+            return Ok(link);
+        }
     }
 }
