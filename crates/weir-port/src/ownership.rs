@@ -35,7 +35,7 @@ use std::sync::Arc;
 
 use crate::bpf::doorbell::Announcements;
 use crate::bpf::map::Map;
-use crate::error::{Doing, Result};
+use crate::error::{Doing, PortError, Result};
 use crate::link::Link;
 use crate::napi::{self, Deferral, Poller, Priming};
 use crate::qdisc::RootQdisc;
@@ -197,6 +197,13 @@ impl Ownership {
         }
     }
 
+    /// Returns whether the interface receives on another number of queues than were taken over, which cannot be owned again. A watcher of
+    /// its state alone is not told.
+    pub fn has_other_queues(&self) -> bool {
+        let link = Link::by_index(self.pair.port.ifindex);
+        link.is_ok_and(|link| check_queues(&self.pair.port, &link).is_err())
+    }
+
     /// Leaves arriving packets to the kernel's own stack, so that the queues can be primed. Packets that have arrived can be collected.
     pub fn let_go(&mut self) -> Result<()> {
         for queue in 0..self.pair.port.rx_queues {
@@ -210,7 +217,9 @@ impl Ownership {
     /// Owns the queues again; [`Ownership::let_go`] comes before. Each new poller is handed to `give`.
     pub fn retake(&mut self, give: impl FnMut(usize, Poller) -> Result<()>) -> Result<()> {
         // The interface may have been renamed.
-        self.pair.port = Link::by_index(self.pair.port.ifindex)?;
+        let link = Link::by_index(self.pair.port.ifindex)?;
+        check_queues(&self.pair.port, &link)?;
+        self.pair.port = link;
         let pollers = self.begin()?;
         self.direct(pollers, give)?;
         // Senders may have been stopped, and may have announced before this.
@@ -262,5 +271,71 @@ impl Ownership {
             sum.tx_ring_empty_descs += one.tx_ring_empty_descs;
         }
         Ok(sum)
+    }
+}
+
+/// Fails with a sentence if an interface receives on another number of queues than it did when it was taken over.
+fn check_queues(before: &Link, now: &Link) -> Result<()> {
+    if now.rx_queues == before.rx_queues {
+        return Ok(());
+    }
+    let why = format!(
+        "receives on {} queues now, and was taken over with {}: take the change back (`ethtool -L {} rx {}`), and start again",
+        now.rx_queues, before.rx_queues, now.name, before.rx_queues
+    );
+    Err(PortError::Unsuitable { name: now.name.clone(), why })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use weir_path::frames::Frames;
+    use weir_ring::memory::FrameMemory;
+    use weir_ring::pool::Pool;
+
+    use super::*;
+    use crate::bpf::doorbell::Bell;
+    use crate::link;
+    use crate::netns::NetNs;
+    use crate::port::Port;
+    use crate::probe::scratch::{Forget, run};
+    use crate::sys;
+    use crate::veth::{self, VethEnd};
+    use crate::xsk::umem::Umem;
+
+    #[test]
+    fn an_interface_that_came_up_with_more_queues_is_not_owned_again() {
+        if !sys::is_root() {
+            return;
+        }
+        let retaken = run(|answer| {
+            let [near, far] = [c"near", c"far"].map(|name| VethEnd { name, address: None });
+            let (near, far) = veth::create(&near, &far, &NetNs::current()?, 2)?;
+            let set_queues = |settings: [&str; 3]| {
+                assert!(Command::new("ethtool").arg("-L").args(settings).status().unwrap().success());
+            };
+            set_queues(["far", "tx", "1"]);
+            set_queues(["near", "rx", "1"]);
+            link::set_up(near.ifindex, true)?;
+            link::set_up(far.ifindex, true)?;
+            let memory = FrameMemory::new(4096, 4096).unwrap();
+            let mut frames = [Frames::new(Pool::new(memory))];
+            let umem = Umem::new(Arc::clone(frames[0].pool.memory()));
+            let bell = Bell::new().unwrap();
+            let mut port = Port::open("near", napi::BUDGET, &umem, &mut frames, &[&bell], &mut Forget)?;
+            assert!(!port.has_other_queues());
+            link::set_up(near.ifindex, false)?;
+            set_queues(["near", "rx", "2"]);
+            link::set_up(near.ifindex, true)?;
+            port.let_go()?;
+            let retaken = port.retake(&mut frames[0]).map_err(|error| error.to_string());
+            answer((retaken, port.has_other_queues()));
+            Ok(())
+        });
+        let (retaken, has_other_queues) = retaken.unwrap();
+        let why = retaken.unwrap_err();
+        assert!(why.contains("receives on 2 queues now, and was taken over with 1"), "{why}");
+        assert!(has_other_queues);
     }
 }

@@ -135,6 +135,11 @@ impl Port {
         self.ownership.is_overtaken()
     }
 
+    /// Returns whether the interface receives on another number of queues now ([`Ownership::has_other_queues`]).
+    pub fn has_other_queues(&self) -> bool {
+        self.ownership.has_other_queues()
+    }
+
     /// Leaves arriving packets to the kernel's own stack, so that the queues can be primed. Packets that have arrived can be collected.
     pub fn let_go(&mut self) -> Result<()> {
         self.ownership.let_go()

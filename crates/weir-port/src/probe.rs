@@ -8,7 +8,7 @@
 
 mod holding;
 pub mod limiting;
-mod scratch;
+pub(crate) mod scratch;
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
