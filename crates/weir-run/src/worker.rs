@@ -173,10 +173,11 @@ pub fn run(mut part: Part, bell: &Bell, inbox: &Requests, core: usize) -> Ended 
 /// Serves a part until the worker is told to stop; the error is the fault that ends it.
 fn serve(part: &mut Part, bell: &Bell, inbox: &Requests, stats: &mut WorkerStats) -> Result<(), String> {
     let text = |error: io::Error| error.to_string();
-    pin(stats.cpu).map_err(text)?;
     precise_sleep();
     prefer();
+    // Once it is pinned it has no second core to measure on.
     stats.wake_cost_ns = wake_cost_ns().map_err(text)?;
+    pin(stats.cpu).map_err(text)?;
     let mut idle = Idle::new(stats.wake_cost_ns, now_ns());
     let mut tail: Option<Tail> = None;
     loop {
