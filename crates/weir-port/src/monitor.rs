@@ -192,26 +192,47 @@ pub enum State {
 pub struct Fares {
     ifindex: u32,
     state: State,
+    /// True if messages were lost and the state could not be read since.
+    is_unsure: bool,
 }
 
 impl Fares {
     /// Begins as if the interface were up: that it is not will be its first change.
     pub fn new(ifindex: u32) -> Fares {
-        Fares { ifindex, state: State::Up }
+        Fares { ifindex, state: State::Up, is_unsure: false }
+    }
+
+    /// Returns whether the present state could not be read when messages were lost: [`Fares::changes`] is to be asked again soon.
+    pub fn is_unsure(&self) -> bool {
+        self.is_unsure
     }
 
     /// The changes of the interface by the events that [`Monitor::wait`] heard, each as the state before and after.
     ///
     /// # Errors
-    /// If messages were lost and the kernel does not tell the present state.
+    /// If messages were lost and the kernel does not tell the present state. The next call asks for it again, whatever was heard.
     pub fn changes(&mut self, heard: Option<&[LinkEvent]>) -> Result<Vec<(State, State)>> {
-        let came_to: Vec<State> = match heard {
+        let ifindex = self.ifindex;
+        self.changes_by(heard, || LinkEvent::now(ifindex))
+    }
+
+    fn changes_by(
+        &mut self,
+        heard: Option<&[LinkEvent]>,
+        now: impl FnOnce() -> Result<LinkEvent>,
+    ) -> Result<Vec<(State, State)>> {
+        let came_to: Vec<State> = match heard.filter(|_| !self.is_unsure) {
             Some(events) => {
                 let of_it = events.iter().filter(|event| event.ifindex() == self.ifindex);
                 of_it.map(|event| event.state()).collect()
             }
             // Messages were lost: the interface may have gone down and up.
-            None => vec![State::Down, LinkEvent::now(self.ifindex)?.state()],
+            None => {
+                self.is_unsure = true;
+                let now = now()?.state();
+                self.is_unsure = false;
+                vec![State::Down, now]
+            }
         };
         let steps = came_to.into_iter().map(|state| (std::mem::replace(&mut self.state, state), state));
         Ok(steps.filter(|(before, state)| before != state).collect())
@@ -318,6 +339,20 @@ mod tests {
         let heard = [event(7, false), event(7, false), event(7, true), LinkEvent::Gone { ifindex: 7 }];
         let expected = [(State::Up, State::Down), (State::Down, State::Up), (State::Up, State::Gone)];
         assert_eq!(fares.changes(Some(&heard)).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_state_that_could_not_be_read_is_asked_for_again() {
+        let mut fares = Fares::new(7);
+        let short =
+            || Err(io::Error::from_raw_os_error(libc::ENOBUFS)).doing(|| "reading interface 7".into());
+        assert!(fares.changes_by(None, short).is_err() && fares.is_unsure());
+        assert!(fares.changes_by(Some(&[]), short).is_err() && fares.is_unsure());
+        let up = || Ok(LinkEvent::Changed { ifindex: 7, up: true, has_carrier: true });
+        let expected = [(State::Up, State::Down), (State::Down, State::Up)];
+        assert_eq!(fares.changes_by(Some(&[]), up).unwrap(), expected, "it may have been down");
+        assert!(!fares.is_unsure());
+        assert_eq!(fares.changes_by(Some(&[]), up).unwrap(), []);
     }
 
     #[test]

@@ -216,6 +216,9 @@ impl Watcher {
             heard |= self.hear(events, records);
             self.seek(records);
         }
+        if self.fares.iter().any(Fares::is_unsure) {
+            heard |= self.hear(Some(Vec::new()), records);
+        }
         let ifindexes = self.pairs.iter().flatten().flat_map(|pair| [pair.port.ifindex, pair.sender.ifindex]);
         heard | self.stir.has_heard_of(&ifindexes.collect::<Vec<_>>()).unwrap_or(false)
     }
@@ -227,9 +230,8 @@ impl Watcher {
             if self.pairs[pair].is_none() {
                 continue;
             }
-            let changes = self.fares[pair].changes(heard.as_deref());
-            // No more will be heard of an interface that cannot be looked at.
-            for (before, state) in changes.unwrap_or(vec![(State::Down, State::Gone)]) {
+            // An interface that cannot be looked at now, as for want of memory, is looked at again in the next round.
+            for (before, state) in self.fares[pair].changes(heard.as_deref()).unwrap_or_default() {
                 any = true;
                 match (before, state) {
                     (_, State::Gone) if self.crew.kind() == Kind::Wire => return self.gone(pair, records),
