@@ -248,10 +248,10 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Watches the interface with number `ifindex` from now on.
-    pub fn new(ifindex: u32) -> Result<Watch> {
-        let mut watch =
-            Watch { monitor: Monitor::new()?, fares: Fares::new(ifindex), changes: VecDeque::new() };
+    /// Watches the interface with number `ifindex` from the time when the monitor began to listen. A monitor that is older than the
+    /// caller's own business with the interface misses nothing that undoes it.
+    pub fn new(monitor: Monitor, ifindex: u32) -> Result<Watch> {
+        let mut watch = Watch { monitor, fares: Fares::new(ifindex), changes: VecDeque::new() };
         watch.hear(Some(&[LinkEvent::now(ifindex)?]))?;
         Ok(watch)
     }
@@ -321,6 +321,9 @@ fn word(bytes: &[u8], at: usize) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::link;
+    use crate::netns::NetNs;
+    use crate::probe::scratch::{self, ScratchPair};
 
     fn message(kind: u16, ifindex: u32, flags: u32) -> Vec<u8> {
         let mut bytes = vec![0; 32];
@@ -353,6 +356,28 @@ mod tests {
         assert_eq!(fares.changes_by(Some(&[]), up).unwrap(), expected, "it may have been down");
         assert!(!fares.is_unsure());
         assert_eq!(fares.changes_by(Some(&[]), up).unwrap(), []);
+    }
+
+    #[test]
+    fn a_watch_tells_what_happened_since_its_monitor_began() {
+        if !sys::is_root() {
+            return;
+        }
+        let changes = scratch::run(|answer| {
+            let pair = ScratchPair::new(c"near", &NetNs::current()?)?;
+            let monitor = Monitor::new()?;
+            link::set_up(pair.receiver.ifindex, false)?;
+            link::set_up(pair.receiver.ifindex, true)?;
+            let mut watch = Watch::new(monitor, pair.receiver.ifindex)?;
+            let mut changes = Vec::new();
+            while let Some(state) = watch.next_change()? {
+                changes.push(state);
+            }
+            answer(changes);
+            Ok(())
+        });
+        let changes = changes.unwrap();
+        assert!(changes.contains(&State::Down) && changes.last() == Some(&State::Up), "{changes:?}");
     }
 
     #[test]

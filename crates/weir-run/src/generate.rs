@@ -34,7 +34,7 @@ use weir_path::traffic::port::MemoryPort;
 use weir_path::worker::{Pass, Worker};
 use weir_port::bpf::doorbell::Bell;
 use weir_port::link::Link;
-use weir_port::monitor::{State, Watch};
+use weir_port::monitor::{Monitor, State, Watch};
 use weir_port::port::{Port, TRANSMIT_PACKETS_MAX};
 use weir_port::undo::Keeper;
 use weir_port::xsk::umem::Umem;
@@ -104,9 +104,11 @@ impl Generation {
         let umem = Umem::new(Arc::clone(frames.memory()));
         let bell =
             Bell::new().doing(|| "making the doorbell (BPF ring buffer, Linux 5.8 or newer)".into())?;
+        // It may go down and up before the port is open.
+        let monitor = Monitor::new()?;
         let mut port =
             Port::open(name, napi::BUDGET, &umem, std::slice::from_mut(&mut frames), &[&bell], keeper)?;
-        let watch = Watch::new(port.link().ifindex)?;
+        let watch = Watch::new(monitor, port.link().ifindex)?;
         let queues = port.spread_transmission(&frames);
         let making = || "making a generator".to_string();
         let generator = MemoryPort::generator(spec, queues).map_err(io::Error::other).doing(making)?;

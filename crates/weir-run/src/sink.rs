@@ -44,7 +44,7 @@ use weir_path::port::ReceiveQueues;
 use weir_path::worker::Worker;
 use weir_port::bpf::doorbell::Bell;
 use weir_port::link::Link;
-use weir_port::monitor::{State, Watch};
+use weir_port::monitor::{Monitor, State, Watch};
 use weir_port::napi;
 use weir_port::ownership::Ownership;
 use weir_port::port::{Port, owner_of};
@@ -77,6 +77,7 @@ pub struct Sink {
     frames: Vec<Frames>,
     bells: Vec<Bell>,
     configuration: Configuration,
+    watch: Watch,
     // Last: the memory goes when the sockets have gone.
     _umem: Umem,
 }
@@ -139,8 +140,11 @@ impl Sink {
             .collect::<io::Result<Vec<_>>>()
             .doing(|| "making the doorbell (BPF ring buffer, Linux 5.8 or newer)".into())?;
         let rung: Vec<&Bell> = bells.iter().collect();
+        // It may go down and up before the port is open.
+        let monitor = Monitor::new()?;
         let port = Port::open(name, napi::BUDGET, &umem, &mut frames[..owners], &rung[..owners], keeper)?;
-        Ok(Sink { port, frames, bells, configuration, _umem: umem })
+        let watch = Watch::new(monitor, port.link().ifindex)?;
+        Ok(Sink { port, frames, bells, configuration, watch, _umem: umem })
     }
 
     /// The number of queues of the interface.
@@ -164,7 +168,6 @@ impl Sink {
         observe: &mut dyn FnMut(&Progress) -> bool,
         tell: &mut dyn FnMut(State),
     ) -> weir_port::Result<SinkSummary> {
-        let mut watch = Watch::new(self.port.link().ifindex)?;
         let starting = || "starting workers".to_string();
         let count = self.configuration.workers;
         let (owners, steering) = (self.owners(), self.steering());
@@ -208,7 +211,8 @@ impl Sink {
                     }
                 }
             }
-            let mut interface = Watched { watch: &mut watch, ownership, senders: &senders, owners, tell };
+            let mut interface =
+                Watched { watch: &mut self.watch, ownership, senders: &senders, owners, tell };
             let looked_on = look_on(&board, &mut interface, &threads, observe);
             board.end();
             for thread in threads {

@@ -167,6 +167,10 @@ impl Drop for Watcher {
 
 impl Watcher {
     fn run(mut self, records: &Records) {
+        // An interface that went down and up after its queues were owned, and before anybody listened, has other queues.
+        (0..self.pairs.len()).filter(|&pair| self.pairs[pair].is_some()).for_each(|pair| {
+            self.crew.note_interface(pair, true);
+        });
         let at_start = self.pairs.iter().flatten();
         let at_start = at_start.filter_map(|pair| LinkEvent::now(pair.port.ifindex).ok()).collect();
         self.hear(Some(at_start), records);

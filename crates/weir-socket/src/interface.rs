@@ -23,7 +23,7 @@ use weir_port::bpf::bound::{BoundPorts, OwnAddress};
 use weir_port::bpf::doorbell::Bell;
 use weir_port::bpf::steering::BucketSteering;
 use weir_port::link::Link;
-use weir_port::monitor::{State, Watch};
+use weir_port::monitor::{Monitor, State, Watch};
 use weir_port::port::{Port, TRANSMIT_PACKETS_MAX};
 use weir_port::undo::Keeper;
 use weir_port::view::Pair;
@@ -92,6 +92,8 @@ impl StackBuilder {
             .doing(|| "making the doorbell (BPF ring buffer, Linux 5.8 or newer)".into())?;
         let rung: Vec<&Bell> = bells.iter().collect();
         let bound = bound_ports(host, link.rx_queues, workers)?;
+        // It may go down and up before the port is open.
+        let monitor = Monitor::new()?;
         let mut port = Port::open_shared(interface, napi::BUDGET, &umem, &mut frames, &rung, &bound, keeper)?;
         let others = match workers {
             1 => {
@@ -101,7 +103,7 @@ impl StackBuilder {
             _ => port.deal(workers, &memory)?,
         };
         let (pair, mtu_bytes) = (port.pair().clone(), link.mtu_bytes.min(port.sender().mtu_bytes) as u16);
-        let mut watch = Some(Watch::new(link.ifindex)?);
+        let mut watch = Some(Watch::new(monitor, pair.port.ifindex)?);
         let ports = Arc::new(SharedPorts::new(bound, link.ifindex)?);
         let first = EitherPort::Kernel(Box::new(port));
         let others = others.into_iter().map(|port| EitherPort::Memory(Box::new(port)));
