@@ -55,17 +55,10 @@ pub fn pair(name: &str, say: &mut dyn FnMut(&str)) -> Result<Vec<String>> {
                 || checksum.before::<bool>().is_some()
                 || receive.before::<bool>().is_some();
             done.extend(release(link, &name, is_left, &mut means)?);
-            if was_ours {
-                qdisc::remove(link.ifindex)?;
-                done.push(format!("{name}: the queue removed"));
-            }
             // A weir that removed the queue and was stopped then, or could not put back the other, has left the default of a new interface.
-            if let Some(saved) = saved
-                && (was_ours || qdisc::is_default(link.ifindex)?)
-            {
-                qdisc::restore(link.ifindex, &saved)?;
-                done.push(format!("{name}: the qdisc of before put back"));
-            }
+            let is_back = qdisc::put_back(link.ifindex, saved.as_ref())?;
+            done.extend(was_ours.then(|| format!("{name}: the queue removed")));
+            done.extend(is_back.then(|| format!("{name}: the qdisc of before put back")));
             let present = features::offloads(link)?;
             if checksum.before().unwrap_or(was_ours) && !present.tx_checksum {
                 ethtool::set_tx_checksum(link, true)?;

@@ -237,7 +237,7 @@ pub fn install(link: &Link) -> Result<()> {
 }
 
 /// Takes the queue off an interface of this thread's namespace again; an absent one is no error.
-pub fn remove(ifindex: u32) -> Result<()> {
+fn remove(ifindex: u32) -> Result<()> {
     delete_root(ifindex, HANDLE)
 }
 
@@ -258,8 +258,18 @@ fn delete_root(ifindex: u32, handle: u32) -> Result<()> {
     }
 }
 
-/// Puts back what [`save`] found, after [`remove`]; content with the interface being gone.
-pub fn restore(ifindex: u32, saved: &Saved) -> Result<()> {
+/// Takes the queue off an interface of this thread's namespace and puts back what [`save`] found, unless somebody has chosen another since.
+/// Returns whether it put one back.
+pub fn put_back(ifindex: u32, saved: Option<&Saved>) -> Result<bool> {
+    remove(ifindex)?;
+    match saved {
+        Some(saved) if is_default(ifindex)? => restore(ifindex, saved).map(|()| true),
+        _ => Ok(false),
+    }
+}
+
+/// Puts back what [`save`] found; content with the interface being gone.
+fn restore(ifindex: u32, saved: &Saved) -> Result<()> {
     let header = Tcmsg { ifindex: ifindex as i32, handle: saved.handle, parent: ROOT, ..Default::default() };
     let mut request = tc::Request::new().set_create().set_replace().op_newqdisc_do(&header);
     let mut attributes = request.encode().push_kind_bytes(saved.kind.as_bytes());
@@ -377,6 +387,8 @@ fn each(mut with: impl FnMut(&Tcmsg, &tc::IterableAttrs<'_>)) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::probe::scratch::{self, ScratchPair};
+    use crate::sys;
 
     fn netem(jitter: u32, attributes: &[(u16, &[u8])]) -> Saved {
         let mut options = vec![0; NETEM_JITTER];
@@ -396,6 +408,28 @@ mod tests {
         assert!(!netem(7, &[]).is_whole());
         assert!(!netem(0, &[(TCA_NETEM_CORR, &[0; 12]), (TCA_NETEM_SLOT, &[0; 40])]).is_whole());
         assert!(!Saved { options: vec![0; 8], ..netem(0, &[]) }.is_whole(), "cut short");
+    }
+
+    #[test]
+    fn a_qdisc_that_somebody_chose_since_stays() {
+        if !sys::is_root() {
+            return;
+        }
+        let kinds = scratch::run(|answer| {
+            let link = ScratchPair::new(c"near", &NetNs::current()?)?.receiver;
+            let saved = |kind: &str, handle| Saved { kind: kind.into(), handle, options: Vec::new() };
+            let kind = || root(link.ifindex).map(|root| root.kind);
+            restore(link.ifindex, &saved("bfifo", 0x1_0000))?;
+            let before = save(&link)?;
+            install(&link)?;
+            let mut kinds = vec![(put_back(link.ifindex, before.as_ref())?, kind()?)];
+            install(&link)?;
+            restore(link.ifindex, &saved("pfifo", 0x2_0000))?;
+            kinds.push((put_back(link.ifindex, before.as_ref())?, kind()?));
+            answer(kinds);
+            Ok(())
+        });
+        assert_eq!(kinds.unwrap(), [(true, "bfifo".to_string()), (false, "pfifo".to_string())]);
     }
 
     #[test]

@@ -128,10 +128,7 @@ impl Undo {
         match self {
             Undo::Hold => Ok(()),
             Undo::Queues { ifindex, before } => means.release(*ifindex, *before),
-            Undo::Qdisc { ifindex, before } => {
-                qdisc::remove(*ifindex)?;
-                before.as_ref().map_or(Ok(()), |before| qdisc::restore(*ifindex, before))
-            }
+            Undo::Qdisc { ifindex, before } => qdisc::put_back(*ifindex, before.as_ref()).map(drop),
             Undo::TxChecksum { ifindex } => {
                 match Link::by_index(*ifindex).and_then(|link| ethtool::set_tx_checksum(&link, true)) {
                     Err(PortError::NoInterface { .. }) => Ok(()),
