@@ -69,6 +69,9 @@ const WHOLE: [&str; 12] = [
     "cake",
 ];
 
+/// The most dumps for an interface that they do not show.
+const DUMPS: usize = 3;
+
 /// The losses and the backlog of a qdisc.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
@@ -292,11 +295,16 @@ fn counters(ifindex: u32) -> Result<Counters> {
 
 /// The qdisc at the root of an interface of this thread's namespace.
 pub fn root(ifindex: u32) -> Result<Root> {
-    Ok(Roots::read()?.of(ifindex).cloned().unwrap_or_default())
+    let mut root = None;
+    until_shown(|| {
+        root = Roots::read()?.of(ifindex).cloned();
+        Ok(root.is_some())
+    })?;
+    Ok(root.unwrap_or_default())
 }
 
-/// The qdiscs at the roots of all interfaces of a namespace, at one time. The kernel tells of all at once and not of one, so whoever looks
-/// at many interfaces asks once.
+/// The qdiscs at the roots of all interfaces of a namespace, at one time. The kernel tells of all at once, so whoever looks at many
+/// interfaces asks once. An interface that was passed over may be asked for by [`root`].
 #[derive(Clone, Debug, Default)]
 pub struct Roots(HashMap<u32, Root>);
 
@@ -362,13 +370,30 @@ fn kind_of(attributes: &tc::IterableAttrs<'_>) -> String {
     attributes.get_kind().map(|kind| kind.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// Every qdisc of an interface of this thread's namespace.
+/// Every qdisc of an interface of this thread's namespace, some more than once.
 fn each_of(ifindex: u32, mut with: impl FnMut(&Tcmsg, &tc::IterableAttrs<'_>)) -> Result<()> {
-    each(|header, attributes| {
-        if header.ifindex == ifindex as i32 {
-            with(header, attributes);
-        }
+    until_shown(|| {
+        let mut is_shown = false;
+        each(|header, attributes| {
+            if header.ifindex == ifindex as i32 {
+                is_shown |= header.parent == ROOT;
+                with(header, attributes);
+            }
+        })?;
+        Ok(is_shown)
     })
+}
+
+/// Looks until an interface's root is shown, or it counts as having none. The kernel counts interfaces between two parts of a dump, so one
+/// is passed over if another goes meanwhile. To ask for one alone (`RTM_GETQDISC` with a parent) would tell everybody who listens for
+/// changes of qdiscs, each time (`net/sched/sch_api.c:tc_get_qdisc`).
+fn until_shown(mut look: impl FnMut() -> Result<bool>) -> Result<()> {
+    for _ in 0..DUMPS {
+        if look()? {
+            break;
+        }
+    }
+    Ok(())
 }
 
 /// Every qdisc of this thread's namespace.
@@ -430,6 +455,20 @@ mod tests {
             Ok(())
         });
         assert_eq!(kinds.unwrap(), [(true, "bfifo".to_string()), (false, "pfifo".to_string())]);
+    }
+
+    #[test]
+    fn an_interface_that_a_dump_passed_over_is_looked_for_again() {
+        let looks = |shown_at: usize| {
+            let mut looks = 0;
+            until_shown(|| {
+                looks += 1;
+                Ok(looks == shown_at)
+            })
+            .unwrap();
+            looks
+        };
+        assert_eq!([looks(1), looks(2), looks(99)], [1, 2, DUMPS], "one that has never been up has no root");
     }
 
     #[test]
