@@ -7,7 +7,7 @@
 //! Rule: a thing that a living weir holds is not touched. Mending twice is mending once.
 
 use crate::error::{PortError, Result};
-use crate::features::{self, TagInsertion};
+use crate::features::{self, ChecksumOffloads, TagInsertion};
 use crate::forwarding::Setting;
 use crate::hold::{self, Hold, Owner, Thing, left};
 use crate::link::Link;
@@ -17,7 +17,7 @@ use crate::netlink::is_code;
 use crate::netns::NetNs;
 use crate::release::Means;
 use crate::way_out::nftables;
-use crate::{ethtool, holder, qdisc, sysctl};
+use crate::{holder, qdisc, sysctl};
 
 /// Mends both ends of the pair of an interface of this thread's namespace; returns what was done, in words.
 ///
@@ -52,7 +52,7 @@ pub fn pair(name: &str, say: &mut dyn FnMut(&str)) -> Result<Vec<String>> {
             let saved = queue.before::<Option<qdisc::Saved>>().flatten();
             let is_left = was_ours
                 || saved.is_some()
-                || checksum.before::<bool>().is_some()
+                || checksum.before::<ChecksumOffloads>().is_some()
                 || receive.before::<bool>().is_some();
             done.extend(release(link, &name, is_left, &mut means)?);
             // A weir that removed the queue and was stopped then, or could not put back the other, has left the default of a new interface.
@@ -60,8 +60,10 @@ pub fn pair(name: &str, say: &mut dyn FnMut(&str)) -> Result<Vec<String>> {
             done.extend(was_ours.then(|| format!("{name}: the queue removed")));
             done.extend(is_back.then(|| format!("{name}: the qdisc of before put back")));
             let present = features::offloads(link)?;
-            if checksum.before().unwrap_or(was_ours) && !present.tx_checksum {
-                ethtool::set_tx_checksum(link, true)?;
+            let left = if was_ours { ChecksumOffloads::of_new_veth() } else { ChecksumOffloads::default() };
+            let wanted = checksum.before().unwrap_or(left).without(&present.checksums);
+            if !wanted.is_empty() {
+                features::leave_checksums(link.ifindex, &wanted)?;
                 done.push(format!("{name}: checksum offload switched on"));
             }
             let left = if was_ours { TagInsertion::ALL.to_vec() } else { Vec::new() };

@@ -192,7 +192,7 @@ fn napi_set(pair: &ScratchPair) -> Result<()> {
 fn checksum(pair: &ScratchPair) -> Result<()> {
     let sender = &pair.sender;
     ethtool::set_tx_checksum(sender, false)?;
-    if features::offloads(sender)?.tx_checksum {
+    if !features::offloads(sender)?.checksums.is_empty() {
         return Err(PortError::Unsuitable {
             name: sender.name.clone(),
             why: "keeps its checksum offload on whatever is asked".into(),

@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::error::Result;
-use crate::features::{self, Offloads, TagInsertion};
+use crate::features::{self, ChecksumOffloads, Offloads, TagInsertion};
 use crate::hold::{Hold, Thing};
 use crate::link::Link;
 use crate::lock::Lock;
@@ -22,17 +22,16 @@ use crate::{ethtool, qdisc};
 /// Makes the sending end of a pair, an interface of `netns`, hold packets; returns the features that were on before.
 pub fn arrange(netns: &NetNs, link: &Link, keeper: &mut dyn Keeper) -> Result<Offloads> {
     hold_packets(netns, link, keeper)?;
-    let tx_checksum =
-        fill_checksums(netns, link, keeper, || features::offloads(link).map(|on| on.tx_checksum))?;
+    let checksums = fill_checksums(netns, link, keeper, || features::offloads(link).map(|on| on.checksums))?;
     let tag_insertions =
         tag_frames(netns, link, keeper, || features::offloads(link).map(|on| on.tag_insertions))?;
-    Ok(Offloads { tx_checksum, tag_insertions })
+    Ok(Offloads { checksums, tag_insertions })
 }
 
 /// Arranges an end that has come to `netns` from where it was arranged, and had the features `before`.
 pub fn arrange_moved(netns: &NetNs, link: &Link, before: &Offloads, keeper: &mut dyn Keeper) -> Result<()> {
     hold_packets(netns, link, keeper)?;
-    fill_checksums(netns, link, keeper, || Ok(before.tx_checksum))?;
+    fill_checksums(netns, link, keeper, || Ok(before.checksums.clone()))?;
     tag_frames(netns, link, keeper, || Ok(before.tag_insertions.clone()))?;
     Ok(())
 }
@@ -55,14 +54,18 @@ pub fn hold_packets(netns: &NetNs, link: &Link, keeper: &mut dyn Keeper) -> Resu
     Ok(())
 }
 
-/// Has the kernel fill in the checksums of packets that an interface of `netns` sends; returns whether they were left to the device.
+/// Has the kernel fill in the checksums of packets that an interface of `netns` sends; returns the features by which they were left to the
+/// device.
 fn fill_checksums(
     netns: &NetNs,
     link: &Link,
     keeper: &mut dyn Keeper,
-    look: impl FnOnce() -> Result<bool>,
-) -> Result<bool> {
-    let undo = |was_on: &bool| was_on.then_some(Undo::TxChecksum { ifindex: link.ifindex });
+    look: impl FnOnce() -> Result<ChecksumOffloads>,
+) -> Result<ChecksumOffloads> {
+    let ifindex = link.ifindex;
+    let undo = |were_on: &ChecksumOffloads| {
+        (!were_on.is_empty()).then(|| Undo::TxChecksum { ifindex, features: were_on.clone() })
+    };
     together(netns, keeper, &Thing::checksum(netns, link), look, undo, |_, _| {
         ethtool::set_tx_checksum(link, false)
     })

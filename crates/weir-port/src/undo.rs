@@ -15,7 +15,7 @@ use std::time::UNIX_EPOCH;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{PortError, Result};
-use crate::features::TagInsertion;
+use crate::features::{self, ChecksumOffloads, TagInsertion};
 use crate::forwarding::Setting;
 use crate::hold::{Hold, Owner};
 use crate::link::{self, Link};
@@ -24,7 +24,7 @@ use crate::napi::Deferral;
 use crate::netns::NetNs;
 use crate::release::Means;
 use crate::way_out::nftables;
-use crate::{ethtool, features, qdisc, sysctl};
+use crate::{qdisc, sysctl};
 
 /// One thing to put back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,8 +48,10 @@ pub enum Undo {
     },
     /// Leave checksums to the device again.
     TxChecksum {
-        /// The interface's number; its name may change meanwhile.
+        /// The interface's number.
         ifindex: u32,
+        /// The features that were on.
+        features: ChecksumOffloads,
     },
     /// Let VLAN tags go beside the frame again.
     TagInsertion {
@@ -101,10 +103,10 @@ impl Undo {
             }
             Undo::NftTable { name } => name.starts_with("weir"),
             Undo::Setting { was, .. } => *was <= 2,
+            Undo::TxChecksum { features, .. } => features.is_sound(),
             Undo::Hold
             | Undo::Queues { .. }
             | Undo::Qdisc { .. }
-            | Undo::TxChecksum { .. }
             | Undo::TagInsertion { .. }
             | Undo::Link { .. } => true,
         };
@@ -116,7 +118,7 @@ impl Undo {
         match self {
             Undo::Queues { ifindex, .. }
             | Undo::Qdisc { ifindex, .. }
-            | Undo::TxChecksum { ifindex }
+            | Undo::TxChecksum { ifindex, .. }
             | Undo::TagInsertion { ifindex, .. }
             | Undo::Link { ifindex, .. } => Some(*ifindex),
             Undo::Hold | Undo::NftTable { .. } | Undo::Setting { .. } | Undo::File { .. } => None,
@@ -129,12 +131,7 @@ impl Undo {
             Undo::Hold => Ok(()),
             Undo::Queues { ifindex, before } => means.release(*ifindex, *before),
             Undo::Qdisc { ifindex, before } => qdisc::put_back(*ifindex, before.as_ref()).map(drop),
-            Undo::TxChecksum { ifindex } => {
-                match Link::by_index(*ifindex).and_then(|link| ethtool::set_tx_checksum(&link, true)) {
-                    Err(PortError::NoInterface { .. }) => Ok(()),
-                    result => result,
-                }
-            }
+            Undo::TxChecksum { ifindex, features } => features::leave_checksums(*ifindex, features),
             Undo::TagInsertion { ifindex, features } => features::switch(*ifindex, features, true),
             Undo::Link { ifindex, name } => match Link::by_index(*ifindex) {
                 Ok(link) if link.name == *name => link::delete(*ifindex),

@@ -67,7 +67,7 @@ pub fn of_sender(kind: Kind, known: &Link, now: &View, is_first: bool) -> Vec<Re
     if now.link.tx_queues != known.tx_queues {
         remedies.push(queues_changed(kind, name, "sends", known.tx_queues, now.link.tx_queues));
     }
-    remedies.extend(now.offloads.tx_checksum.then_some(Remedy::FillChecksums));
+    remedies.extend((!now.offloads.checksums.is_empty()).then_some(Remedy::FillChecksums));
     remedies.extend((!now.offloads.tag_insertions.is_empty()).then_some(Remedy::TagFrames));
     remedies.extend((!now.queue.is_ours).then_some(Remedy::PutQueueBack));
     remedies.extend((!is_first).then_some(Remedy::PutProgramFirst));
@@ -111,7 +111,7 @@ fn refuse(kind: Kind, what: String, undo: Option<String>) -> Remedy {
 
 #[cfg(test)]
 mod tests {
-    use weir_port::features::{Offloads, TagInsertion};
+    use weir_port::features::{ChecksumOffloads, Offloads, TagInsertion};
     use weir_port::qdisc::Root;
 
     use super::*;
@@ -166,7 +166,8 @@ mod tests {
 
     #[test]
     fn what_can_be_put_right_is() {
-        let offloads = Offloads { tx_checksum: true, tag_insertions: TagInsertion::ALL.to_vec() };
+        let checksums = ChecksumOffloads::of_new_veth();
+        let offloads = Offloads { checksums, tag_insertions: TagInsertion::ALL.to_vec() };
         let now = View { offloads, queue: Root::default(), ..view(link()) };
         assert_eq!(
             of_sender(Kind::Wire, &link(), &now, false),
