@@ -16,6 +16,7 @@ use serde_json::json;
 use weir_port::Doing;
 use weir_port::signals::{SIGHUP, SIGINT, SIGTERM, Signals};
 use weir_port::sys;
+use weir_port::undo::FileIdentity;
 use weir_run::control::{Command, Control, Responder, Running, RunningPort};
 use weir_run::datapath::{DatapathConfig, Kind};
 use weir_run::stats::Snapshot;
@@ -25,7 +26,8 @@ use crate::{Failure, guarded};
 /// A wait that can be ended, until this is dropped.
 pub struct InterfaceWait {
     signals: Signals,
-    socket: PathBuf,
+    /// The socket's file, until it is removed.
+    socket: Option<SocketFile>,
     /// The interfaces that it waits for.
     missing: Arc<Mutex<Vec<String>>>,
     /// Ends the serving thread.
@@ -41,11 +43,12 @@ impl InterfaceWait {
     pub fn begin(config: &DatapathConfig) -> Result<InterfaceWait, Failure> {
         // Before the first thread, which must not get them.
         let signals = Signals::block(&[SIGINT, SIGTERM, SIGHUP])?;
-        let socket = Control::waiting_path_of(&config.name);
+        let path = Control::waiting_path_of(&config.name);
         let mut control = match Control::listen_waiting(&config.name) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => return Err(error.to_string().into()),
-            listening => listening.doing(|| format!("making the socket {}", socket.display()))?,
+            listening => listening.doing(|| format!("making the socket {}", path.display()))?,
         };
+        let socket = Some(SocketFile::at(path));
         let process = sys::pidfd(std::process::id())?;
         let missing = Arc::new(Mutex::new(Vec::new()));
         let responder = Waits {
@@ -78,11 +81,33 @@ impl InterfaceWait {
 
 impl Drop for InterfaceWait {
     fn drop(&mut self) {
-        // Before nobody listens, or it could be the next one's.
-        let _ = std::fs::remove_file(&self.socket);
+        // Before nobody listens, because the next one takes the place of a socket at which nobody does.
+        drop(self.socket.take());
         sys::signal_eventfd(&self.end);
         // A thread that panicked serves no more.
         let _ = self.serving.take().map(JoinHandle::join);
+    }
+}
+
+/// The file of a socket, removed with this unless another has its name by then.
+struct SocketFile {
+    path: PathBuf,
+    identity: Option<FileIdentity>,
+}
+
+impl SocketFile {
+    /// The file that is at this path now.
+    fn at(path: PathBuf) -> SocketFile {
+        let identity = FileIdentity::of(&path);
+        SocketFile { path, identity }
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if FileIdentity::of(&self.path) == self.identity {
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
 }
 
@@ -129,4 +154,24 @@ fn running(config: &DatapathConfig) -> Running {
         .map(|(name, port)| RunningPort { name: name.clone(), interface: port.interface.clone() })
         .collect();
     Running { file: String::new(), ports }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_that_another_made_in_its_place_stays() {
+        let path = std::env::temp_dir().join(format!("weir-waiting-{}", std::process::id()));
+        std::fs::write(&path, "").unwrap();
+        let first = SocketFile::at(path.clone());
+        // Both files are there at once, so they cannot have the same inode.
+        let next = path.with_extension("next");
+        std::fs::write(&next, "").unwrap();
+        std::fs::rename(&next, &path).unwrap();
+        drop(first);
+        assert!(path.exists());
+        drop(SocketFile::at(path.clone()));
+        assert!(!path.exists());
+    }
 }
