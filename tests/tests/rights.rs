@@ -29,21 +29,24 @@ fn main() -> ExitCode {
 /// `net_broadcast`, `net_admin`, `net_raw`, `ipc_lock`, `kill`, `sys_ptrace`, `sys_admin`, `sys_nice`: capabilities(7).
 const KEPT: u64 = 1 << 11 | 1 << 12 | 1 << 13 | 1 << 14 | 1 << 5 | 1 << 19 | 1 << 21 | 1 << 23;
 
+/// `dac_read_search`, which a guardian has besides.
+const KEPT_BY_GUARDIAN: u64 = 1 << 2;
+
 /// A field of a `status` in /proc.
 fn field<'s>(status: &'s str, name: &str) -> Result<&'s str> {
     let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     Ok(line.with_context(|| format!("no {name} in {status}"))?.trim())
 }
 
-/// Requires that every thread of a process is confined.
-fn require_confined(id: u32) -> Result<()> {
+/// Requires that every thread of a process is confined, and has none but these capabilities.
+fn require_confined(id: u32, may_keep: u64) -> Result<()> {
     let mut threads = 0;
     for task in std::fs::read_dir(format!("/proc/{id}/task"))? {
         let status = std::fs::read_to_string(task?.path().join("status"))?;
         let name = field(&status, "Name")?;
         for set in ["CapPrm", "CapEff"] {
             let kept = u64::from_str_radix(field(&status, set)?, 16)?;
-            ensure!(kept & !KEPT == 0, "{name} has {set} {kept:x}");
+            ensure!(kept & !may_keep == 0, "{name} has {set} {kept:x}");
         }
         ensure!(field(&status, "NoNewPrivs")? == "1", "{name} may gain rights");
         ensure!(field(&status, "Seccomp")? == "2", "{name} may call anything");
@@ -74,7 +77,10 @@ fn guardian_of(id: u32) -> Result<u32> {
 
 /// The process and its guardian may be on their way still, and threads of theirs end while they are looked at.
 fn wait_until_confined(id: u32) -> Result<()> {
-    let require = || require_confined(id).and_then(|()| require_confined(guardian_of(id)?));
+    let require = || {
+        require_confined(id, KEPT)?;
+        require_confined(guardian_of(id)?, KEPT | KEPT_BY_GUARDIAN)
+    };
     clock::wait_until("both are confined", LIMIT, || Ok(require().is_ok()))
         .or_else(|error| require().context(error))
 }
@@ -178,11 +184,11 @@ fn signals_reach_a_program_of_another_user() -> Result<()> {
     let start = || -> Result<Process> {
         let mut process = Process::spawn(&mut under_sudo(&host, &[], script))?;
         process.wait_for_output("started", LIMIT)?;
-        clock::wait_until("it is confined", LIMIT, || Ok(require_confined(process.id()).is_ok()))?;
+        clock::wait_until("it is confined", LIMIT, || Ok(require_confined(process.id(), KEPT).is_ok()))?;
         Ok(process)
     };
     let mut process = start()?;
-    require_confined(guardian_of(process.id())?)?;
+    require_confined(guardian_of(process.id())?, KEPT | KEPT_BY_GUARDIAN)?;
     process.signal(Signal::TERM)?;
     let done = process.wait(LIMIT)?;
     ensure!(done.status.code() == Some(41), "it ended with {}: {}", done.status, done.stderr);

@@ -46,9 +46,24 @@ pub const KEPT: [Capability; 8] = [
     (23, "sys_nice"),
 ];
 
+/// The capabilities that a guardian keeps besides. It reads no packets.
+pub const KEPT_BY_GUARDIAN: [Capability; 1] = [
+    // A namespace may be kept by a descriptor of another user's process, and /proc/PID/fd is that user's alone.
+    (2, "dac_read_search"),
+];
+
 /// Gives up all capabilities but [`KEPT`] of this thread, and of the threads it starts from now on.
 pub fn shed() -> Result<()> {
-    let kept = KEPT.iter().fold(0u64, |set, (number, _)| set | 1 << number);
+    keep(KEPT.iter())
+}
+
+/// Gives up all capabilities but [`KEPT`] and [`KEPT_BY_GUARDIAN`] of this thread, and of the threads it starts from now on.
+pub fn shed_as_guardian() -> Result<()> {
+    keep(KEPT.iter().chain(&KEPT_BY_GUARDIAN))
+}
+
+fn keep<'a>(kept: impl Iterator<Item = &'a Capability>) -> Result<()> {
+    let kept = kept.fold(0u64, |set, (number, _)| set | 1 << number);
     let give_up = || -> io::Result<()> {
         let mut own = capabilities()?;
         for (half, sets) in own.iter_mut().enumerate() {
@@ -123,6 +138,9 @@ fn set_capabilities(sets: &[Sets; 2]) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::CommandExt;
+    use std::process::Command;
+
     use super::*;
 
     #[test]
@@ -140,5 +158,27 @@ mod tests {
             assert_eq!((after.permitted, after.inheritable), (before.permitted & kept, 0));
         }
         assert_eq!(capabilities().unwrap(), before, "it is this thread's own");
+    }
+
+    #[test]
+    fn a_guardian_alone_sees_what_another_users_process_has_open() {
+        if capabilities().unwrap()[0].effective & 1 << KEPT_BY_GUARDIAN[0].0 == 0 {
+            return;
+        }
+        const NOBODY: u32 = 65534;
+        let mut other = Command::new("sleep").arg("60").uid(NOBODY).gid(NOBODY).spawn().unwrap();
+        let open = format!("/proc/{}/fd", other.id());
+        let [worker, guardian] = [shed, shed_as_guardian].map(|shed| {
+            let open = open.clone();
+            let looked = std::thread::spawn(move || {
+                shed().unwrap();
+                std::fs::read_dir(open).map(Iterator::count)
+            });
+            looked.join().unwrap()
+        });
+        other.kill().unwrap();
+        other.wait().unwrap();
+        assert_eq!(worker.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+        assert!(guardian.unwrap() > 0);
     }
 }
