@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! table inet weir0 {
-//!     comment "weir"
+//!     comment "weir NUMBER"               the number of its interface
 //!     chain postrouting {
 //!         type nat hook postrouting priority srcnat
 //!         ip saddr PROGRAM masquerade

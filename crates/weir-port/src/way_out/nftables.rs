@@ -1,10 +1,12 @@
 //! A run's table in the kernel: written as [`NftTable`] says, found again, removed.
 //!
 //! The table is named after the run's interface. So a table that has the name of a new interface was left behind, by a run whose guardian
-//! was killed too, and is replaced; one without an interface of its name is left behind too, and removed. The comment tells it from a table
-//! of another program, and nothing is read from it: a user who may edit the ruleset has no say in what is put back.
+//! was killed too, and is replaced; one without an interface is left behind too, and removed. The comment tells it from a table of another
+//! program. Only the number of the interface is read from it, by which one that was renamed is found: a user who may edit the ruleset has
+//! no say in what is put back.
 //!
-//! Limits: a firewall of the host's that drops forwarded packets drops a program's too.
+//! Limits: a firewall of the host's that drops forwarded packets drops a program's too. A table that was left behind stays while another
+//! interface has the number of its own.
 //!
 //! Source: `nft(8)`; kernel `net/netfilter/nf_tables_api.c`, `nft_masq.c`, `nft_meta.c`; libnftnl `include/libnftnl/udata.h` for the
 //! comment's layout.
@@ -27,8 +29,10 @@ const POSTROUTING: &CStr = c"postrouting";
 const FORWARD: &CStr = c"forward";
 const PRIORITY_SRCNAT: i32 = 100;
 const PRIORITY_FILTER: i32 = 0;
-/// A comment: `NFTNL_UDATA_TABLE_COMMENT`, its length, and text with a zero at its end.
-const COMMENT: &[u8] = b"\x00\x05weir\x00";
+/// The kind of a comment among the data of a table's user.
+const NFTNL_UDATA_TABLE_COMMENT: u8 = 0;
+/// The word with which the comment begins; the number of the run's interface follows.
+const COMMENT: &str = "weir";
 /// The register that an expression loads and the next one compares.
 const REGISTER: u32 = Registers::Reg1 as u32;
 /// `NF_CT_STATE_BIT(IP_CT_ESTABLISHED)` and that of `IP_CT_RELATED`.
@@ -36,8 +40,21 @@ const ANSWERS: u32 = 1 << 1 | 1 << 2;
 
 /// Writes the table into this thread's namespace, in place of one of ours that has its name.
 pub fn install(table: &NftTable) -> Result<()> {
+    install_beside(table, tables)
+}
+
+/// Writes the table where `tables` lists those that are there; again, if somebody removed one of our name in between.
+fn install_beside(table: &NftTable, mut tables: impl FnMut() -> Result<Vec<Found>>) -> Result<()> {
+    let mut replace = || write(table, tables()?.iter().any(|found| found.name == table.name));
+    match replace() {
+        Err(error) if is_code(&error, libc::ENOENT) => replace(),
+        written => written,
+    }
+}
+
+/// Writes the table, in place of one of its name if one was `left_behind`.
+fn write(table: &NftTable, left_behind: bool) -> Result<()> {
     let name = table.name.as_bytes();
-    let left_behind = tables()?.contains(&table.name);
     let (masquerading, gate) = (table.masquerading(), table.gate());
     // The batch's two ends, the table before, this one and its chains.
     let requests = 6 + masquerading.len() + gate.len();
@@ -47,7 +64,7 @@ pub fn install(table: &NftTable) -> Result<()> {
             batch.request().op_deltable_do(&header()).encode().push_name_bytes(name);
         }
         let mut made = batch.request().set_create().set_excl().op_newtable_do(&header());
-        made.encode().push_name_bytes(name).push_userdata(COMMENT);
+        made.encode().push_name_bytes(name).push_userdata(&comment(table.ifindex));
         push_chain(batch, name, POSTROUTING, c"nat", libc::NF_INET_POST_ROUTING, PRIORITY_SRCNAT);
         masquerading.iter().for_each(|rule| push_rule(batch, name, POSTROUTING, rule));
         if !gate.is_empty() {
@@ -59,7 +76,7 @@ pub fn install(table: &NftTable) -> Result<()> {
 
 /// Returns whether the table is there, ours, with as many rules as it was given.
 pub fn is_whole(table: &NftTable) -> Result<bool> {
-    if !tables()?.contains(&table.name) {
+    if !tables()?.iter().any(|found| found.name == table.name) {
         return Ok(false);
     }
     let doing = || format!("listing the rules of the nftables table {}", table.name);
@@ -86,13 +103,16 @@ pub fn remove_left_behind() -> Result<Vec<String>> {
         tables => tables?,
     };
     let mut left = Vec::new();
-    for name in tables {
-        match Link::by_name(&name) {
-            Err(PortError::NoInterface { .. }) => {
-                remove(&name)?;
-                left.push(name);
-            }
-            other => drop(other?),
+    for Found { name, ifindex } in tables {
+        let is_there = |link: Result<Link>| match link {
+            Err(PortError::NoInterface { .. }) => Ok(false),
+            link => link.map(|_| true),
+        };
+        if !is_there(Link::by_name(&name))?
+            && !ifindex.map_or(Ok(false), |of| is_there(Link::by_index(of)))?
+        {
+            remove(&name)?;
+            left.push(name);
         }
     }
     Ok(left)
@@ -100,7 +120,7 @@ pub fn remove_left_behind() -> Result<Vec<String>> {
 
 /// Removes the table; content with it being gone, or another program's.
 pub fn remove(name: &str) -> Result<()> {
-    if !tables()?.iter().any(|table| table == name) {
+    if !tables()?.iter().any(|found| found.name == name) {
         return Ok(());
     }
     let removed = transact(&format!("removing the nftables table {name}"), 3, |batch| {
@@ -112,8 +132,15 @@ pub fn remove(name: &str) -> Result<()> {
     }
 }
 
-/// The names of Weir's tables in this thread's namespace.
-fn tables() -> Result<Vec<String>> {
+/// A table of Weir's.
+struct Found {
+    name: String,
+    /// The number of the run's interface; `None` in a table of an earlier version.
+    ifindex: Option<u32>,
+}
+
+/// Weir's tables in this thread's namespace.
+fn tables() -> Result<Vec<Found>> {
     let doing = || "listing the nftables tables".to_string();
     let mut tables = Vec::new();
     let mut socket = NetlinkSocket::new();
@@ -122,11 +149,27 @@ fn tables() -> Result<Vec<String>> {
     while let Some(item) = reply.recv() {
         let (_, attributes) = item.map_err(|error| explained(error, doing()))?;
         let Ok(name) = attributes.get_name() else { continue };
-        if attributes.get_userdata().is_ok_and(|comment| comment == COMMENT) {
-            tables.push(name.to_string_lossy().into_owned());
+        if let Some(ifindex) = attributes.get_userdata().ok().and_then(noted) {
+            tables.push(Found { name: name.to_string_lossy().into_owned(), ifindex });
         }
     }
     Ok(tables)
+}
+
+/// The comment of a table whose run has the interface of this number: its kind, its length, and text with a zero at its end.
+fn comment(ifindex: u32) -> Vec<u8> {
+    let text = format!("{COMMENT} {ifindex}\0");
+    [&[NFTNL_UDATA_TABLE_COMMENT, text.len() as u8], text.as_bytes()].concat()
+}
+
+/// The number in a comment of Weir's, if it is one and has one.
+fn noted(comment: &[u8]) -> Option<Option<u32>> {
+    let [NFTNL_UDATA_TABLE_COMMENT, length, text @ .., 0] = comment else { return None };
+    let text = std::str::from_utf8(text).ok().filter(|text| text.len() + 1 == usize::from(*length))?;
+    match text.strip_prefix(COMMENT)? {
+        "" => Some(None),
+        number => Some(Some(number.strip_prefix(' ')?.parse().ok()?)),
+    }
 }
 
 fn push_chain(
@@ -253,4 +296,71 @@ fn transact(doing: &str, requests_max: u32, fill: impl FnOnce(&mut Chained<'stat
     let batch = batch.finalize();
     let mut reply = socket.request_chained(&batch).doing(|| doing.to_string())?;
     reply.recv_all().map_err(|error| explained(error, doing.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+    use crate::link;
+    use crate::netns::NetNs;
+    use crate::probe::scratch::{self, ScratchPair};
+    use crate::sys;
+
+    fn table(link: &Link) -> NftTable {
+        let sources = vec!["192.0.2.1".parse().unwrap()];
+        NftTable { name: link.name.clone(), ifindex: link.ifindex, sources, opened: Vec::new() }
+    }
+
+    #[test]
+    fn a_comment_has_a_number_or_none_and_is_no_other_programs() {
+        assert_eq!(noted(&comment(17)), Some(Some(17)));
+        assert_eq!(noted(b"\x00\x05weir\x00"), Some(None), "of an earlier version");
+        for other in
+            [&b"\x00\x07weir:1\x00"[..], b"\x00\x06weir1\x00", b"\x00\x09weir\x00", b"\x01\x05weir\x00", b""]
+        {
+            assert_eq!(noted(other), None, "{other:?}");
+        }
+    }
+
+    #[test]
+    fn a_table_that_was_removed_meanwhile_is_written_all_the_same() {
+        if !sys::is_root() {
+            return;
+        }
+        let is_there = scratch::run(|answer| {
+            let table = table(&Link::by_name("lo")?);
+            let mut lists = 0;
+            install_beside(&table, || {
+                lists += 1;
+                let gone = Found { name: table.name.clone(), ifindex: None };
+                if lists == 1 { Ok(vec![gone]) } else { tables() }
+            })?;
+            answer(is_whole(&table)?);
+            Ok(())
+        });
+        assert!(is_there.unwrap());
+    }
+
+    #[test]
+    fn a_table_goes_with_its_interface_and_not_with_the_name() {
+        if !sys::is_root() {
+            return;
+        }
+        let removed = scratch::run(|answer| {
+            let link = ScratchPair::new(c"weir%d", &NetNs::current()?)?.receiver;
+            install(&table(&link))?;
+            let mut removed = vec![remove_left_behind()?];
+            link::set_up(link.ifindex, false)?;
+            let rename = ["link", "set", &link.name, "name", "renamed"];
+            assert!(Command::new("ip").args(rename).status().unwrap().success());
+            removed.push(remove_left_behind()?);
+            link::delete(link.ifindex)?;
+            removed.push(remove_left_behind()?);
+            answer(removed);
+            Ok(())
+        });
+        assert_eq!(removed.unwrap(), [vec![], vec![], vec!["weir0".to_string()]]);
+    }
 }

@@ -1,7 +1,7 @@
 //! Keeps a run's table in place: a user who flushes the ruleset would cut the program off, and leave the host a router for everybody.
 //!
-//! Rule: the kernel's messages only tell when to look; the ruleset that is found decides. A table of ours with all its rules is left alone,
-//! and anything less is made anew. Looks are [`BETWEEN_NS`] apart at least, however often the ruleset changes.
+//! Rule: the kernel's messages only tell when to look; the ruleset that is found decides. A table of ours with as many rules as it
+//! was given is left alone, and any other is made anew. Looks are [`BETWEEN_NS`] apart at least, however often the ruleset changes.
 //!
 //! Owner: one thread, until [`Stopper::stop`]. To be stopped before the table is removed. Limits: a rule that somebody put in the place of
 //! another is not seen; in the moment before a flushed table is back, arriving packets are forwarded.
