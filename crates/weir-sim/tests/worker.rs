@@ -4,7 +4,6 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use weir_core::classify::{Classifier, Target};
 use weir_core::drops::DropReason;
 use weir_core::rate::Rate;
 use weir_core::shaper::backlog::QueueRule;
