@@ -425,7 +425,7 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
     }
 }
 
-/// The counts of the packets of all queues that lead back. A packet that waits for a number since it came back has not left.
+/// The counts of the packets of all queues that lead back. Packets that wait for numbers have not left.
 fn turned_back<P: ReceiveQueues + TransmitRing>(between: &Between, ends: &[End<P>]) -> TurnedBack {
     let mut turned_back = TurnedBack::default();
     for End { index, port, .. } in ends.iter().filter(|end| end.port.is_inner()) {
@@ -435,7 +435,9 @@ fn turned_back<P: ReceiveQueues + TransmitRing>(between: &Between, ends: &[End<P
             turned_back.left += entered - queue.shaping.held().packets - port.in_flight().packets;
         }
     }
-    turned_back.left -= between.stages().map(Stage::waiting_from_queues).sum::<u64>();
+    // Some may have come past the queues, or be fragments of one that did not.
+    let waiting = between.stages().map(Stage::waiting_behind_queues).sum();
+    turned_back.left = turned_back.left.wrapping_sub(waiting);
     turned_back
 }
 

@@ -387,7 +387,7 @@ fn each_of(ifindex: u32, mut with: impl FnMut(&Tcmsg, &tc::IterableAttrs<'_>)) -
 /// Looks until an interface's root is shown, or it counts as having none. The kernel counts interfaces between two parts of a dump, so one
 /// is passed over if another goes meanwhile. To ask for one alone (`RTM_GETQDISC` with a parent) would tell everybody who listens for
 /// changes of qdiscs, each time (`net/sched/sch_api.c:tc_get_qdisc`).
-fn until_shown(mut look: impl FnMut() -> Result<bool>) -> Result<()> {
+pub(crate) fn until_shown(mut look: impl FnMut() -> Result<bool>) -> Result<()> {
     for _ in 0..DUMPS {
         if look()? {
             break;

@@ -214,17 +214,17 @@ impl Crew {
     }
 
     /// The names of its ports in the tables of its file. A port that is called by its interface is called by that one's present name, unless
-    /// something else is called so.
+    /// two things would be called alike.
     pub fn port_names(&self) -> Vec<String> {
         let Constants { plan, port_names: before, ports, .. } = &self.constants;
         let now = before.iter().zip(ports).zip(self.interfaces());
         let now: Vec<_> =
             now.map(|((name, port), now)| if name == port { now } else { name.clone() }).collect();
-        let is_free = |name: &String| {
+        let is_one = |name: &String| {
             now.iter().filter(|other| *other == name).count() == 1
                 && plan.stages.iter().all(|stage| stage.name != *name)
         };
-        now.iter().zip(before).map(|(now, before)| if is_free(now) { now } else { before }.clone()).collect()
+        if now.iter().all(is_one) { now } else { before.clone() }
     }
 
     /// Shapes the packets that leave by these ports so from now on, all ports or none; or only checks whether it could.
@@ -264,8 +264,11 @@ impl Crew {
         self.owner(port).send(Request::Follow(port, Box::new(pair)))
     }
 
-    /// Takes a port out whose interface is gone, and closes it; whether it was there.
+    /// Takes a port out whose interface is gone, and closes it; whether it was there. The interface that is waited for has the name that this
+    /// one had at first.
     pub fn close_port(&self, port: usize) -> bool {
+        self.interfaces.lock().expect("nobody panics while names are read")[port]
+            .clone_from(&self.constants.ports[port]);
         let (reply, answer) = channel();
         let owner = self.owner(port);
         owner.send(Request::TakePort(port, reply));
@@ -351,6 +354,7 @@ mod tests {
         assert_eq!(named(["a", "b"], ["b", "a"]), ["b", "a"], "they have changed names");
         assert_eq!(named(["lan", "b"], ["x", "c"]), ["lan", "c"], "the file gives one a name");
         assert_eq!(named(["lan", "b"], ["a", "lan"]), ["lan", "b"], "the file calls the other one so");
+        assert_eq!(named(["a", "lan"], ["lan", "a"]), ["a", "lan"]);
     }
 
     /// Otherwise each of two workers could wait for the other.

@@ -24,7 +24,7 @@ use weir_port::view::Pair;
 use weir_port::{Doing, sys};
 
 use crate::clock::now_ns;
-use crate::idle::{Idle, Rest, wake_cost_ns};
+use crate::idle::{Idle, Rest};
 use crate::part::Part;
 use crate::report::PartReport;
 use crate::standstill::{Missed, Standstill};
@@ -159,9 +159,9 @@ pub struct Ended {
 }
 
 /// Runs a part of a datapath on this thread until it is told to stop or the kernel fails it. However it ends, the part is there until all
-/// workers have ended: others may have packets for it.
-pub fn run(mut part: Part, bell: &Bell, inbox: &Requests, core: usize) -> Ended {
-    let mut stats = WorkerStats { cpu: core, is_bound: true, ..WorkerStats::default() };
+/// workers have ended: others may have packets for it. `wake_cost_ns` is what waking a thread costs here ([`crate::idle::wake_cost_ns`]).
+pub fn run(mut part: Part, bell: &Bell, inbox: &Requests, core: usize, wake_cost_ns: u64) -> Ended {
+    let mut stats = WorkerStats { cpu: core, is_bound: true, wake_cost_ns, ..WorkerStats::default() };
     let served = serve(&mut part, bell, inbox, &mut stats);
     match served {
         Ok(()) => drain(&mut part),
@@ -175,8 +175,6 @@ fn serve(part: &mut Part, bell: &Bell, inbox: &Requests, stats: &mut WorkerStats
     let text = |error: io::Error| error.to_string();
     precise_sleep();
     prefer();
-    // Once it is pinned it has no second core to measure on.
-    stats.wake_cost_ns = wake_cost_ns().map_err(text)?;
     pin(stats.cpu).map_err(text)?;
     let mut idle = Idle::new(stats.wake_cost_ns, now_ns());
     let mut tail: Option<Tail> = None;

@@ -13,6 +13,7 @@ use weir_run::control::{Control, DatapathResponder};
 use weir_run::crew::Crew;
 use weir_run::datapath::{Datapath, DatapathConfig, Kind};
 use weir_run::guardian::Guardian;
+use weir_run::idle::wake_cost_ns;
 use weir_run::ipsec::{EspKeys, PreparedEsp};
 use weir_run::report::PartReport;
 use weir_run::stats::Snapshot;
@@ -120,6 +121,8 @@ impl Running {
             .doing(|| "making the doorbell (BPF ring buffer, Linux 5.8 or newer)".into())?;
         let mut keys = EspKeys::telling(output::warn);
         let prepared = keys.prepare_all(&config.plan)?;
+        // Before queues are owned, and on a thread that is not pinned: it takes two cores, and others' workers may have them for a while.
+        let wake_cost_ns = wake_cost_ns().doing(|| "measuring the cost of waking a thread".into())?;
         let opened = Datapath::open(config, &bells, &mut *guardian, eye.clone(), now_ns());
         let Datapath { mut parts, constants, pairs, opener, warnings } = opened?;
         for PreparedEsp { stage, change, .. } in prepared {
@@ -140,7 +143,7 @@ impl Running {
             let ended = guarded.events();
             workers.push(spawn(cores::WORKER_NAME, move || {
                 let _ended = Ending(ended);
-                worker::run(part, &bell, &inbox, core)
+                worker::run(part, &bell, &inbox, core, wake_cost_ns)
             })?);
         }
         let asked = guarded.events();

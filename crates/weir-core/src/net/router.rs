@@ -234,10 +234,10 @@ impl<P: Packet> Router<P> {
             self.announce(interface);
         }
         while let Some(request) = self.neighbours.next_request(now_ns) {
-            if self.outbox.is_full() {
-                self.neighbours.note_unasked(request);
+            match self.outbox.is_full() {
+                true => self.neighbours.note_unasked(request),
+                false => self.ask(request),
             }
-            self.ask(request);
         }
         if self.unannounced.is_empty() { self.neighbours.next_due_ns() } else { Some(now_ns) }
     }

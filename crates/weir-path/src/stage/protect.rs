@@ -43,8 +43,8 @@ impl Stage {
         self.esp().is_some_and(|esp| esp.is_waiting() && esp.dispatch().mode == Mode::Direct)
     }
 
-    /// The number of packets that were taken from the queues of the stage and wait here.
-    pub(crate) fn waiting_from_queues(&self) -> u64 {
+    /// The number of packets that wait for numbers in a stage with queues.
+    pub(crate) fn waiting_behind_queues(&self) -> u64 {
         self.esp().filter(|esp| esp.dispatch().mode != Mode::Direct).map_or(0, Esp::waiting_packets)
     }
 

@@ -136,6 +136,11 @@ impl Behind {
         self.pairs.iter().filter(is_off).map(|pair| pair.name.clone()).collect()
     }
 
+    /// Checks that the other ends can be steered.
+    pub(super) fn check(&self) -> Result<()> {
+        self.pairs.iter().try_for_each(|pair| pair.look(|end| end.masks().map(drop)).map(drop))
+    }
+
     /// The names of the pairs among `steered` whose steering is still as a limit sets it.
     pub fn names(&self, steered: &[u32]) -> Vec<String> {
         let is_ours = |pair: &&PairBehind| matches!(pair.look(ReceiveSteering::is_ours), Ok(Some(true)));

@@ -5,6 +5,7 @@
 use super::find::{LimitInPlace, STRANGE};
 use super::record::{LimitStage, Record};
 use super::{NetnsInterface, order};
+use crate::error::PortError;
 use crate::link::Link;
 
 /// The sentence on a pair whose other end takes shorter packets than this end sends, and drops the others when they have passed the limit;
@@ -147,7 +148,7 @@ impl LimitInPlace {
             ));
         }
         let far_end = self.place.far_end().ok().flatten();
-        if let Err(why) = order::check(&self.place, far_end.as_ref()) {
+        if let Err(why @ PortError::Unsuitable { .. }) = order::check(&self.place, far_end.as_ref()) {
             faults.push(format!("limit {} does not keep flows in order: {why}", record.name));
         }
         let unsteered = self.behind().unsteered(&record.steered_behind);

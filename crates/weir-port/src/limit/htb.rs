@@ -21,6 +21,7 @@ use weir_core::limit::{FALLBACK, HtbClass, LeafQueue, ROOT_CLASS};
 use super::filter::{Spot, content_if_gone};
 use crate::error::{Doing, PortError, Result};
 use crate::netlink::{RequestBatch, acknowledged, explained, is_code};
+use crate::qdisc::until_shown;
 use crate::sys::Realtime;
 
 /// The handle by which a limit is recognised: `7769:`, "wi" in ASCII.
@@ -142,7 +143,17 @@ impl ClassTraffic {
 
 /// The root of an interface of this thread's namespace.
 pub fn root(ifindex: u32) -> Result<RootKind> {
-    Ok(roots()?.into_iter().find(|root| root.ifindex == ifindex).map_or(RootKind::Default, |root| root.kind))
+    Ok(root_queue(ifindex)?.map_or(RootKind::Default, |root| root.kind))
+}
+
+/// The queue at the root of an interface of this thread's namespace; `None` if the kernel shows none.
+pub fn root_queue(ifindex: u32) -> Result<Option<RootQueue>> {
+    let mut root = None;
+    until_shown(|| {
+        root = roots()?.into_iter().find(|root| root.ifindex == ifindex);
+        Ok(root.is_some())
+    })?;
+    Ok(root)
 }
 
 /// The root of every interface of this thread's namespace.

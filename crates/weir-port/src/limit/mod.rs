@@ -221,10 +221,13 @@ pub fn check(
 ) -> Result<Option<(Record, bool)>> {
     let Prepared { found, is_whole, .. } = prepare(place, asked, burst_default)?;
     let record = found.and_then(|found| found.record);
-    if record.is_none() {
-        order::check(place, place.far_end()?.as_ref())?;
-    }
     let behind = behind::find(place)?;
+    if record.is_none() {
+        let far_end = place.far_end()?;
+        order::check(place, far_end.as_ref())?;
+        far_end.map_or(Ok(()), |far_end| far_end.steering()?.masks().map(drop))?;
+        behind.check()?;
+    }
     Ok(record.map(|record| {
         let is_ordered = behind.unsteered(&record.steered_behind).is_empty()
             && order::unsteered(place, Some(&record)).is_none()
@@ -299,8 +302,8 @@ pub fn traffic(place: &NetnsInterface) -> Result<Option<QueueTraffic>> {
 
 /// The root queue of an interface's limit; `None` if there is no limit.
 pub fn root(place: &NetnsInterface) -> Result<Option<RootQueue>> {
-    let roots = place.netns.run(htb::roots)?;
-    Ok(roots.into_iter().find(|root| root.ifindex == place.link.ifindex && root.kind == RootKind::Limit))
+    let root = place.netns.run(|| htb::root_queue(place.link.ifindex))?;
+    Ok(root.filter(|root| root.kind == RootKind::Limit))
 }
 
 /// Makes a limit where there is none; the result is the record with the packets that this cost.

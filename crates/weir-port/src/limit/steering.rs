@@ -132,12 +132,16 @@ impl ReceiveSteering {
 
     /// The mask of each receive queue, in order.
     pub fn masks(&self) -> Result<Vec<String>> {
-        let read = |queue: usize| fs::read_to_string(self.file(queue)).ok();
-        let masks: Vec<_> = (0..).map_while(read).map(|mask| mask.trim().to_string()).collect();
+        let masks = self.masks_there();
         match masks.is_empty() && self.online > 1 {
             true => Err(PortError::Unsuitable { name: self.name.clone(), why: NO_MASKS.into() }),
             false => Ok(masks),
         }
+    }
+
+    fn masks_there(&self) -> Vec<String> {
+        let read = |queue: usize| fs::read_to_string(self.file(queue)).ok();
+        (0..).map_while(read).map(|mask| mask.trim().to_string()).collect()
     }
 
     fn steering(&self) -> Result<Steering> {
@@ -192,7 +196,8 @@ impl ReceiveSteering {
 
     /// Switches steering off, if it is as [`ReceiveSteering::steer`] sets it, queues that came since left out.
     pub fn switch_off(&self) -> Result<()> {
-        if self.is_ours()? { self.set_all("0".into()) } else { Ok(()) }
+        // Without masks nothing was switched on.
+        if !self.masks_there().is_empty() && self.is_ours()? { self.set_all("0".into()) } else { Ok(()) }
     }
 
     /// The processor of [`Processors::One`].

@@ -15,7 +15,7 @@ use weir_port::channel::Channel;
 use weir_port::confinement;
 use weir_port::release::Means;
 use weir_port::sys;
-use weir_port::undo::UndoRecord;
+use weir_port::undo::{Undo, UndoRecord};
 use weir_port::witness::Witness;
 use weir_port::{Doing, PortError};
 
@@ -184,9 +184,17 @@ pub(super) fn put_back(
     let mut pause_ns = PAUSE_NS_MIN;
     let mut is_told = false;
     loop {
-        let mut faults = Vec::new();
+        let (mut faults, mut held) = (Vec::new(), Vec::new());
         left.retain_mut(|record| {
-            record.put_back(means).map_err(|error| faults.push(error.to_string())).is_err()
+            // Nobody else is to have receive queues until their senders are let go.
+            if matches!(record.undo, Undo::Hold) && record.is_of(&held) {
+                return true;
+            }
+            let put_back = record.put_back(means);
+            if let (Err(_), Undo::Queues { ifindex, .. }) = (&put_back, &record.undo) {
+                held.push((record.netns.inode(), *ifindex));
+            }
+            put_back.map_err(|error| faults.push(error.to_string())).is_err()
         });
         if left.is_empty() {
             means.end();

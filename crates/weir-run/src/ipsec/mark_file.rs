@@ -280,6 +280,8 @@ impl MarkFile {
             }
             there.file = make(&self.path, &text)?;
         } else if is_overwritten || there.written != Some(next) {
+            // If it fails half-way nobody knows what the file says.
+            there.written = None;
             there.file.write_all_at(text.as_bytes(), 0)?;
             there.file.set_len(text.len() as u64)?;
             if self.kind == MarkKind::Sent {
@@ -288,6 +290,14 @@ impl MarkFile {
         }
         there.written = Some(next);
         Ok(is_away || is_overwritten)
+    }
+
+    /// The clause on what comes of a mark that cannot be written.
+    pub fn price(&self) -> &'static str {
+        match self.kind {
+            MarkKind::Sent => "; packets that need its numbers wait meanwhile",
+            MarkKind::Received => "; what comes in meanwhile could be sent to it once more after a start",
+        }
     }
 
     /// The path of the file.

@@ -248,9 +248,12 @@ impl SharedMark {
         let path = self.file.path().display();
         let was_failing = self.is_failing.swap(written.is_err(), Ordering::Relaxed);
         match &written {
-            Err(error) if !was_failing => tell(format!(
-                "{path}: {error}: this mark cannot be written, which is tried again; packets that need its numbers wait meanwhile"
-            )),
+            Err(error) if !was_failing => {
+                tell(format!(
+                    "{path}: {error}: this mark cannot be written, which is tried again{}",
+                    self.file.price()
+                ));
+            }
             Ok(_) if was_failing => tell(format!("{path}: this mark is written again")),
             _ => {}
         }

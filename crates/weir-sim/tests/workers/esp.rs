@@ -279,8 +279,10 @@ fn what_stops_delivers_what_waits_to_be_sealed() {
 /// Packets that were taken from the queue wait in the stage for a number when the workers are told to stop.
 #[test]
 fn what_stops_waits_for_numbers() {
-    for workers in [1, 2] {
-        let plan = there_and_back(waiting(Mode::Deferred, 256), 100_000);
+    for (workers, mode) in
+        [1, 2].into_iter().flat_map(|workers| [(workers, Mode::Deferred), (workers, Mode::Hybrid)])
+    {
+        let plan = there_and_back(waiting(mode, 256), 100_000);
         let (mut bench, _) = dealt(&plan, 4, workers, SEED);
         let disk = Disk::default();
         change(&mut bench, 0, keys(&plan.stages[0], Some(Box::new(disk.clone()))));
@@ -301,9 +303,47 @@ fn what_stops_waits_for_numbers() {
                 }
             }
         }
-        assert!(has_ended.iter().all(|has| *has), "{workers} workers");
+        assert!(has_ended.iter().all(|has| *has), "{workers} workers, {mode}");
         require_order(&mut bench, &[[40, 0, 0, 0], [0; 4]], "drained");
     }
+}
+
+/// Packets pass by an empty queue where the port that they come by is with the same worker; those that find no number wait all the same.
+#[test]
+fn what_came_past_the_queue_is_waited_for() {
+    let plan = there_and_back(waiting(Mode::Hybrid, 256), 100_000);
+    // The other port's worker may be sent what waits.
+    let owners = Owners { ports: vec![0, 1], stages: vec![0, 0] };
+    let made = spread(&plan, &owners, 2).unwrap();
+    let queues = [vec![4; 2], vec![1; made.loops.len()]].concat();
+    let mut bench = Bench::dealt(&made.plan, made.owners, &queues, made.loops.len(), 1024, SEED);
+    let disk = Disk::default();
+    for stage in 0..2 {
+        let mark = (stage == 0).then(|| Box::new(disk.clone()) as Box<dyn SequenceMark>);
+        change(&mut bench, stage, keys(&plan.stages[stage], mark));
+    }
+    (0..8).for_each(|number| bench.port(0).send(0, through(0, 0, number)));
+    bench.go_on(10_000, MS);
+    assert_eq!(stage_of(&bench, 0).held().packets, 8);
+    let mut has_ended = [false; 2];
+    for turn in 0..20_000 {
+        bench.now_ns += MS / 100;
+        if turn > 1_000 {
+            disk.sync();
+        }
+        for (worker, has_ended) in bench.workers.iter_mut().zip(&mut has_ended) {
+            if !*has_ended {
+                worker.drain(bench.now_ns).unwrap();
+                *has_ended = worker.is_drained();
+            }
+        }
+        assert!(
+            turn > 1_000 || has_ended == [false; 2],
+            "turn {turn}: {has_ended:?}, and packets may go by any"
+        );
+    }
+    assert_eq!(has_ended, [true; 2]);
+    require_order(&mut bench, &[[8, 0, 0, 0], [0; 4]], "drained");
 }
 
 /// A disk of a test, which says when a mark is safe.
