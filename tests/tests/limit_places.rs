@@ -35,6 +35,7 @@ fn main() -> ExitCode {
         privileged!(the_loopback_keeps_flows_in_order).flooding(),
         privileged!(pairs_that_join_a_bridge_are_said_and_steered).together(),
         privileged!(an_end_out_of_sight_is_told_before_anything_is_removed).together(),
+        privileged!(the_rest_of_a_limit_stays_while_the_other_end_is_out_of_sight).together(),
         privileged!(an_end_out_of_sight_stays_the_limits).together(),
         privileged!(a_name_is_given_to_one_limit).together(),
         privileged!(limits_that_share_an_end_leave_it_to_the_last).together(),
@@ -205,12 +206,31 @@ fn an_end_out_of_sight_is_told_before_anything_is_removed() -> Result<()> {
         );
         row.weir("stat back --check")?.success()?;
     }
+    let done = out_of_sight(&row, "limit wa --rate 2mbit")?;
+    ensure!(done.status.code() == Some(2) && done.stderr.contains("way back alone"), "{}", done.stderr);
+    out_of_sight(&row, "limit wa --rate-back 19mbit")?.success()?;
+    ensure!(row.lossless_limit("back")?["direction"] == "back", "it is another way now");
+    let shown = out_of_sight(&row, "show")?.success()?.stdout;
+    ensure!(shown.contains("# left out") && shown.contains("cannot be seen from here"), "{shown}");
     let done = out_of_sight(&row, "limit wa --off --now")?.success()?;
     ensure!(done.stderr.contains("keeps the receive steering"), "{}", done.stderr);
     let qdiscs = row.middle.tc("qdisc show dev wa")?;
     ensure!(!qdiscs.contains("htb") && !qdiscs.contains("clsact") && is_steered(&row.left)?, "{qdiscs}");
     let again = out_of_sight(&row, "limit wa --off")?;
     ensure!(again.status.code() == Some(1) && again.stderr.contains("cannot be seen"), "{}", again.stderr);
+    Ok(())
+}
+
+/// What is left of a limit whose queue somebody removed tells of steering at the other end.
+fn the_rest_of_a_limit_stays_while_the_other_end_is_out_of_sight() -> Result<()> {
+    let row = Row::new(Between::Bridge)?;
+    row.weir("limit wa --rate-back 20mbit --name back")?.success()?;
+    row.middle.tc("qdisc del dev wa root")?;
+    let done = out_of_sight(&row, "limit back --off")?;
+    ensure!(done.status.code() == Some(1) && done.stderr.contains("out of sight"), "{}", done.stderr);
+    ensure!(is_steered(&row.left)?);
+    row.weir("limit back --off")?.success()?;
+    ensure!(!is_steered(&row.left)?, "it is not put back");
     Ok(())
 }
 

@@ -99,7 +99,14 @@ const NETDEV_A_NAPI_GRO_FLUSH_TIMEOUT: u16 = 6;
 pub fn defer(id: u32) -> Result<()> {
     let doing =
         || format!("taking NAPI instance {id} over (napi-set of the netdev family, Linux 6.13 or newer)");
-    set_deferral(id, OWNED, doing)
+    set_deferral(id, OWNED, doing).map_err(|error| match error {
+        // Instances are those of an interface that is up, each time others.
+        PortError::Kernel { source, .. } if source.kind() == io::ErrorKind::NotFound => PortError::Kernel {
+            doing: format!("taking NAPI instance {id} over"),
+            source: io::Error::other("its interface went down meanwhile: try again when it is up"),
+        },
+        error => error,
+    })
 }
 
 /// Leaves an instance of this thread's namespace to the kernel's softirq again, with the settings `before`.

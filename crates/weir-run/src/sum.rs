@@ -95,7 +95,8 @@ impl Constants {
         reports.sort_by_key(|(_, report)| report.index);
         // In the order in which they are counted, which is not that of the ports where they end.
         directions.sort_by_key(|(_, direction)| self.kind.exit_of(direction.exit));
-        let called = |report: &PortReport| match report.port.name.is_empty() {
+        // An interface that is gone is waited for by its first name.
+        let called = |report: &PortReport| match report.port.name.is_empty() || report.port.is_closed {
             true => self.ports[report.index].clone(),
             false => report.port.name.clone(),
         };

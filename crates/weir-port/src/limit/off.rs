@@ -59,27 +59,17 @@ pub fn off(place: &NetnsInterface, now: bool, clock_ns: fn() -> u64) -> Result<O
 
 /// Puts back what was changed for a limit whose queue somebody took away; false if there is none such.
 pub fn mend(place: &NetnsInterface) -> Result<bool> {
-    Ok(find::at(place)?.is_none() && forget(&Lock::take()?, place)? != Off::None)
+    Ok(find::at(place)?.is_none() && forget(&Lock::take()?, place, false)? != Off::None)
 }
 
 fn take_off(place: &NetnsInterface, now: bool, clock_ns: fn() -> u64) -> Result<Off> {
     let Some(Found { memories, record, is_strange }) = find::at(place)? else {
-        return forget(&Lock::take()?, place);
+        return forget(&Lock::take()?, place, now);
     };
     if is_strange && !now {
         return Err(unsuitable(place, find::STRANGE));
     }
-    let far_end = match place.far_end() {
-        Err(error) if !now && record.as_ref().is_some_and(Record::changes_far_end) => {
-            let why = format!(
-                "has its other end, where receive steering is to be put back, out of sight, so nothing was removed ({error}): remove \
-                 its limit in the host's PID namespace, or here with `weir limit --off --now`, which loses what waits and leaves the \
-                 steering"
-            );
-            return Err(unsuitable(place, &why));
-        }
-        far_end => unless_short(far_end)?,
-    };
+    let far_end = far_end_of(place, record.as_ref(), now)?;
     let ifindex = place.link.ifindex;
     // Another limit that goes, or comes, at the same time looks at this one's record.
     let lock = match &record {
@@ -98,7 +88,7 @@ fn take_off(place: &NetnsInterface, now: bool, clock_ns: fn() -> u64) -> Result<
         }
         // The limit is half made, or without its filter: the other end remembers what was changed beside it.
         None => {
-            let left = forget(&lock, place)?;
+            let left = forget(&lock, place, now)?;
             Ok(Off::Removed {
                 lost,
                 leaves_far_end: matches!(left, Off::Removed { leaves_far_end: true, .. }),
@@ -158,12 +148,29 @@ fn traffic(place: &NetnsInterface) -> Result<QueueTraffic> {
     Ok(super::traffic(place)?.unwrap_or_default())
 }
 
+/// The other end of a pair; `None` of one that cannot be seen from here, which is an error if something was changed there for this limit,
+/// unless it is to go `now`.
+fn far_end_of(place: &NetnsInterface, record: Option<&Record>, now: bool) -> Result<Option<NetnsInterface>> {
+    match place.far_end() {
+        Err(error) if !now && record.is_some_and(Record::changes_far_end) => {
+            let why = format!(
+                "has its other end, where receive steering is to be put back, out of sight, so nothing was removed ({error}): remove \
+                 its limit in the host's PID namespace, or here with `weir limit --off --now`, which loses what waits and leaves the \
+                 steering"
+            );
+            Err(unsuitable(place, &why))
+        }
+        far_end => unless_short(far_end),
+    }
+}
+
 /// Puts back what is left of a limit that somebody took away.
-fn forget(lock: &Lock, place: &NetnsInterface) -> Result<Off> {
-    // Nothing can be put back at the other end if that cannot be seen.
-    let far_end = unless_short(place.far_end())?;
-    let seen = far_end.as_ref().map_or(Ok(None), |far_end| clsact::memory_at(arrivals::SPOT, far_end))?;
+fn forget(lock: &Lock, place: &NetnsInterface, now: bool) -> Result<Off> {
     let noted = clsact::memory_at(note::SPOT, place)?;
+    let record = noted.as_ref().and_then(Memory::record);
+    // Nothing can be put back at the other end if that cannot be seen.
+    let far_end = far_end_of(place, record.as_ref(), now)?;
+    let seen = far_end.as_ref().map_or(Ok(None), |far_end| clsact::memory_at(arrivals::SPOT, far_end))?;
     let (sees_arrivals, keeps_note) = (seen.is_some(), noted.is_some());
     let Some(memory) = seen.or(noted) else { return Ok(Off::None) };
     let mut leaves_far_end = false;

@@ -90,7 +90,8 @@ impl Watcher {
         self.close(port, elsewhere, records);
         self.missing.insert(port, Missing::anew());
         self.say(format!(
-            "interface {name} is gone{moved}: what is bound for it is dropped, and it is a port again when it is there"
+            "interface {name} is gone{moved}: what is bound for it is dropped, and {} is a port again when it is there",
+            self.awaited(port, &name)
         ));
     }
 
@@ -102,8 +103,15 @@ impl Watcher {
         let missing = Missing { is_unfit: true, told: why.into(), not_before_ns, ..Missing::anew() };
         self.missing.insert(port, missing);
         self.say(format!(
-            "{why}; what is bound for {name} is dropped, and it is a port again when it is fit"
+            "{why}; what is bound for {name} is dropped, and {} is a port again when it is fit",
+            self.awaited(port, &name)
         ));
+    }
+
+    /// The interface that is waited for since a port's is gone: one of its first name, which its file has, whatever it was called last.
+    fn awaited(&self, port: usize, last: &str) -> String {
+        let first = self.opener.interface(port);
+        if first == last { "it".into() } else { format!("an interface called {first}, as it was at first,") }
     }
 
     /// Gives up the ports whose other ends are in a namespace; whether there are any.
@@ -123,7 +131,8 @@ impl Watcher {
             self.close(port, None, records);
             self.missing.insert(port, Missing { given_up: Some(ifindex), ..Missing::anew() });
             self.say(format!(
-                "the network namespace behind {name} was deleted: what is bound for it is dropped, and it is a port again when it is there"
+                "the network namespace behind {name} was deleted: what is bound for it is dropped, and {} is a port again when it is there",
+                self.awaited(port, &name)
             ));
         }
         any
@@ -162,6 +171,10 @@ impl Watcher {
             }
             // One end is made before the other, and both before they are up.
             let link = Link::by_name(self.opener.interface(port)).ok();
+            // An interface that is a port of this datapath may have got the name of another that is missing.
+            let is_port =
+                |link: &Link| self.pairs.iter().flatten().any(|pair| pair.port.ifindex == link.ifindex);
+            let link = link.filter(|link| !is_port(link));
             let Some(link) = link.filter(|link| link.up && link.has_carrier) else {
                 self.missing.entry(port).and_modify(|missing| missing.is_unfit = false);
                 continue;

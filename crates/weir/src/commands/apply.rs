@@ -20,6 +20,7 @@ mod ports;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use weir_port::error::PortError;
@@ -37,6 +38,10 @@ use super::limit::say_what_is_not_expected;
 use super::limit::transaction::Transaction;
 use super::ways::{LimitTarget, Ways};
 use crate::{Failure, Outcome, human, output, text};
+
+/// The looks for an interface that may be about to go.
+const GONE_LOOKS: usize = 25;
+const GONE_LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Make limits, and ports that are up, what a file says, under load and without loss: all of it or nothing.
 ///
@@ -142,6 +147,16 @@ pub fn target(wanted: &LimitWanted) -> LimitTarget<'_> {
     LimitTarget { pid: wanted.pid, device: &wanted.device }
 }
 
+/// Returns whether an interface is gone, or about to go: of a container that ends the namespace goes first, and its pair a moment later.
+fn goes(is_gone: impl Fn() -> bool) -> bool {
+    (0..GONE_LOOKS).any(|look| {
+        if look > 0 {
+            std::thread::sleep(GONE_LOOK_EVERY);
+        }
+        is_gone()
+    })
+}
+
 /// One limit that is to be as the file says.
 struct Task<'a> {
     wanted: &'a LimitWanted,
@@ -163,7 +178,7 @@ fn find_all(topology: &Topology) -> Result<(Vec<(&LimitWanted, Ways)>, Vec<&Limi
             continue;
         }
         match target.ways(wanted.rate_back.is_some()) {
-            Err(_) if wanted.is_optional && target.is_missing() => skipped.push(wanted),
+            Err(_) if wanted.is_optional && goes(|| target.is_missing()) => skipped.push(wanted),
             Ok(ways) => {
                 ways.say_doubt(target);
                 found.push((wanted, ways));
@@ -230,7 +245,7 @@ fn tasks<'a>(
             };
             match look() {
                 Ok(task) => tasks.push(task),
-                Err(_) if wanted.is_optional && ways.ends().any(NetnsInterface::is_gone) => {
+                Err(_) if wanted.is_optional && goes(|| ways.ends().any(NetnsInterface::is_gone)) => {
                     vanished.push(*wanted);
                     break;
                 }
@@ -260,7 +275,7 @@ fn carry_out<'a>(tasks: &[Task<'a>], ports: &Ports) -> Result<Vec<&'a LimitWante
                 say_what_is_not_expected(task.place, done, &record, task.asked.moves_at_once);
             }
             // As if it had not been there at the look before.
-            Err(_) if task.wanted.is_optional && task.place.is_gone() => {
+            Err(_) if task.wanted.is_optional && goes(|| task.place.is_gone()) => {
                 let Task { wanted, place, .. } = task;
                 output::say(format_args!(
                     "weir: {}: {} vanished meanwhile, which is optional",

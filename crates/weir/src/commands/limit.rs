@@ -184,7 +184,7 @@ fn tasks<'a>(
     };
     let mut tasks = Vec::new();
     if rate.is_some() || (rate_back.is_none() && (burst.is_some() || classes.is_some())) {
-        tasks.push((&ways.there, wanted(Direction::There, *rate)));
+        tasks.push((ways.there(target)?, wanted(Direction::There, *rate)));
     }
     if rate_back.is_some() {
         tasks.push((ways.back(target, "--rate-back")?, wanted(Direction::Back, *rate_back)));

@@ -182,7 +182,7 @@ fn supervise(guarded: &Guarded, process: &Process) -> Result<(), Failure> {
                 SessionEvent::Signal(Received { signal: SIGTSTP, .. }) => {
                     // The terminal has stopped our process group, children of the program too, and nobody else would bring it back.
                     process::continue_group();
-                    guarded::say_unstoppable();
+                    output::say("weir: a run cannot be suspended (Ctrl-Z): Ctrl-C ends it");
                 }
                 SessionEvent::Signal(Received { signal: SIGTTIN | SIGTTOU, .. }) => background.stopped(),
                 SessionEvent::Signal(received) => {

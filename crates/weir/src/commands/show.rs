@@ -104,7 +104,9 @@ fn place(seen: &LimitInPlace) -> Result<LimitPlace<'_>, String> {
         return Err(format!("limit {name} at {at}, which is open, to be removed"));
     }
     let here = NetNs::current().map_err(|error| error.to_string())?;
-    let far_end = seen.place.far_end().ok().flatten();
+    let far_end = seen.place.far_end().map_err(|_| {
+        format!("limit {name} at {at}, an end of a pair whose other end cannot be seen from here")
+    })?;
     if names::is_run(std::iter::once(&seen.place).chain(&far_end)) {
         return Err(format!("limit {name}, which is of a `weir run` and goes with it"));
     }

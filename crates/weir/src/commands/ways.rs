@@ -38,7 +38,7 @@ impl LimitTarget<'_> {
             }
             // Needed for the way back alone; the kernel may not tell where it is.
             let back = if needs_back { there.far_end()? } else { there.far_end().ok().flatten() };
-            return Ok(Ways { there, back, is_doubtful: false });
+            return Ok(Ways { there, back, is_doubtful: false, is_back_alone: false });
         }
         let place = NetnsInterface::here(name)?;
         let far_end = place.far_end().map_err(|error| match place.link.peer_netns_id {
@@ -57,8 +57,11 @@ impl LimitTarget<'_> {
                     there.link.name
                 )));
             }
-            Some(there) => Ways { there, back: Some(place), is_doubtful: is_inside.is_none() },
-            None => Ways { there: place, back: None, is_doubtful: false },
+            Some(there) => {
+                let is_doubtful = is_inside.is_none();
+                Ways { there, back: Some(place), is_doubtful, is_back_alone: false }
+            }
+            None => Ways { there: place, back: None, is_doubtful: false, is_back_alone: false },
         })
     }
 
@@ -140,6 +143,8 @@ pub struct Ways {
     back: Option<NetnsInterface>,
     /// Nothing tells which of them is the host's.
     is_doubtful: bool,
+    /// True if the one interface is that of the way back, as the other end cannot be seen from here.
+    is_back_alone: bool,
 }
 
 impl Ways {
@@ -157,8 +162,13 @@ impl Ways {
             Some((seen.place, direction))
         })?;
         Some(match (direction, place.far_end().ok().flatten()) {
-            (Direction::Back, Some(there)) => Ways { there, back: Some(place), is_doubtful: false },
-            (_, back) => Ways { there: place, back, is_doubtful: false },
+            (Direction::Back, Some(there)) => {
+                Ways { there, back: Some(place), is_doubtful: false, is_back_alone: false }
+            }
+            (direction, back) => {
+                let is_back_alone = direction == Direction::Back;
+                Ways { there: place, back, is_doubtful: false, is_back_alone }
+            }
         })
     }
 
@@ -179,9 +189,22 @@ impl Ways {
         }
     }
 
+    /// The interface by which the programs send.
+    pub fn there(&self, target: LimitTarget) -> Result<&NetnsInterface, Failure> {
+        match self.is_back_alone {
+            false => Ok(&self.there),
+            true => Err(Failure::usage(format!(
+                "the limit of {} is one of the way back alone, and the other end of its pair cannot be seen from here: give --rate-back for \
+                 that limit, or run it in the host's PID namespace",
+                target.device
+            ))),
+        }
+    }
+
     /// The interface by which packets are sent to them; `asked` is what the user wrote who wants it.
     pub fn back(&self, target: LimitTarget, asked: &str) -> Result<&NetnsInterface, Failure> {
-        self.back.as_ref().ok_or_else(|| {
+        let back = self.back.as_ref().or(self.is_back_alone.then_some(&self.there));
+        back.ok_or_else(|| {
             Failure::usage(format!(
                 "{asked} is for a pair both ends of which can be seen from here: what is sent to {} passes no other queue that could hold",
                 target.device

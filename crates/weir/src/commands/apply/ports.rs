@@ -12,7 +12,7 @@ use weir_run::datapath::Kind;
 use weir_run::topology::Topology;
 use weir_run::topology::write::plan::write;
 
-use crate::{Failure, output};
+use crate::{Failure, names, output};
 
 /// The changes of the ports that run; none where the file has no ports.
 #[derive(Default)]
@@ -32,6 +32,9 @@ impl Ports {
         let Some(plan) = &topology.plan else { return Ok(Ports::default()) };
         let name = topology.name.clone();
         if !control::is_up(&Control::path_of(&name)) {
+            if control::is_up(&Control::waiting_path_of(&name)) {
+                return Err(names::unknown(&name).into());
+            }
             return Err(format!(
                 "{} {name} is not up, so its ports cannot change: `weir up {}` runs it",
                 Kind::of(plan).noun(),

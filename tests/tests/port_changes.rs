@@ -1,0 +1,147 @@
+//! Interfaces of a topology that change under it: the number of their receive queues, and their names.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use weir_lab::bed::{End, veth};
+use weir_lab::clock::{let_pass, wait_until};
+use weir_lab::process::run;
+use weir_tests::topology::{Hosts, Up};
+use weir_tests::{harness, privileged};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const QUEUES: u32 = 3;
+const QUEUES_LATER: u32 = 4;
+/// The port whose queues change.
+const LAST: usize = 2;
+
+const BRIDGE: &str = r#"
+[[port]]
+interface = "p0"
+[[port]]
+interface = "p1"
+[[port]]
+interface = "p2"
+[[bridge]]
+name = "lan"
+ports = ["p0", "p1", "p2"]
+"#;
+
+/// A port that is not there.
+const SPARE: &str = "[[port]]\ninterface = \"spare\"\noptional = true\n";
+
+fn main() -> ExitCode {
+    harness::main(&[
+        privileged!(a_port_that_comes_up_with_more_queues_leaves_the_others).together(),
+        privileged!(a_missing_port_takes_no_other_one_that_gets_its_name).together(),
+        privileged!(a_port_that_goes_under_another_name_is_awaited_by_its_first).together(),
+    ])
+}
+
+fn wait_for_state(up: &Up, state: &str) -> Result<()> {
+    let is_so = || Ok(up.stat_rows("ports")?.swap_remove(LAST)["state"] == state);
+    wait_until(&format!("p2 is {state}"), PATIENCE, is_so)
+        .with_context(|| format!("weir said: {}", up.daemon.stderr()))
+}
+
+fn answers(hosts: &Hosts, address: &str) -> Result<()> {
+    wait_until(&format!("{address} answers"), PATIENCE, || {
+        let mut command = hosts.hosts[0].command("ping");
+        Ok(run(command.args(["-c", "1", "-W", "1", address]), PATIENCE)?.success().is_ok())
+    })
+}
+
+/// So many hosts as ports, on pairs of so many queues.
+fn hosts(queues: Option<u32>) -> Result<Hosts> {
+    let hosts = Hosts::new(LAST + 1, queues)?;
+    (0..=LAST).try_for_each(|host| hosts.address(host, &format!("10.99.1.{}/24", host + 1)))?;
+    Ok(hosts)
+}
+
+/// The queues and offloads of the second host's pair.
+fn look(hosts: &Hosts) -> Result<String> {
+    let mut seen = String::new();
+    for (namespace, device) in [(&hosts.middle, "p1"), (&hosts.hosts[1], "veth0")] {
+        seen += &namespace.tc(&format!("qdisc show dev {device}"))?;
+        let features = namespace.sh(&format!("ethtool -k {device}"))?;
+        let is_changed = |line: &&str| ["tx-checksum", "tx-vlan"].iter().any(|name| line.contains(name));
+        seen.extend(features.lines().filter(is_changed).map(|line| format!("{line}\n")));
+    }
+    Ok(seen)
+}
+
+fn a_missing_port_takes_no_other_one_that_gets_its_name() -> Result<()> {
+    let hosts = hosts(None)?;
+    let before = look(&hosts)?;
+    let up = hosts.up(&(BRIDGE
+        .replace("[[bridge]]", &format!("{SPARE}[[bridge]]"))
+        .replace("\"p2\"]", "\"p2\", \"spare\"]")))?;
+    answers(&hosts, "10.99.1.2")?;
+    hosts.middle.ip("link set p1 name spare")?;
+    wait_until("the name is followed", PATIENCE, || Ok(up.stderr().contains("p1 is called spare now")))?;
+    // Missing ports are tried each second.
+    let_pass(Duration::from_secs(3), |_| ())?;
+    answers(&hosts, "10.99.1.2")?;
+    let said = up.stderr();
+    ensure!(!said.contains("not a port yet") && !said.contains("replaced"), "{said}");
+    up.check()?;
+    up.down()?;
+    hosts.middle.ip("link set spare name p1")?;
+    let after = look(&hosts)?;
+    ensure!(after == before, "before {before} after {after}");
+    Ok(())
+}
+
+fn a_port_that_goes_under_another_name_is_awaited_by_its_first() -> Result<()> {
+    let hosts = hosts(Some(QUEUES))?;
+    let up = hosts.up(BRIDGE)?;
+    hosts.middle.ip("link set p2 name px")?;
+    wait_until("the name is followed", PATIENCE, || Ok(up.stderr().contains("p2 is called px now")))?;
+    hosts.middle.ip("link del px")?;
+    wait_for_state(&up, "gone")?;
+    let said = up.stderr();
+    ensure!(
+        said.contains("px is gone") && said.contains("called p2, as it was at first, is a port again"),
+        "{said}"
+    );
+    let row = up.stat_rows("ports")?.swap_remove(LAST);
+    ensure!(row["name"] == "p2" && row["device"]["name"] == "p2", "{row}");
+    let shown = up.weir(&["show", &up.name])?.success()?.stdout;
+    ensure!(shown.contains("interface = \"p2\"") && !shown.contains("px"), "{shown}");
+    let [host, middle] = [&hosts.hosts[LAST], &hosts.middle];
+    veth(
+        LAST as u8 + 1,
+        End { namespace: host, name: "veth0" },
+        End { namespace: middle, name: "p2" },
+        QUEUES,
+    )?;
+    hosts.address(LAST, "10.99.1.3/24")?;
+    wait_for_state(&up, "up")?;
+    answers(&hosts, "10.99.1.3")?;
+    up.check()?;
+    up.down().map(drop)
+}
+
+/// More queues than there were when the port went down. Fewer the kernel refuses while there are sockets at the queues.
+fn a_port_that_comes_up_with_more_queues_leaves_the_others() -> Result<()> {
+    let hosts = hosts(Some(QUEUES_LATER))?;
+    let set_queues = |count: u32| hosts.middle.sh(&format!("ethtool -L p2 rx {count}"));
+    hosts.hosts[LAST].sh(&format!("ethtool -L veth0 tx {QUEUES}"))?;
+    set_queues(QUEUES)?;
+    let up = hosts.up(BRIDGE)?;
+    answers(&hosts, "10.99.1.3")?;
+    hosts.middle.ip("link set p2 down")?;
+    set_queues(QUEUES_LATER)?;
+    hosts.middle.ip("link set p2 up")?;
+    wait_for_state(&up, "unfit")?;
+    let said = up.daemon.stderr();
+    let why = format!("p2 receives on {QUEUES_LATER} queues now, and the topology was made for {QUEUES}");
+    ensure!(said.contains(&why), "{said}");
+    answers(&hosts, "10.99.1.2")?;
+    set_queues(QUEUES)?;
+    wait_for_state(&up, "up")?;
+    answers(&hosts, "10.99.1.3")?;
+    up.check()?;
+    up.down().map(drop)
+}
