@@ -53,7 +53,7 @@ fn ctrl_z_stops_no_child_of_the_program() -> Result<()> {
     terminal.keys("first\n")?;
     terminal.wait_for(":heardfirst", LIMIT)?;
     terminal.keys("\u{1a}")?;
-    terminal.wait_for("cannot be stopped", LIMIT)?;
+    terminal.wait_for("cannot be suspended", LIMIT)?;
     terminal.keys("second\n")?;
     terminal.wait_for(":heardsecond", LIMIT)?;
     terminal.keys("\u{3}")?;

@@ -246,6 +246,7 @@ fn tasks<'a>(
             match look() {
                 Ok(task) => tasks.push(task),
                 Err(_) if wanted.is_optional && goes(|| ways.ends().any(NetnsInterface::is_gone)) => {
+                    say_vanished(wanted, &ways.there);
                     vanished.push(*wanted);
                     break;
                 }
@@ -276,13 +277,8 @@ fn carry_out<'a>(tasks: &[Task<'a>], ports: &Ports) -> Result<Vec<&'a LimitWante
             }
             // As if it had not been there at the look before.
             Err(_) if task.wanted.is_optional && goes(|| task.place.is_gone()) => {
-                let Task { wanted, place, .. } = task;
-                output::say(format_args!(
-                    "weir: {}: {} vanished meanwhile, which is optional",
-                    wanted.at,
-                    place.describe()
-                ));
-                vanished.push(wanted);
+                say_vanished(task.wanted, task.place);
+                vanished.push(task.wanted);
             }
             Err(_) if task.place.is_gone() => {
                 let why = format!("{}: {} vanished meanwhile", task.wanted.at, task.place.describe());
@@ -296,6 +292,11 @@ fn carry_out<'a>(tasks: &[Task<'a>], ports: &Ports) -> Result<Vec<&'a LimitWante
         false => transaction.undo(&failure.message).into(),
     })?;
     Ok(vanished)
+}
+
+fn say_vanished(wanted: &LimitWanted, place: &NetnsInterface) {
+    let place = place.describe();
+    output::say(format_args!("weir: {}: {place} vanished meanwhile, which is optional", wanted.at));
 }
 
 fn show(tasks: &[Task], skipped: &[&LimitWanted]) -> Result<(), Failure> {
