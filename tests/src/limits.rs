@@ -166,3 +166,9 @@ impl Row {
         Ok(limit.clone())
     }
 }
+
+/// Returns whether somebody has steered the packets that come to a host's end.
+pub fn is_steered(host: &Namespace) -> Result<bool> {
+    let mask = host.sh("cat /sys/class/net/veth0/queues/rx-0/rps_cpus")?;
+    Ok(mask.trim().chars().any(|digit| !"0,".contains(digit)))
+}

@@ -1,5 +1,5 @@
 //! `weir limit` where it may stand: on a tun, a tap, a bridge device and the pairs behind it, a macvlan, the loopback, a container of a real
-//! runtime; behind the sight of the command; beside others' programs and filters; and its end under a sender that never pauses.
+//! runtime; beside others' programs and filters; and its end under a sender that never pauses.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,15 +13,15 @@ use serde_json::{Value, json};
 use weir_lab::bed::Namespace;
 use weir_lab::clock::{let_pass, now, wait_until};
 use weir_lab::iperf::{Flood, Load};
-use weir_lab::process::{Finished, run};
+use weir_lab::process::run;
 use weir_tests::crowd::Crowd;
-use weir_tests::limits::{Between, Row};
+use weir_tests::limits::{Between, Row, is_steered};
 use weir_tests::mixed::{Kind, Mixed};
 use weir_tests::rig::{Demand, measure_rate, require_lossless, require_rate};
 use weir_tests::tcx::Tcx;
 use weir_tests::tun::{Layer, Tun};
 use weir_tests::xdp::Xdp;
-use weir_tests::{at_length, harness, kernel, privileged, require_timing, rounds, weir_binary};
+use weir_tests::{at_length, harness, kernel, privileged, require_timing, rounds};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -34,9 +34,6 @@ fn main() -> ExitCode {
         privileged!(a_macvlan_keeps_flows_in_order).flooding(),
         privileged!(the_loopback_keeps_flows_in_order).flooding(),
         privileged!(pairs_that_join_a_bridge_are_said_and_steered).together(),
-        privileged!(an_end_out_of_sight_is_told_before_anything_is_removed).together(),
-        privileged!(the_rest_of_a_limit_stays_while_the_other_end_is_out_of_sight).together(),
-        privileged!(an_end_out_of_sight_stays_the_limits).together(),
         privileged!(a_name_is_given_to_one_limit).together(),
         privileged!(limits_that_share_an_end_leave_it_to_the_last).together(),
         privileged!(floods_in_a_container),
@@ -140,12 +137,6 @@ fn keeps_flows_in_order(row: &Row, name: &str, rate: &str, host: &Namespace, to:
     Ok(())
 }
 
-/// Returns whether somebody has steered the packets that come to a host's end.
-fn is_steered(host: &Namespace) -> Result<bool> {
-    let mask = host.sh("cat /sys/class/net/veth0/queues/rx-0/rps_cpus")?;
-    Ok(mask.trim().chars().any(|digit| !"0,".contains(digit)))
-}
-
 /// Steering that somebody has set stays, that of a port that has left is put back, a container that is gone is no error.
 fn pairs_that_join_a_bridge_are_said_and_steered() -> Result<()> {
     const LIMIT: &str = "limit br0 --rate 50mbit";
@@ -182,67 +173,6 @@ fn pairs_that_join_a_bridge_are_said_and_steered() -> Result<()> {
     ensure!(!is_steered(&row.left)?, "it is not put back");
     let mask = row.right.sh("cat /sys/class/net/veth0/queues/rx-0/rps_cpus")?;
     ensure!(mask.trim().trim_start_matches(['0', ',']) == "2", "somebody's steering is {mask} now");
-    Ok(())
-}
-
-/// A command of weir that sees no process and no namespace but its own, as in a container for management with the host's network.
-fn out_of_sight(row: &Row, words: &str) -> Result<Finished> {
-    let script = format!("mount -t tmpfs none /run/netns && exec {} {words}", weir_binary()?.display());
-    let mut command = row.middle.command("unshare");
-    run(command.args(["--mount", "--pid", "--fork", "--mount-proc", "sh", "-c", &script]), PATIENCE)
-}
-
-fn an_end_out_of_sight_is_told_before_anything_is_removed() -> Result<()> {
-    let row = Row::new(Between::Bridge)?;
-    row.weir("limit wa --rate-back 20mbit --name back")?.success()?;
-    for name in ["back", "wa"] {
-        let done = out_of_sight(&row, &format!("limit {name} --off"))?;
-        ensure!(done.status.code() == Some(1), "{}: {}", done.what, done.stderr);
-        let says = |word| done.stderr.contains(word);
-        ensure!(
-            says("out of sight") && says("nothing was removed") && says("--off --now"),
-            "{}",
-            done.stderr
-        );
-        row.weir("stat back --check")?.success()?;
-    }
-    let done = out_of_sight(&row, "limit wa --rate 2mbit")?;
-    ensure!(done.status.code() == Some(2) && done.stderr.contains("way back alone"), "{}", done.stderr);
-    out_of_sight(&row, "limit wa --rate-back 19mbit")?.success()?;
-    ensure!(row.lossless_limit("back")?["direction"] == "back", "it is another way now");
-    let shown = out_of_sight(&row, "show")?.success()?.stdout;
-    ensure!(shown.contains("# left out") && shown.contains("cannot be seen from here"), "{shown}");
-    let done = out_of_sight(&row, "limit wa --off --now")?.success()?;
-    ensure!(done.stderr.contains("keeps the receive steering"), "{}", done.stderr);
-    let qdiscs = row.middle.tc("qdisc show dev wa")?;
-    ensure!(!qdiscs.contains("htb") && !qdiscs.contains("clsact") && is_steered(&row.left)?, "{qdiscs}");
-    let again = out_of_sight(&row, "limit wa --off")?;
-    ensure!(again.status.code() == Some(1) && again.stderr.contains("cannot be seen"), "{}", again.stderr);
-    Ok(())
-}
-
-/// What is left of a limit whose queue somebody removed tells of steering at the other end.
-fn the_rest_of_a_limit_stays_while_the_other_end_is_out_of_sight() -> Result<()> {
-    let row = Row::new(Between::Bridge)?;
-    row.weir("limit wa --rate-back 20mbit --name back")?.success()?;
-    row.middle.tc("qdisc del dev wa root")?;
-    let done = out_of_sight(&row, "limit back --off")?;
-    ensure!(done.status.code() == Some(1) && done.stderr.contains("out of sight"), "{}", done.stderr);
-    ensure!(is_steered(&row.left)?);
-    row.weir("limit back --off")?.success()?;
-    ensure!(!is_steered(&row.left)?, "it is not put back");
-    Ok(())
-}
-
-fn an_end_out_of_sight_stays_the_limits() -> Result<()> {
-    let row = bridge_of_a_host()?;
-    row.weir("limit br0 --rate 50mbit")?.success()?;
-    ensure!(is_steered(&row.left)?);
-    out_of_sight(&row, "limit br0 --rate 60mbit")?.success()?;
-    let limit = row.lossless_limit("br0")?;
-    ensure!(limit["changed"]["rps_cpus_behind"] == json!(["wa", "wb"]), "{limit}");
-    row.weir("limit br0 --off")?.success()?;
-    ensure!(!is_steered(&row.left)? && !is_steered(&row.right)?, "it is not put back");
     Ok(())
 }
 

@@ -187,8 +187,7 @@ pub(crate) fn may_come(boards: &[Board]) -> bool {
         return true;
     }
     let sum = |of: fn(&Board, usize) -> u64| -> u64 {
-        let all = boards.iter().flat_map(|board| (0..boards.len()).map(move |other| of(board, other)));
-        all.fold(0, u64::wrapping_add)
+        boards.iter().flat_map(|board| (0..boards.len()).map(move |other| of(board, other))).sum()
     };
     let landed = sum(Board::landed);
     // The packets that had landed before were handed before.

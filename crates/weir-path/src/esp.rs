@@ -150,6 +150,8 @@ pub struct Esp {
     /// The time before which no keepalive is due.
     keepalive_ns: Option<u64>,
     waiting: VecDeque<PathPacket>,
+    /// The packets that have come to `waiting`.
+    kept: u64,
     held: Count,
     reassembly: Reassembly<PathPacket>,
     /// The packets of IPv6 that were cut after they were sealed.
@@ -177,6 +179,7 @@ impl Esp {
             begun: 0,
             keepalive_ns: None,
             waiting: VecDeque::new(),
+            kept: 0,
             held: Count::default(),
             reassembly: Reassembly::default(),
             cut: 0,
@@ -226,9 +229,9 @@ impl Esp {
         !self.waiting.is_empty()
     }
 
-    /// The number of packets that wait for a number.
-    pub(crate) fn waiting_packets(&self) -> u64 {
-        self.waiting.len() as u64
+    /// The number of packets that have waited for a number here, and of those that wait no more.
+    pub(crate) fn waited_packets(&self) -> [u64; 2] {
+        [self.kept, self.kept - self.waiting.len() as u64]
     }
 
     /// Returns whether no packets may be taken from the queue that leads back to a port.
@@ -246,6 +249,7 @@ impl Esp {
 
     /// Keeps a packet that waits.
     pub(crate) fn keep(&mut self, packet: PathPacket) {
+        self.kept += 1;
         self.held.add(packet.len_bytes.into());
         self.waiting.push_back(packet);
     }

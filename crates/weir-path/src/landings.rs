@@ -49,7 +49,7 @@ pub struct Landings {
     woken: u64,
 }
 
-/// The packets of a worker's queues that lead back, and of the stages behind them; the difference tells how many are inside, and wraps.
+/// The packets of a worker's queues that lead back, and of the stages behind them. Both counts only grow.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TurnedBack {
     /// Packets that came to wait there.

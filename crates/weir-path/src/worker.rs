@@ -425,7 +425,7 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
     }
 }
 
-/// The counts of the packets of all queues that lead back. Packets that wait for numbers have not left.
+/// The counts of the packets of all queues that lead back, and of those that wait for numbers behind these.
 fn turned_back<P: ReceiveQueues + TransmitRing>(between: &Between, ends: &[End<P>]) -> TurnedBack {
     let mut turned_back = TurnedBack::default();
     for End { index, port, .. } in ends.iter().filter(|end| end.port.is_inner()) {
@@ -435,9 +435,10 @@ fn turned_back<P: ReceiveQueues + TransmitRing>(between: &Between, ends: &[End<P
             turned_back.left += entered - queue.shaping.held().packets - port.in_flight().packets;
         }
     }
-    // Some may have come past the queues, or be fragments of one that did not.
-    let waiting = between.stages().map(Stage::waiting_behind_queues).sum();
-    turned_back.left = turned_back.left.wrapping_sub(waiting);
+    for [waited, gone_on] in between.stages().map(Stage::waited_behind_queues) {
+        turned_back.entered += waited;
+        turned_back.left += gone_on;
+    }
     turned_back
 }
 

@@ -43,9 +43,9 @@ impl Stage {
         self.esp().is_some_and(|esp| esp.is_waiting() && esp.dispatch().mode == Mode::Direct)
     }
 
-    /// The number of packets that wait for numbers in a stage with queues.
-    pub(crate) fn waiting_behind_queues(&self) -> u64 {
-        self.esp().filter(|esp| esp.dispatch().mode != Mode::Direct).map_or(0, Esp::waiting_packets)
+    /// The number of packets that have waited for numbers in a stage with queues, and of those that wait no more.
+    pub(crate) fn waited_behind_queues(&self) -> [u64; 2] {
+        self.esp().filter(|esp| esp.dispatch().mode != Mode::Direct).map_or([0; 2], Esp::waited_packets)
     }
 
     /// Says for the two sides of an ESP stage whether the stage or port that is joined there is with the same worker.

@@ -69,7 +69,10 @@ fn take_off(place: &NetnsInterface, now: bool, clock_ns: fn() -> u64) -> Result<
     if is_strange && !now {
         return Err(unsuitable(place, find::STRANGE));
     }
-    let far_end = far_end_of(place, record.as_ref(), now)?;
+    // Without its filter the limit is known from what it left beside it.
+    let noted = if record.is_some() { None } else { clsact::memory_at(note::SPOT, place)? };
+    let noted = noted.and_then(|memory| memory.record());
+    let far_end = far_end_of(place, record.as_ref().or(noted.as_ref()), now)?;
     let ifindex = place.link.ifindex;
     // Another limit that goes, or comes, at the same time looks at this one's record.
     let lock = match &record {

@@ -196,8 +196,9 @@ impl ReceiveSteering {
 
     /// Switches steering off, if it is as [`ReceiveSteering::steer`] sets it, queues that came since left out.
     pub fn switch_off(&self) -> Result<()> {
-        // Without masks nothing was switched on.
-        if !self.masks_there().is_empty() && self.is_ours()? { self.set_all("0".into()) } else { Ok(()) }
+        // A kernel without steering has none that is on; without its folder the interface has another name by now.
+        let has_none = self.masks_there().is_empty() && self.folder.exists();
+        if !has_none && self.is_ours()? { self.set_all("0".into()) } else { Ok(()) }
     }
 
     /// The processor of [`Processors::One`].

@@ -159,8 +159,11 @@ fn read_request(bytes: &[u8], descriptors: Vec<OwnedFd>) -> weir_port::Result<Re
 
 /// Undoes the records of these interfaces, which are gone, in reverse order. A record that fails stays, to be undone with all others.
 fn put_back_of(interfaces: &[(u64, u32)], records: &mut Vec<UndoRecord>, means: &mut Means) {
+    let mut held = Held::default();
     for at in (0..records.len()).rev() {
-        if records[at].is_of(interfaces) && records[at].put_back(means).is_ok() {
+        if records[at].is_of(interfaces)
+            && held.put_back(&mut records[at], means).is_ok_and(|is_done| is_done)
+        {
             records.remove(at);
         }
     }
@@ -170,6 +173,24 @@ fn put_back_of(interfaces: &[(u64, u32)], records: &mut Vec<UndoRecord>, means: 
 
 fn is_of_any(records: &[UndoRecord], namespace: u64) -> bool {
     records.iter().any(|record| record.netns.inode() == namespace)
+}
+
+/// The interfaces whose senders could not be let go yet: nobody else is to have their receive queues.
+#[derive(Default)]
+struct Held(Vec<(u64, u32)>);
+
+impl Held {
+    /// Undoes one record, of which later ones come first; false if it is left, as the hold on such queues is.
+    fn put_back(&mut self, record: &mut UndoRecord, means: &mut Means) -> weir_port::Result<bool> {
+        if matches!(record.undo, Undo::Hold) && record.is_of(&self.0) {
+            return Ok(false);
+        }
+        let put_back = record.put_back(means);
+        if let (Err(_), Undo::Queues { ifindex, .. }) = (&put_back, &record.undo) {
+            self.0.push((record.netns.inode(), *ifindex));
+        }
+        put_back.map(|()| true)
+    }
 }
 
 /// Undoes records in reverse order, and again those that failed, until all are done. Returns whether they are. `tell` is told once of those
@@ -184,17 +205,10 @@ pub(super) fn put_back(
     let mut pause_ns = PAUSE_NS_MIN;
     let mut is_told = false;
     loop {
-        let (mut faults, mut held) = (Vec::new(), Vec::new());
+        let (mut faults, mut held) = (Vec::new(), Held::default());
         left.retain_mut(|record| {
-            // Nobody else is to have receive queues until their senders are let go.
-            if matches!(record.undo, Undo::Hold) && record.is_of(&held) {
-                return true;
-            }
-            let put_back = record.put_back(means);
-            if let (Err(_), Undo::Queues { ifindex, .. }) = (&put_back, &record.undo) {
-                held.push((record.netns.inode(), *ifindex));
-            }
-            put_back.map_err(|error| faults.push(error.to_string())).is_err()
+            let put_back = held.put_back(record, means).map_err(|error| faults.push(error.to_string()));
+            !put_back.unwrap_or(false)
         });
         if left.is_empty() {
             means.end();

@@ -147,14 +147,21 @@ pub fn target(wanted: &LimitWanted) -> LimitTarget<'_> {
     LimitTarget { pid: wanted.pid, device: &wanted.device }
 }
 
-/// Returns whether an interface is gone, or about to go: of a container that ends the namespace goes first, and its pair a moment later.
-fn goes(is_gone: impl Fn() -> bool) -> bool {
-    (0..GONE_LOOKS).any(|look| {
-        if look > 0 {
-            std::thread::sleep(GONE_LOOK_EVERY);
-        }
-        is_gone()
-    })
+/// Returns whether an interface is gone, or about to go: of a container that ends the namespace goes first, and its pair a moment later, so
+/// that its other end is `out_of_sight`.
+fn goes(is_gone: impl Fn() -> bool, out_of_sight: impl Fn() -> bool) -> bool {
+    is_gone()
+        || out_of_sight()
+            && (0..GONE_LOOKS).any(|_| {
+                std::thread::sleep(GONE_LOOK_EVERY);
+                is_gone()
+            })
+}
+
+/// Returns whether one of these interfaces is gone, or about to go.
+fn vanishes<'a>(places: impl Iterator<Item = &'a NetnsInterface> + Clone) -> bool {
+    let is_gone = || places.clone().any(NetnsInterface::is_gone);
+    goes(is_gone, || places.clone().any(|place| place.far_end().is_err()))
 }
 
 /// One limit that is to be as the file says.
@@ -178,7 +185,11 @@ fn find_all(topology: &Topology) -> Result<(Vec<(&LimitWanted, Ways)>, Vec<&Limi
             continue;
         }
         match target.ways(wanted.rate_back.is_some()) {
-            Err(_) if wanted.is_optional && goes(|| target.is_missing()) => skipped.push(wanted),
+            Err(_)
+                if wanted.is_optional && goes(|| target.is_missing(), || target.half_of_pair().is_some()) =>
+            {
+                skipped.push(wanted)
+            }
             Ok(ways) => {
                 ways.say_doubt(target);
                 found.push((wanted, ways));
@@ -245,7 +256,7 @@ fn tasks<'a>(
             };
             match look() {
                 Ok(task) => tasks.push(task),
-                Err(_) if wanted.is_optional && goes(|| ways.ends().any(NetnsInterface::is_gone)) => {
+                Err(_) if wanted.is_optional && vanishes(ways.ends()) => {
                     say_vanished(wanted, &ways.there);
                     vanished.push(*wanted);
                     break;
@@ -276,7 +287,7 @@ fn carry_out<'a>(tasks: &[Task<'a>], ports: &Ports) -> Result<Vec<&'a LimitWante
                 say_what_is_not_expected(task.place, done, &record, task.asked.moves_at_once);
             }
             // As if it had not been there at the look before.
-            Err(_) if task.wanted.is_optional && goes(|| task.place.is_gone()) => {
+            Err(_) if task.wanted.is_optional && vanishes(std::iter::once(task.place)) => {
                 say_vanished(task.wanted, task.place);
                 vanished.push(task.wanted);
             }

@@ -299,20 +299,24 @@ fn remove(wanted: &LimitWanted, lines: &mut Lines) -> Result<bool, Failure> {
     };
     let held: Vec<_> = ways.ends().map(|place| (&place.netns, &place.link)).collect();
     let _ends = hold::ends::hold(&held, &[], &mut |text| output::say(format_args!("weir: {text}")))?;
+    let there = wanted.rate.map(|_| ways.there(target)).transpose();
     let back = wanted.rate_back.map(|_| ways.back(target, "rate_back")).transpose();
-    let mut places: Vec<_> = wanted.rate.iter().map(|_| &ways.there).collect();
-    places.extend(back.as_ref().ok().copied().flatten());
+    let places: Vec<_> =
+        [&there, &back].into_iter().filter_map(|way| way.as_ref().ok().copied().flatten()).collect();
     let removed = remove_each(places.iter().copied(), false, lines);
     for (place, outcome) in places.iter().zip(removed.iter().flatten()) {
         if outcome.is_none() {
             lines.print(format_args!("there is no limit at {}", place.describe()));
         }
     }
-    match (removed, back) {
-        (Ok(outcomes), Ok(_)) => Ok(outcomes.into_iter().flatten().all(|is_gone| is_gone)),
-        (Ok(_), Err(failure)) | (Err(failure), Ok(_)) => Err(failure),
-        (Err(there), Err(back)) => {
-            Err(Failure { message: format!("{}; {}", there.message, back.message), ..there })
-        }
+    let (removed, mut failures) = match removed {
+        Ok(outcomes) => (outcomes.into_iter().flatten().all(|is_gone| is_gone), Vec::new()),
+        Err(failure) => (false, vec![failure]),
+    };
+    failures.extend(there.err().into_iter().chain(back.err()));
+    let message = failures.iter().map(|failure| failure.message.as_str()).collect::<Vec<_>>().join("; ");
+    match failures.into_iter().next() {
+        None => Ok(removed),
+        Some(first) => Err(Failure { message, ..first }),
     }
 }

@@ -104,9 +104,14 @@ fn place(seen: &LimitInPlace) -> Result<LimitPlace<'_>, String> {
         return Err(format!("limit {name} at {at}, which is open, to be removed"));
     }
     let here = NetNs::current().map_err(|error| error.to_string())?;
-    let far_end = seen.place.far_end().map_err(|_| {
-        format!("limit {name} at {at}, an end of a pair whose other end cannot be seen from here")
-    })?;
+    let far_end = match seen.place.far_end() {
+        // A file names a pair by the host's end, or the end inside by a process.
+        Err(_) if record.direction == Direction::Back || here.is(&seen.place.netns) => {
+            let why = "an end of a pair whose other end cannot be seen from here";
+            return Err(format!("limit {name} at {at}, {why}"));
+        }
+        far_end => far_end.ok().flatten(),
+    };
     if names::is_run(std::iter::once(&seen.place).chain(&far_end)) {
         return Err(format!("limit {name}, which is of a `weir run` and goes with it"));
     }

@@ -173,7 +173,7 @@ impl Ways {
     }
 
     /// The interfaces of both ways.
-    pub fn ends(&self) -> impl Iterator<Item = &NetnsInterface> {
+    pub fn ends(&self) -> impl Iterator<Item = &NetnsInterface> + Clone {
         std::iter::once(&self.there).chain(&self.back)
     }
 

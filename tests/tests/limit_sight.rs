@@ -1,0 +1,85 @@
+//! Limits of pairs whose other end the command cannot see, as in a container for management: what was changed there cannot be put back.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use serde_json::json;
+use weir_lab::process::{Finished, run};
+use weir_tests::limits::{Between, Row, is_steered};
+use weir_tests::{harness, privileged, weir_binary};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn main() -> ExitCode {
+    harness::main(&[
+        privileged!(an_end_out_of_sight_is_told_before_anything_is_removed).together(),
+        privileged!(the_rest_of_a_limit_stays_while_the_other_end_is_out_of_sight).together(),
+        privileged!(an_end_out_of_sight_stays_the_limits).together(),
+    ])
+}
+
+/// A command of weir that sees no process and no namespace but its own, as in a container for management with the host's network.
+fn out_of_sight(row: &Row, words: &str) -> Result<Finished> {
+    let script = format!("mount -t tmpfs none /run/netns && exec {} {words}", weir_binary()?.display());
+    let mut command = row.middle.command("unshare");
+    run(command.args(["--mount", "--pid", "--fork", "--mount-proc", "sh", "-c", &script]), PATIENCE)
+}
+
+fn an_end_out_of_sight_is_told_before_anything_is_removed() -> Result<()> {
+    let row = Row::new(Between::Bridge)?;
+    row.weir("limit wa --rate-back 20mbit --name back")?.success()?;
+    for name in ["back", "wa"] {
+        let done = out_of_sight(&row, &format!("limit {name} --off"))?;
+        ensure!(done.status.code() == Some(1), "{}: {}", done.what, done.stderr);
+        let says = |word| done.stderr.contains(word);
+        ensure!(
+            says("out of sight") && says("nothing was removed") && says("--off --now"),
+            "{}",
+            done.stderr
+        );
+        row.weir("stat back --check")?.success()?;
+    }
+    let done = out_of_sight(&row, "limit wa --rate 2mbit")?;
+    ensure!(done.status.code() == Some(2) && done.stderr.contains("way back alone"), "{}", done.stderr);
+    out_of_sight(&row, "limit wa --rate-back 19mbit")?.success()?;
+    ensure!(row.lossless_limit("back")?["direction"] == "back", "it is another way now");
+    let shown = out_of_sight(&row, "show")?.success()?.stdout;
+    ensure!(shown.contains("# left out") && shown.contains("cannot be seen from here"), "{shown}");
+    let done = out_of_sight(&row, "limit wa --off --now")?.success()?;
+    ensure!(done.stderr.contains("keeps the receive steering"), "{}", done.stderr);
+    let qdiscs = row.middle.tc("qdisc show dev wa")?;
+    ensure!(!qdiscs.contains("htb") && !qdiscs.contains("clsact") && is_steered(&row.left)?, "{qdiscs}");
+    let again = out_of_sight(&row, "limit wa --off")?;
+    ensure!(again.status.code() == Some(1) && again.stderr.contains("cannot be seen"), "{}", again.stderr);
+    Ok(())
+}
+
+/// What is left of a limit whose queue or filter somebody removed tells of steering at the other end.
+fn the_rest_of_a_limit_stays_while_the_other_end_is_out_of_sight() -> Result<()> {
+    let row = Row::new(Between::Bridge)?;
+    for removed in ["qdisc del dev wa root", "filter del dev wa parent 7769:"] {
+        row.weir("limit wa --rate-back 20mbit --name back")?.success()?;
+        row.middle.tc(removed)?;
+        let queues = row.middle.tc("qdisc show dev wa")?;
+        let done = out_of_sight(&row, "limit wa --off")?;
+        let says = ["out of sight", "cannot be seen from here"].iter().any(|word| done.stderr.contains(word));
+        ensure!(done.status.code() == Some(1) && says, "{}", done.stderr);
+        ensure!(is_steered(&row.left)? && row.middle.tc("qdisc show dev wa")? == queues, "{removed}");
+        row.weir("limit wa --off")?.success()?;
+        ensure!(!is_steered(&row.left)?, "{removed}: it is not put back");
+    }
+    Ok(())
+}
+
+fn an_end_out_of_sight_stays_the_limits() -> Result<()> {
+    let row = Row::new(Between::Bridge)?;
+    row.weir("limit br0 --rate 50mbit")?.success()?;
+    ensure!(is_steered(&row.left)?);
+    out_of_sight(&row, "limit br0 --rate 60mbit")?.success()?;
+    let limit = row.lossless_limit("br0")?;
+    ensure!(limit["changed"]["rps_cpus_behind"] == json!(["wa", "wb"]), "{limit}");
+    row.weir("limit br0 --off")?.success()?;
+    ensure!(!is_steered(&row.left)? && !is_steered(&row.right)?, "it is not put back");
+    Ok(())
+}
