@@ -2,13 +2,16 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use weir_lab::bed::{End, Namespace, plain_veth, veth};
+use weir_lab::clock::wait_until;
 use weir_lab::iperf::{Flood, Load};
 use weir_lab::process::run;
 pub use weir_lab::up::Up;
 
 use crate::weir_binary;
+
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A namespace with ports `p0`, `p1`, ..., and at each a host with the other end, `veth0`.
 pub struct Hosts {
@@ -62,4 +65,19 @@ pub fn flood<'a>(load: &Load<'a>) -> Result<Flood<'a>> {
     // The answer is not tested here.
     run(&mut command, Duration::from_secs(10))?;
     Flood::start(load)
+}
+
+/// Waits until an address answers the first host's pings.
+pub fn answers(hosts: &Hosts, address: &str) -> Result<()> {
+    wait_until(&format!("{address} answers"), PATIENCE, || {
+        let mut command = hosts.hosts[0].command("ping");
+        Ok(run(command.args(["-c", "1", "-W", "1", address]), PATIENCE)?.success().is_ok())
+    })
+}
+
+/// Waits until a port of a topology, by its place in the file, is in this state.
+pub fn wait_for_port(up: &Up, port: usize, state: &str) -> Result<()> {
+    let is_so = || Ok(up.stat_rows("ports")?.swap_remove(port)["state"] == state);
+    wait_until(&format!("port {port} is {state}"), PATIENCE, is_so)
+        .with_context(|| format!("weir said: {}", up.stderr()))
 }

@@ -55,7 +55,7 @@ fn an_end_out_of_sight_is_told_before_anything_is_removed() -> Result<()> {
     Ok(())
 }
 
-/// What is left of a limit whose queue or filter somebody removed tells of steering at the other end.
+/// The rest of a limit whose queue or filter somebody removed tells of steering at the other end.
 fn the_rest_of_a_limit_stays_while_the_other_end_is_out_of_sight() -> Result<()> {
     let row = Row::new(Between::Bridge)?;
     for removed in ["qdisc del dev wa root", "filter del dev wa parent 7769:"] {

@@ -3,11 +3,10 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use weir_lab::bed::{End, veth};
 use weir_lab::clock::{let_pass, wait_until};
-use weir_lab::process::run;
-use weir_tests::topology::{Hosts, Up};
+use weir_tests::topology::{Hosts, answers, wait_for_port};
 use weir_tests::{harness, privileged};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -37,19 +36,6 @@ fn main() -> ExitCode {
         privileged!(a_missing_port_takes_no_other_one_that_gets_its_name).together(),
         privileged!(a_port_that_goes_under_another_name_is_awaited_by_its_first).together(),
     ])
-}
-
-fn wait_for_state(up: &Up, state: &str) -> Result<()> {
-    let is_so = || Ok(up.stat_rows("ports")?.swap_remove(LAST)["state"] == state);
-    wait_until(&format!("p2 is {state}"), PATIENCE, is_so)
-        .with_context(|| format!("weir said: {}", up.daemon.stderr()))
-}
-
-fn answers(hosts: &Hosts, address: &str) -> Result<()> {
-    wait_until(&format!("{address} answers"), PATIENCE, || {
-        let mut command = hosts.hosts[0].command("ping");
-        Ok(run(command.args(["-c", "1", "-W", "1", address]), PATIENCE)?.success().is_ok())
-    })
 }
 
 /// So many hosts as ports, on pairs of so many queues.
@@ -99,7 +85,7 @@ fn a_port_that_goes_under_another_name_is_awaited_by_its_first() -> Result<()> {
     hosts.middle.ip("link set p2 name px")?;
     wait_until("the name is followed", PATIENCE, || Ok(up.stderr().contains("p2 is called px now")))?;
     hosts.middle.ip("link del px")?;
-    wait_for_state(&up, "gone")?;
+    wait_for_port(&up, LAST, "gone")?;
     let said = up.stderr();
     ensure!(
         said.contains("px is gone") && said.contains("called p2, as it was at first, is a port again"),
@@ -117,7 +103,7 @@ fn a_port_that_goes_under_another_name_is_awaited_by_its_first() -> Result<()> {
         QUEUES,
     )?;
     hosts.address(LAST, "10.99.1.3/24")?;
-    wait_for_state(&up, "up")?;
+    wait_for_port(&up, LAST, "up")?;
     answers(&hosts, "10.99.1.3")?;
     up.check()?;
     up.down().map(drop)
@@ -134,13 +120,13 @@ fn a_port_that_comes_up_with_more_queues_leaves_the_others() -> Result<()> {
     hosts.middle.ip("link set p2 down")?;
     set_queues(QUEUES_LATER)?;
     hosts.middle.ip("link set p2 up")?;
-    wait_for_state(&up, "unfit")?;
+    wait_for_port(&up, LAST, "unfit")?;
     let said = up.daemon.stderr();
     let why = format!("p2 receives on {QUEUES_LATER} queues now, and the topology was made for {QUEUES}");
     ensure!(said.contains(&why), "{said}");
     answers(&hosts, "10.99.1.2")?;
     set_queues(QUEUES)?;
-    wait_for_state(&up, "up")?;
+    wait_for_port(&up, LAST, "up")?;
     answers(&hosts, "10.99.1.3")?;
     up.check()?;
     up.down().map(drop)

@@ -11,7 +11,7 @@ use weir_lab::iperf::Load;
 use weir_lab::process::{Process, run};
 use weir_tests::rig::require_lossless;
 use weir_tests::tcx::Tcx;
-use weir_tests::topology::{Hosts, Up, flood};
+use weir_tests::topology::{Hosts, Up, answers, flood, wait_for_port};
 use weir_tests::{at_length, harness, kernel, privileged, require_timing, weir_binary};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -79,18 +79,6 @@ fn port(up: &Up, port: usize) -> Result<Value> {
     Ok(up.stat_rows("ports")?.swap_remove(port))
 }
 
-fn wait_for_state(up: &Up, state: &str) -> Result<()> {
-    wait_until(&format!("p2 is {state}"), PATIENCE, || Ok(port(up, LAST)?["state"] == state))
-        .with_context(|| format!("weir said: {}", up.daemon.stderr()))
-}
-
-fn answers(hosts: &Hosts, address: &str) -> Result<()> {
-    wait_until(&format!("{address} answers"), PATIENCE, || {
-        let mut command = hosts.hosts[0].command("ping");
-        Ok(run(command.args(["-c", "1", "-W", "1", address]), PATIENCE)?.success().is_ok())
-    })
-}
-
 /// Packets for the last port, more than it takes, from the first host; nobody receives them.
 fn flood_last(hosts: &Hosts) -> Result<Process> {
     let mut command = hosts.hosts[0].command("iperf");
@@ -108,7 +96,7 @@ fn a_pair_that_is_deleted_is_gone_and_comes_back() -> Result<()> {
         Ok(up.stat()?["classes"][LAST]["held_packets"].as_u64().is_none_or(|held| held > 0))
     })?;
     hosts.middle.ip("link del p2")?;
-    wait_for_state(&up, "gone")?;
+    wait_for_port(&up, LAST, "gone")?;
     let device = &port(&up, LAST)?["device"];
     ensure!(device["state"] == "gone", "{device}");
     let refused = up.weir(&["stat", &up.name, "--check"])?;
@@ -116,7 +104,7 @@ fn a_pair_that_is_deleted_is_gone_and_comes_back() -> Result<()> {
     ensure!(refused.success().is_err() && said.contains("p2: the interface is gone"), "{said}");
     ensure!(said.lines().filter(|line| line.contains("p2")).count() == said.lines().count(), "{said}");
     plug_in(&hosts, QUEUES)?;
-    wait_for_state(&up, "up")?;
+    wait_for_port(&up, LAST, "up")?;
     require_lossless(&flood.finish(PATIENCE)?, &load)?;
     drop(bound_for_it);
     answers(&hosts, "10.99.1.3")?;
@@ -136,7 +124,7 @@ fn a_container_that_ends_takes_nothing_along() -> Result<()> {
     let up = hosts.up(BRIDGE)?;
     answers(&hosts, "10.99.1.3")?;
     drop(hosts.hosts.pop());
-    wait_for_state(&up, "gone")?;
+    wait_for_port(&up, LAST, "gone")?;
     wait_until("the kernel has removed the pair", PATIENCE, || {
         Ok(!hosts.middle.ip("-o link show")?.contains("p2"))
     })
@@ -144,7 +132,7 @@ fn a_container_that_ends_takes_nothing_along() -> Result<()> {
     answers(&hosts, "10.99.1.2")?;
     hosts.hosts.push(Namespace::new("again")?);
     plug_in(&hosts, 1)?;
-    wait_for_state(&up, "up")?;
+    wait_for_port(&up, LAST, "up")?;
     wait_until("it warns", PATIENCE, || Ok(up.daemon.stderr().contains("warning: p2 has one queue")))?;
     answers(&hosts, "10.99.1.3")?;
     up.check()?;
@@ -171,10 +159,10 @@ fn containers_that_restart_in_a_loop_disturb_nobody() -> Result<()> {
         plug_in(&hosts, QUEUES)?;
         // Half of them vanish while they are taken over.
         if time % 2 == 0 {
-            wait_for_state(&up, "up")?;
+            wait_for_port(&up, LAST, "up")?;
         }
     }
-    wait_for_state(&up, "up")?;
+    wait_for_port(&up, LAST, "up")?;
     require_lossless(&flood.finish(PATIENCE)?, &load)?;
     drop(bound_for_it);
     answers(&hosts, "10.99.1.3")?;
@@ -190,7 +178,7 @@ fn a_port_that_moves_away_and_back() -> Result<()> {
     answers(&hosts, "10.99.1.3")?;
     let elsewhere = Namespace::new("elsewhere")?;
     hosts.middle.ip(&format!("link set p2 netns {}", elsewhere.name()))?;
-    wait_for_state(&up, "gone")?;
+    wait_for_port(&up, LAST, "gone")?;
     answers(&hosts, "10.99.1.2")?;
     // A program that sends into it there is held no longer.
     elsewhere.ip("link set p2 up")?;
@@ -201,7 +189,7 @@ fn a_port_that_moves_away_and_back() -> Result<()> {
     })?;
     elsewhere.ip(&format!("link set p2 netns {}", hosts.middle.name()))?;
     hosts.middle.ip("link set p2 up")?;
-    wait_for_state(&up, "up")?;
+    wait_for_port(&up, LAST, "up")?;
     answers(&hosts, "10.99.1.3")?;
     up.check()?;
     up.down()?;
@@ -232,7 +220,7 @@ fn killed_while_a_port_is_gone() -> Result<()> {
     let up = hosts.up(BRIDGE)?;
     ensure!(look(&hosts)? != before, "nothing was changed");
     hosts.middle.ip("link del p2")?;
-    wait_for_state(&up, "gone")?;
+    wait_for_port(&up, LAST, "gone")?;
     up.kill()?;
     wait_until("everything is as before", PATIENCE, || Ok(look(&hosts)? == before))?;
     wait_until("no hold is left", PATIENCE, || Ok(holds(&hosts)? == held_before))
@@ -243,7 +231,7 @@ fn down_while_a_port_is_gone() -> Result<()> {
     let (before, held_before) = (look(&hosts)?, holds(&hosts)?);
     let up = hosts.up(BRIDGE)?;
     hosts.middle.ip("link del p2")?;
-    wait_for_state(&up, "gone")?;
+    wait_for_port(&up, LAST, "gone")?;
     let said = up.down()?;
     ensure!(said.stdout.contains("ended: topology"), "{}", said.stdout);
     ensure!(look(&hosts)? == before, "not all is as before");
@@ -318,7 +306,7 @@ fn an_optional_port_is_taken_in_when_it_comes() -> Result<()> {
         wait_until("it is said", PATIENCE, || {
             Ok(up.daemon.stderr().contains("interface p2 is optional, and not there, down or unfit"))
         })?;
-        wait_for_state(&up, "absent")?;
+        wait_for_port(&up, LAST, "absent")?;
         answers(&hosts, "10.99.1.2")?;
         // Nobody is told of a fault, before it comes.
         let checked = up.weir(&["stat", &up.name, "--check"])?.success()?.stdout;
@@ -328,15 +316,15 @@ fn an_optional_port_is_taken_in_when_it_comes() -> Result<()> {
         let flood = flood(&load)?;
         for _ in 0..2 {
             plug_in(&hosts, QUEUES)?;
-            wait_for_state(&up, "up")?;
+            wait_for_port(&up, LAST, "up")?;
             answers(&hosts, "10.99.1.3")?;
             hosts.middle.ip("link del p2")?;
-            wait_for_state(&up, "gone")?;
+            wait_for_port(&up, LAST, "gone")?;
             let checked = up.weir(&["stat", &up.name, "--check"])?.success()?.stdout;
             ensure!(checked.contains("p2 is not up (gone): nothing passes there\n"), "{checked}");
         }
         plug_in(&hosts, QUEUES)?;
-        wait_for_state(&up, "up")?;
+        wait_for_port(&up, LAST, "up")?;
         require_lossless(&flood.finish(PATIENCE)?, &load)?;
         answers(&hosts, "10.99.1.3")?;
         up.check()?;
@@ -360,10 +348,10 @@ fn an_optional_port_that_is_unfit_at_the_start_is_taken_in_when_it_is_fit() -> R
     let host = &hosts.hosts[LAST];
     host.sh("ethtool -L veth0 tx 1")?;
     let up = hosts.up(&file)?;
-    wait_for_state(&up, "unfit")?;
+    wait_for_port(&up, LAST, "unfit")?;
     answers(&hosts, "10.99.1.2")?;
     host.sh(&format!("ethtool -L veth0 tx {QUEUES}"))?;
-    wait_for_state(&up, "up")?;
+    wait_for_port(&up, LAST, "up")?;
     answers(&hosts, "10.99.1.3")?;
     up.check()?;
     up.down().map(drop)
@@ -380,7 +368,7 @@ fn a_port_whose_other_end_is_made_unfit_leaves_the_others() -> Result<()> {
     let load = Load::new(&hosts.hosts[0], &hosts.hosts[1], "10.99.1.2", 2, 4.0);
     let flood = flood(&load)?;
     host.sh("ethtool -L veth0 tx 1")?;
-    wait_for_state(&up, "unfit")?;
+    wait_for_port(&up, LAST, "unfit")?;
     let refused = up.weir(&["stat", &up.name, "--check"])?;
     // A second later it is the reason why it cannot be taken again.
     let says_why = |text: &str, start: &str| {
@@ -395,23 +383,23 @@ fn a_port_whose_other_end_is_made_unfit_leaves_the_others() -> Result<()> {
     ensure!(said.contains(&format!("{taken_away}: take the change back")), "{said}");
     // While it is down, that is the reason.
     host.ip("link set veth0 down")?;
-    wait_for_state(&up, "gone")?;
+    wait_for_port(&up, LAST, "gone")?;
     let shown = up.weir(&["stat", &up.name])?.success()?.stdout;
     ensure!(!shown.contains("p2 is unfit"), "{shown}");
     host.ip("link set veth0 up")?;
-    wait_for_state(&up, "unfit")?;
+    wait_for_port(&up, LAST, "unfit")?;
     host.sh(&format!("ethtool -L veth0 tx {QUEUES}"))?;
-    wait_for_state(&up, "up")?;
+    wait_for_port(&up, LAST, "up")?;
     answers(&hosts, "10.99.1.3")?;
     require_lossless(&flood.finish(PATIENCE)?, &load)?;
     host.ip("link set veth0 down")?;
     up.check()?;
     up.down()?;
     let up = hosts.up(&file)?;
-    wait_for_state(&up, "absent")?;
+    wait_for_port(&up, LAST, "absent")?;
     answers(&hosts, "10.99.1.2")?;
     host.ip("link set veth0 up")?;
-    wait_for_state(&up, "up")?;
+    wait_for_port(&up, LAST, "up")?;
     answers(&hosts, "10.99.1.3")?;
     up.check()?;
     up.down()?;
@@ -437,7 +425,7 @@ fn a_port_that_cannot_be_put_right_leaves_the_others() -> Result<()> {
         Ok(up.daemon.stderr().contains("is a port again when it is fit"))
     })?;
     drop(others);
-    wait_for_state(&up, "up")?;
+    wait_for_port(&up, LAST, "up")?;
     answers(&hosts, "10.99.1.3")?;
     require_lossless(&flood.finish(PATIENCE)?, &load)?;
     up.check()?;

@@ -9,7 +9,7 @@ use weir_core::rate::Rate;
 use weir_core::shaper::backlog::QueueRule;
 use weir_core::shaper::tbf::{Limit, TbfConfig};
 use weir_path::assembly::Shares;
-use weir_path::classes::{ClassConfig, Classes, LeafRules, TreeKind};
+use weir_path::classes::{Classes, LeafRules, TreeKind};
 use weir_path::frames::Frames;
 use weir_path::owners::{Owners, Portion};
 use weir_path::plan::{Plan, PortPlan};
@@ -212,21 +212,6 @@ fn a_packet_that_is_too_long_is_dropped_and_counted() {
     assert_eq!(census.out, 0, "its frame is free again");
 }
 
-fn class(name: &str, rate: &str) -> ClassConfig {
-    let rate: Rate = rate.parse().unwrap();
-    ClassConfig {
-        name: name.into(),
-        parent: None,
-        rate,
-        ceil: rate,
-        burst_bytes: 20_480,
-        cburst_bytes: 20_480,
-        bounded: false,
-        quantum_bytes: 1514,
-        leaf: Some(LeafRules { priority: 0, queue_ns: 5 * MS, rule: QueueRule::default() }),
-    }
-}
-
 #[test]
 fn classes_change_under_load_and_nothing_is_lost_or_overtakes() {
     let [one, two] = [&["a"][..], &["b", "a"]];
@@ -252,14 +237,12 @@ fn classes_change_under_load_and_nothing_is_lost_or_overtakes() {
 /// wake the worker.
 #[test]
 fn queues_have_their_turn_when_all_that_waited_is_dropped() {
+    let mut classes = Classes::clone(&tree(TreeKind::Htb, &["a"], 5));
+    let class = &mut classes.classes[0];
+    (class.rate, class.burst_bytes) = (Rate::from_bits_per_s(100_000).unwrap(), 1_100);
+    (class.ceil, class.cburst_bytes) = (class.rate, class.burst_bytes);
     let rule = QueueRule { max_wait_ns: Some(50 * MS), ..QueueRule::default() };
-    let class = ClassConfig {
-        leaf: Some(LeafRules { priority: 0, queue_ns: 50 * MS, rule }),
-        burst_bytes: 1_100,
-        cburst_bytes: 1_100,
-        ..class("a", "100kbit")
-    };
-    let classes = Classes { classes: vec![class], ..Classes::clone(&tree(TreeKind::Htb, &["a"], 5)) };
+    class.leaf = Some(LeafRules { priority: 0, queue_ns: 50 * MS, rule });
     let mut bench = Bench::new(None, HELD_MAX);
     bench.worker.set_classes(1, Some(&Arc::new(classes)), 0);
     (0..QUEUES).for_each(|queue| bench.send(queue, 40));

@@ -29,7 +29,18 @@ fn waiting(mode: Mode, queue_packets: u32) -> EspDispatch {
 
 /// The workers of a plan whose ports have so many queues each, with the keys of its gateways.
 pub(super) fn dealt(plan: &Plan, queues: usize, workers: usize, seed: u64) -> (Bench, Vec<(usize, u16)>) {
-    let made = spread(plan, &Owners::deal(plan, workers), workers).unwrap();
+    owned(plan, Owners::deal(plan, workers), queues, workers, seed)
+}
+
+/// As [`dealt`], of workers that own these ports and stages.
+fn owned(
+    plan: &Plan,
+    owners: Owners,
+    queues: usize,
+    workers: usize,
+    seed: u64,
+) -> (Bench, Vec<(usize, u16)>) {
+    let made = spread(plan, &owners, workers).unwrap();
     let queues = [vec![queues; plan.ports.len()], vec![1; made.loops.len()]].concat();
     let mut bench = Bench::dealt(&made.plan, made.owners, &queues, made.loops.len(), 1024, seed);
     for (number, stage) in plan.stages.iter().enumerate() {
@@ -277,55 +288,14 @@ fn what_stops_delivers_what_waits_to_be_sealed() {
 }
 
 /// Packets that were taken from the queue wait in the stage for a number when the workers are told to stop.
-#[test]
-fn what_stops_waits_for_numbers() {
-    for (workers, mode) in
-        [1, 2].into_iter().flat_map(|workers| [(workers, Mode::Deferred), (workers, Mode::Hybrid)])
-    {
-        let plan = there_and_back(waiting(mode, 256), 100_000);
-        let (mut bench, _) = dealt(&plan, 4, workers, SEED);
-        let disk = Disk::default();
-        change(&mut bench, 0, keys(&plan.stages[0], Some(Box::new(disk.clone()))));
-        (0..40).for_each(|number| bench.port(0).send(0, through(0, 0, number)));
-        bench.go_on(10_000, MS);
-        assert!(stage_of(&bench, 0).held().packets > 0, "packets wait for numbers");
-        let mut has_ended = vec![false; workers];
-        for turn in 0..20_000 {
-            bench.now_ns += MS / 100;
-            // The mark becomes safe late.
-            if turn > 1_000 {
-                disk.sync();
-            }
-            for (worker, has_ended) in bench.workers.iter_mut().zip(&mut has_ended) {
-                if !*has_ended {
-                    worker.drain(bench.now_ns).unwrap();
-                    *has_ended = worker.is_drained();
-                }
-            }
-        }
-        assert!(has_ended.iter().all(|has| *has), "{workers} workers, {mode}");
-        require_order(&mut bench, &[[40, 0, 0, 0], [0; 4]], "drained");
-    }
-}
-
-/// Packets pass by an empty queue where the port that they come by is with the same worker; those that find no number wait all the same.
-#[test]
-fn what_came_past_the_queue_is_waited_for() {
-    let plan = there_and_back(waiting(Mode::Hybrid, 256), 100_000);
-    // The other port's worker may be sent what waits.
-    let owners = Owners { ports: vec![0, 1], stages: vec![0, 0] };
-    let made = spread(&plan, &owners, 2).unwrap();
-    let queues = [vec![4; 2], vec![1; made.loops.len()]].concat();
-    let mut bench = Bench::dealt(&made.plan, made.owners, &queues, made.loops.len(), 1024, SEED);
+/// Sends packets that find no number, and has all workers end while the mark becomes safe late: each waits for those that may come to it.
+fn require_waited_for((mut bench, _): (Bench, Vec<(usize, u16)>), plan: &Plan, packets: u64, case: &str) {
     let disk = Disk::default();
-    for stage in 0..2 {
-        let mark = (stage == 0).then(|| Box::new(disk.clone()) as Box<dyn SequenceMark>);
-        change(&mut bench, stage, keys(&plan.stages[stage], mark));
-    }
-    (0..8).for_each(|number| bench.port(0).send(0, through(0, 0, number)));
+    change(&mut bench, 0, keys(&plan.stages[0], Some(Box::new(disk.clone()))));
+    (0..packets).for_each(|number| bench.port(0).send(0, through(0, 0, number)));
     bench.go_on(10_000, MS);
-    assert_eq!(stage_of(&bench, 0).held().packets, 8);
-    let mut has_ended = [false; 2];
+    assert!(stage_of(&bench, 0).held().packets > 0, "{case}: packets wait for numbers");
+    let mut has_ended = vec![false; bench.workers.len()];
     for turn in 0..20_000 {
         bench.now_ns += MS / 100;
         if turn > 1_000 {
@@ -337,13 +307,30 @@ fn what_came_past_the_queue_is_waited_for() {
                 *has_ended = worker.is_drained();
             }
         }
-        assert!(
-            turn > 1_000 || has_ended == [false; 2],
-            "turn {turn}: {has_ended:?}, and packets may go by any"
-        );
+        let is_early = turn <= 1_000 && has_ended.contains(&true);
+        assert!(!is_early, "{case}, turn {turn}: {has_ended:?}, and packets may go by any");
     }
-    assert_eq!(has_ended, [true; 2]);
-    require_order(&mut bench, &[[8, 0, 0, 0], [0; 4]], "drained");
+    assert!(has_ended.iter().all(|has| *has), "{case}");
+    require_order(&mut bench, &[[packets, 0, 0, 0], [0; 4]], case);
+}
+
+#[test]
+fn what_stops_waits_for_numbers() {
+    for (workers, mode) in
+        [1, 2].into_iter().flat_map(|workers| [(workers, Mode::Deferred), (workers, Mode::Hybrid)])
+    {
+        let plan = there_and_back(waiting(mode, 256), 100_000);
+        require_waited_for(dealt(&plan, 4, workers, SEED), &plan, 40, &format!("{workers} workers, {mode}"));
+    }
+}
+
+/// Packets pass by an empty queue where the port that they come by is with the same worker; those that find no number wait all the same.
+#[test]
+fn what_came_past_the_queue_is_waited_for() {
+    let plan = there_and_back(waiting(Mode::Hybrid, 256), 100_000);
+    // The other port's worker may be sent what waits.
+    let owners = Owners { ports: vec![0, 1], stages: vec![0, 0] };
+    require_waited_for(owned(&plan, owners, 4, 2, SEED), &plan, 8, "past the queue");
 }
 
 /// A disk of a test, which says when a mark is safe.
