@@ -12,8 +12,8 @@
 //!
 //! Rule: shared holds are taken, and left by the process that puts things back, with [`Lock`] held; and a file is only believed while it
 //! still has its name. Whoever removes a hold's file lets others take the thing, and theirs is then another file of that name, which is
-//! neither judged nor removed for the first. A descriptor carries its lock along, so a hold that a process has handed on ([`Hold::file`]) lives until both have
-//! closed it.
+//! neither judged nor removed for the first. A descriptor carries its lock along, so a hold that a process has handed on ([`Hold::file`])
+//! lives until both have closed it.
 //!
 //! Rule: a hold carries the cookie of its namespace and the address and name of its interface. The kernel gives the number of a namespace
 //! that is gone to the next one; so an old state that was left behind is only believed where it is of the same interface still

@@ -201,18 +201,14 @@ impl<'a> Reader<'a> {
         let (rules, faults) = Rules::read(self.source, &self.file.filter, interfaces, leaf_of);
         told.extend(faults);
         let classes: Vec<_> = classes.into_iter().flatten().collect();
-        let otherwise = match default {
-            Some(class) => Target::Class(class),
-            None if self.file.default.is_some() || !told.is_empty() => Target::Free,
-            None => Target::Class(self.only_leaf(&classes).map_err(|why| vec![why])? as u16),
-        };
         if !told.is_empty() {
             return Err(told);
         }
-        let default = match otherwise {
-            Target::Class(class) => Some(usize::from(class)),
-            Target::Free => None,
+        let default = match self.file.default {
+            None => Some(self.only_leaf(&classes).map_err(|why| vec![why])?),
+            Some(_) => default.map(usize::from),
         };
+        let otherwise = default.map_or(Target::Free, |class| Target::Class(class as u16));
         let (classifier, mut warnings) = rules.classifier(self.source, otherwise);
         warnings.extend(self.children_above_parents(&order, &classes));
         warnings.extend(self.ceilings_out_of_reach(&order, &classes));

@@ -72,7 +72,11 @@ impl Crew {
 
     /// The interfaces that they carry packets between, by the names that they have now.
     pub fn interfaces(&self) -> Vec<String> {
-        self.interfaces.lock().expect("nobody panics while names are read").clone()
+        self.names_now().clone()
+    }
+
+    fn names_now(&self) -> MutexGuard<'_, Vec<String>> {
+        self.interfaces.lock().expect("nobody panics while names are read")
     }
 
     /// Returns whether an error says that it went down while it was asked.
@@ -255,7 +259,7 @@ impl Crew {
 
     /// Tells that the interface of a port, or its other end, has changed; false if its worker has ended.
     pub fn follow(&self, port: usize, pair: Pair) -> bool {
-        self.interfaces.lock().expect("nobody panics while names are read")[port].clone_from(&pair.port.name);
+        self.names_now()[port].clone_from(&pair.port.name);
         let owner = self.constants.owners.ports[port];
         for (_, worker) in self.mailboxes.iter().enumerate().filter(|(at, _)| *at != owner) {
             // A worker that has ended need not know.
@@ -267,8 +271,7 @@ impl Crew {
     /// Takes a port out whose interface is gone, and closes it; whether it was there. The interface that is waited for has the name that this
     /// one had at first.
     pub fn close_port(&self, port: usize) -> bool {
-        self.interfaces.lock().expect("nobody panics while names are read")[port]
-            .clone_from(&self.constants.ports[port]);
+        self.names_now()[port].clone_from(&self.constants.ports[port]);
         let (reply, answer) = channel();
         let owner = self.owner(port);
         owner.send(Request::TakePort(port, reply));

@@ -1,4 +1,4 @@
-//! What a router makes of messages of ARP and neighbour discovery, and of packets whose two destinations do not fit together.
+//! Messages of ARP and neighbour discovery that come to a router, and packets whose two destinations do not fit together.
 
 use super::*;
 

@@ -27,7 +27,7 @@ fn a_queue_is_long_enough_for_what_acts_on_it() {
     }
 }
 
-/// What follows from a fault is not told beside it: nothing is said of a class below one that is wrong.
+/// Nothing is said of a class below one that is wrong, because that follows from the first fault.
 #[test]
 fn all_faults_of_a_file_are_told() {
     let class = |name: &str, rest: &str| format!("[[class]]\nname = \"{name}\"\n{rest}\n");

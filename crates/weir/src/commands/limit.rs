@@ -282,16 +282,15 @@ pub fn hold_and_change(tasks: &[(&LimitInPlace, Asked)]) -> Result<Vec<Change>, 
     let tasks: Vec<_> = tasks.iter().map(|(seen, asked)| (&seen.place, asked.clone())).collect();
     let set = set_all(&tasks)?.into_iter().zip(before);
     let changes: Vec<_> = set.map(|(set, before)| Change { before, after: set.record }).collect();
-    // A burst is mostly that of both ways.
-    let is_other = |change: &Change, other: &Change| {
-        let of = |change: &Change| (change.after.rate_bits_per_s, change.after.burst_bytes);
-        of(change) != of(other)
-    };
-    for (number, ((place, asked), change)) in tasks.iter().zip(&changes).enumerate() {
-        if changes[..number].iter().all(|other| is_other(change, other)) {
-            warn_of_burst(&change.after);
+    let mut warned = Vec::new();
+    for ((place, asked), Change { after, .. }) in tasks.iter().zip(&changes) {
+        // A burst is mostly that of both ways, and warned of once.
+        let burst = (after.rate_bits_per_s, after.burst_bytes);
+        if !warned.contains(&burst) {
+            warn_of_burst(after);
+            warned.push(burst);
         }
-        say_what_stays(place, &change.after, asked.moves_at_once);
+        say_what_stays(place, after, asked.moves_at_once);
     }
     Ok(changes)
 }
