@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What the rows of another revision's labs and benches come to beside this tree's, in turns: before after, after before, and so on.
+# Compares the rows of another revision's labs and benches with this tree's, in turns: before after, after before, and so on.
 #
 #   scripts/compare.sh REVISION [PAIRS [ROW...]]      ten pairs of every row if not said; rows: path steer epair netisr quiet forward
 #
