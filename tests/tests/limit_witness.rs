@@ -12,7 +12,7 @@ use weir_lab::iperf::{Flood, Load};
 use weir_lab::process::run;
 use weir_tests::limits::{Between, Row};
 use weir_tests::raw::{Random, RawSocket, frame};
-use weir_tests::{harness, kernel, privileged, require_timing};
+use weir_tests::{harness, kernel, privileged, require_timing, weir_binary};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const FRAMES: u32 = 50;
@@ -22,6 +22,7 @@ fn main() -> ExitCode {
         privileged!(a_queue_that_its_container_removes_is_said).together(),
         privileged!(a_queue_that_is_removed_by_hand_leaves_what_to_put_back),
         privileged!(steering_that_somebody_changes_is_said).together(),
+        privileged!(a_processor_that_goes_leaves_steering_to_be_put_back).together(),
         privileged!(queues_that_are_added_are_said_and_steered).together(),
         privileged!(a_move_to_another_namespace_is_said).together(),
         privileged!(it_stays_through_queues_down_and_up_and_a_new_name).together(),
@@ -153,6 +154,40 @@ fn steering_that_somebody_changes_is_said() -> Result<()> {
     ensure!(row.limits("wa")?[0]["changed"].is_null(), "{:?}", row.limits("wa")?);
     row.weir("limit wa --off")?.success()?;
     ensure!(steering()? == other, "somebody's own steering went");
+    Ok(())
+}
+
+/// The masks are as they were written, not as they would be written now.
+fn a_processor_that_goes_leaves_steering_to_be_put_back() -> Result<()> {
+    let processors = std::thread::available_parallelism()?.get();
+    if processors == 1 {
+        return Ok(());
+    }
+    let row = Row::new(Between::Bridge)?;
+    // The list of the processors online, as the command sees it, lacks the last.
+    let when_one_is_gone = |arguments: &str| -> Result<String> {
+        let script = format!(
+            "mount -t tmpfs none /mnt && echo 0-{} > /mnt/list && mount --bind /mnt/list /sys/devices/system/cpu/online && exec {} {arguments}",
+            processors - 2,
+            weir_binary()?.display()
+        );
+        let mut command = row.middle.command("unshare");
+        Ok(run(command.args(["--mount", "sh", "-c", &script]), PATIENCE)?.success()?.stdout)
+    };
+    let cases = [("wa", "2gbit", &row.middle, "wa"), ("br0", "10mbit", &row.left, "veth0")];
+    for (device, rate, host, steered) in cases {
+        let steering = || host.sh(&format!("cat /sys/class/net/{steered}/queues/rx-0/rps_cpus"));
+        let before = steering()?;
+        row.weir(&format!("limit {device} --rate {rate}"))?.success()?;
+        let ours = steering()?;
+        ensure!(ours != before, "nothing to put back");
+        let shown = when_one_is_gone(&format!("stat {device}"))?;
+        ensure!(shown.contains("changed until --off: rps_cpus"), "{device}: {shown}");
+        when_one_is_gone(&format!("limit {device} --rate {rate}"))?;
+        ensure!(steering()? == ours, "{device}: steering was changed");
+        when_one_is_gone(&format!("limit {device} --off"))?;
+        ensure!(steering()? == before, "{device}: steering stays at {}", steering()?);
+    }
     Ok(())
 }
 

@@ -180,6 +180,7 @@ fn record(asked: &Asked) -> Record {
         stage: LimitStage::Limiting,
         steering_before: Vec::new(),
         steered_behind: Vec::new(),
+        masks_written: Vec::new(),
         sees_arrivals: false,
         keeps_note: false,
         made_clsact: false,

@@ -64,24 +64,29 @@ pub struct PairBehind {
     /// The name of its near end.
     pub name: String,
     far_end: NetnsInterface,
+    /// The masks that the limit may have written there.
+    written: Vec<String>,
 }
 
 /// The pairs behind a device; none if the device is an end of a pair. The loopback, whose packets arrive where they leave, is one by itself.
-pub fn find(place: &NetnsInterface) -> Result<Behind> {
+/// At their other ends the limit may have `written` these masks.
+pub fn find(place: &NetnsInterface, written: &[String]) -> Result<Behind> {
     let mut behind = Behind::default();
     if place.link.kind == "veth" {
         return Ok(behind);
     }
     if place.link.is_loopback {
         let Link { ifindex, name, .. } = place.link.clone();
-        behind.pairs.push(PairBehind { ifindex, name, far_end: place.try_clone()? });
+        let (far_end, written) = (place.try_clone()?, written.to_vec());
+        behind.pairs.push(PairBehind { ifindex, name, far_end, written });
         return Ok(behind);
     }
     let joints = place.netns.run(link::joints)?;
     for joint in leading_from(&joints, place.link.ifindex) {
         match far_end(&place.netns, joint.ifindex) {
             Ok(Some(far_end)) => {
-                behind.pairs.push(PairBehind { ifindex: joint.ifindex, name: joint.name.clone(), far_end })
+                let (ifindex, name, written) = (joint.ifindex, joint.name.clone(), written.to_vec());
+                behind.pairs.push(PairBehind { ifindex, name, far_end, written });
             }
             Ok(None) => {}
             Err(_) => behind.unseen.push(UnseenPair { ifindex: joint.ifindex, name: joint.name.clone() }),
@@ -206,7 +211,7 @@ impl PairBehind {
     /// Asks or changes the steering of the other end; `None` if the end is gone.
     fn look<T>(&self, work: impl Fn(&ReceiveSteering) -> Result<T>) -> Result<Option<T>> {
         let far_end = &self.far_end;
-        let done = far_end.steering().and_then(|steering| work(&steering));
+        let done = far_end.steering(&self.written).and_then(|steering| work(&steering));
         match done {
             Err(_) if far_end.is_gone() => Ok(None),
             done => done.map(Some),
@@ -217,7 +222,7 @@ impl PairBehind {
 /// Brings the steering of a limit to the pairs behind its device now. The record is written before anything is changed.
 pub(super) fn update(place: &NetnsInterface, memory: &Memory, before: &Record) -> Result<Vec<u32>> {
     let lock = Lock::take()?;
-    let behind = find(place)?;
+    let behind = find(place, &before.masks_written)?;
     let steered = behind.to_steer(&lock, place, &before.steered_behind)?;
     let is_seen = |ifindex: u32| behind.pairs.iter().any(|pair| pair.ifindex == ifindex);
     let left = before.steered_behind.iter().copied();
@@ -228,12 +233,17 @@ pub(super) fn update(place: &NetnsInterface, memory: &Memory, before: &Record) -
         memory.write(&record).doing(|| "writing what is steered behind a limit into its memory".into())?;
     }
     behind.steer(&before.steered_behind)?;
-    put_back(&lock, place, &left)?;
+    put_back(&lock, place, &left, &before.masks_written)?;
     Ok(steered)
 }
 
-/// Switches off the steering that a limit has switched on, where no other limit needs it.
-pub(super) fn put_back(_lock: &Lock, place: &NetnsInterface, steered: &[u32]) -> Result<()> {
+/// Switches off the steering that a limit has switched on by masks that it has `written`, where no other limit needs it.
+pub(super) fn put_back(
+    _lock: &Lock,
+    place: &NetnsInterface,
+    steered: &[u32],
+    written: &[String],
+) -> Result<()> {
     if steered.is_empty() {
         return Ok(());
     }
@@ -241,7 +251,8 @@ pub(super) fn put_back(_lock: &Lock, place: &NetnsInterface, steered: &[u32]) ->
     for &ifindex in steered.iter().filter(|ifindex| !others.contains(ifindex)) {
         // An end that cannot be seen any more has moved out of this machine's reach.
         let Some(far_end) = unless_short(far_end(&place.netns, ifindex))? else { continue };
-        PairBehind { ifindex, name: String::new(), far_end }.look(ReceiveSteering::switch_off)?;
+        let pair = PairBehind { ifindex, name: String::new(), far_end, written: written.to_vec() };
+        pair.look(ReceiveSteering::switch_off)?;
     }
     Ok(())
 }
@@ -262,7 +273,7 @@ fn steered_by_others(place: &NetnsInterface) -> Result<HashSet<u32>> {
         match find::below_root(&other) {
             Ok(Found { is_strange: true, .. }) => {
                 steered.insert(ifindex);
-                steered.extend(find(&other)?.pairs.iter().map(|pair| pair.ifindex));
+                steered.extend(find(&other, &[])?.pairs.iter().map(|pair| pair.ifindex));
             }
             Ok(found) => records.push((ifindex, found.record)),
             Err(_) if other.is_gone() => {}

@@ -239,10 +239,11 @@ impl LimitInPlace {
 
     /// The steering at the other end, if it can be seen and differs from that before the limit.
     pub fn changed_steering(&self) -> Option<ChangedSteering> {
-        let before = self.record.as_ref().filter(|record| record.has_steered())?.steering_before.clone();
+        let record = self.record.as_ref().filter(|record| record.has_steered())?;
+        let before = record.steering_before.clone();
         let now = || -> Result<Option<ChangedSteering>> {
             let Some(far_end) = self.place.far_end()? else { return Ok(None) };
-            let steering = far_end.steering()?;
+            let steering = far_end.steering(&record.masks_written)?;
             Ok(Some(ChangedSteering { now: steering.masks()?, is_ours: steering.is_ours()?, before }))
         };
         now().ok().flatten().filter(|changed| changed.now != changed.before)
@@ -257,7 +258,8 @@ impl LimitInPlace {
 
     /// The pairs behind a device that is no pair itself, as far as they can be found.
     pub fn behind(&self) -> Behind {
-        behind::find(&self.place).unwrap_or_default()
+        behind::find(&self.place, self.record.as_ref().map_or(&[], |record| &record.masks_written))
+            .unwrap_or_default()
     }
 
     /// The near ends of the pairs behind the device at whose other end this limit switched steering on.

@@ -144,8 +144,9 @@ impl NetnsInterface {
         self.netns.is(&other.netns) && self.link.ifindex == other.link.ifindex
     }
 
-    fn steering(&self) -> Result<ReceiveSteering> {
-        self.netns.run(|| ReceiveSteering::of(&self.link))
+    /// The steering of its receive queues, where a limit may have `written` these masks.
+    fn steering(&self, written: &[String]) -> Result<ReceiveSteering> {
+        self.netns.run(|| ReceiveSteering::of(&self.link, written))
     }
 }
 
@@ -162,6 +163,8 @@ pub fn set(
     let Prepared { found, is_whole, mut record, plan } = prepare(place, asked, burst_default)?;
     match found {
         Some(Found { memories, record: Some(before), .. }) => {
+            let before = order::keep_masks(place, &memories[0], before)?;
+            record.masks_written.clone_from(&before.masks_written);
             record.steered_behind = behind::update(place, &memories[0], &before)?;
             let processors = Processors::of(plan.wanted().rate);
             let before = order::keep(place, &memories[0], before, processors)?;
@@ -221,11 +224,11 @@ pub fn check(
 ) -> Result<Option<(Record, bool)>> {
     let Prepared { found, is_whole, .. } = prepare(place, asked, burst_default)?;
     let record = found.and_then(|found| found.record);
-    let behind = behind::find(place)?;
+    let behind = behind::find(place, record.as_ref().map_or(&[], |record| &record.masks_written))?;
     if record.is_none() {
         let far_end = place.far_end()?;
         order::check(place, far_end.as_ref())?;
-        far_end.map_or(Ok(()), |far_end| far_end.steering()?.masks().map(drop))?;
+        far_end.map_or(Ok(()), |far_end| far_end.steering(&[])?.masks().map(drop))?;
         behind.check()?;
     }
     Ok(record.map(|record| {
@@ -310,14 +313,16 @@ pub fn root(place: &NetnsInterface) -> Result<Option<RootQueue>> {
 fn make(place: &NetnsInterface, plan: &HtbTree, mut record: Record) -> Result<Record> {
     let far_end = place.far_end()?;
     order::check(place, far_end.as_ref())?;
-    let steering = far_end.as_ref().map(NetnsInterface::steering).transpose()?;
-    let behind = behind::find(place)?;
     // Settings changed for a limit that somebody took away were changed before this limit, whose record is from here on the only one.
     let gone = note::gone_from(place, far_end.as_ref());
     if let Some(gone) = &gone {
         record.steering_before.clone_from(&gone.steering_before);
         record.steered_behind.clone_from(&gone.steered_behind);
+        record.masks_written.clone_from(&gone.masks_written);
     }
+    record.masks_written = steering::masks_written(&place.link, &record.masks_written);
+    let steering = far_end.as_ref().map(|far_end| far_end.steering(&record.masks_written)).transpose()?;
+    let behind = behind::find(place, &record.masks_written)?;
     let memories = memories(plan, Vec::new())?;
     set_words(&memories, plan, |_, _| true);
     let own = &memories[0];

@@ -200,7 +200,7 @@ pub(super) fn put_back(
     far_end: Option<&NetnsInterface>,
     record: &Record,
 ) -> Result<()> {
-    behind::put_back(lock, place, &record.steered_behind)?;
+    behind::put_back(lock, place, &record.steered_behind, &record.masks_written)?;
     far_end.map_or(Ok(()), |far_end| put_back_at(far_end, place, record))?;
     if record.keeps_note {
         clsact::detach(note::SPOT, place, record.made_clsact)?;
@@ -211,7 +211,7 @@ pub(super) fn put_back(
 /// Puts back what the limit of an interface changed at its other end.
 fn put_back_at(far_end: &NetnsInterface, place: &NetnsInterface, record: &Record) -> Result<()> {
     if record.has_steered() && !behind::is_needed_by_others(place)? {
-        far_end.steering()?.switch_off()?;
+        far_end.steering(&record.masks_written)?.switch_off()?;
     }
     match record.sees_arrivals {
         true => clsact::detach(arrivals::SPOT, far_end, record.made_clsact),

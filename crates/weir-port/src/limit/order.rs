@@ -18,7 +18,7 @@ use weir_core::rate::Rate;
 use super::htb;
 use super::memory::Memory;
 use super::record::{LimitStage, Record};
-use super::steering::{Processors, ReceiveSteering};
+use super::steering::{self, Processors, ReceiveSteering};
 use super::{NetnsInterface, behind, change, leaves_first, set_words, unsuitable, write};
 use crate::error::Result;
 use crate::ethtool;
@@ -80,12 +80,12 @@ pub fn doubtful(place: &NetnsInterface, record: Option<&Record>) -> Result<Vec<S
         steering.is_doubtful()?.then(said).transpose()
     };
     let known = record.map_or(&[][..], |record| &record.steered_behind);
-    let mut said = behind::find(place)?.ask_of_unknown(place, known, sentence)?;
+    let mut said = behind::find(place, &[])?.ask_of_unknown(place, known, sentence)?;
     let is_known = record.is_some_and(Record::has_steered);
     if let Some(far_end) = place.far_end()?.filter(|_| !is_known)
         && !behind::is_needed_by_others(place)?
     {
-        said.extend(sentence(&far_end, &far_end.steering()?)?);
+        said.extend(sentence(&far_end, &far_end.steering(&[])?)?);
     }
     Ok(said)
 }
@@ -96,9 +96,17 @@ pub(super) fn unsteered(place: &NetnsInterface, record: Option<&Record>) -> Opti
     // Where the other end cannot be seen, its steering is not known.
     let far_end = place.far_end().ok().flatten()?;
     let has_steered = record.is_some_and(Record::has_steered);
-    let steering = far_end.steering().ok()?;
+    let steering = far_end.steering(record.map_or(&[], |record| &record.masks_written)).ok()?;
     let is_off = steering.is_off().ok()? || (has_steered && steering.is_in_part().ok()?);
     is_off.then_some(far_end)
+}
+
+/// Writes into the record the masks that the limit may write from now on; returns the record with them.
+pub(super) fn keep_masks(place: &NetnsInterface, memory: &Memory, before: Record) -> Result<Record> {
+    let masks_written = steering::masks_written(&place.link, &before.masks_written);
+    let record = Record { masks_written, ..before };
+    write(memory, &record)?;
+    Ok(record)
 }
 
 /// Steers again where somebody has switched steering off or added queues; returns the record with that. The record is written before anything
@@ -111,7 +119,7 @@ pub(super) fn keep(
 ) -> Result<Record> {
     let Some(far_end) = unsteered(place, Some(&before)) else { return Ok(before) };
     let _lock = Lock::take()?;
-    let steering = far_end.steering()?;
+    let steering = far_end.steering(&before.masks_written)?;
     let steering_before = vec!["0".into(); steering.masks()?.len()];
     let record = Record { steering_before, ..before };
     write(memory, &record)?;
@@ -132,10 +140,8 @@ pub(super) fn widen(
         return Ok(());
     }
     let Some(far_end) = place.far_end()? else { return Ok(()) };
-    let steering = far_end.steering()?;
-    if steering.is_to(Processors::All)? || !steering.is_to(Processors::One)? {
-        return Ok(());
-    }
+    let steering = far_end.steering(&record.masks_written)?;
+    let Some(one) = steering.is_to_one()? else { return Ok(()) };
     let plan = record.plan().map_err(|why| unsuitable(place, &why))?;
     let slow = Rate::from_bits_per_s(SLOW_BITS_PER_S).expect("more than 0");
     let slow = plan.slowed(slow);
@@ -144,7 +150,7 @@ pub(super) fn widen(
     set_words(memories, &slow, |word, before| word < before);
     let widened =
         place.netns.run(|| htb::set(place.link.ifindex, leaves_first(&slow, is_whole))).and_then(|()| {
-            wait_until_idle(steering.one());
+            wait_until_idle(one);
             steering.widen()
         });
     if widened.is_err() {

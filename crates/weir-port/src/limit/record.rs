@@ -45,6 +45,9 @@ pub struct Record {
     /// The pairs behind an interface that is none, by the numbers of their near ends, at whose other ends steering was off before.
     #[serde(default)]
     pub steered_behind: Vec<u32>,
+    /// The masks that the limit may have written where it steers, the newest first; none in a record of a version before.
+    #[serde(default)]
+    pub masks_written: Vec<String>,
     /// True if a program at the other end sees the packets that the limit lets pass.
     #[serde(default)]
     pub sees_arrivals: bool,
@@ -239,6 +242,7 @@ pub(super) fn wanted(
         stage: LimitStage::Making,
         steering_before: before.map(|before| before.steering_before.clone()).unwrap_or_default(),
         steered_behind: before.map(|before| before.steered_behind.clone()).unwrap_or_default(),
+        masks_written: before.map(|before| before.masks_written.clone()).unwrap_or_default(),
         sees_arrivals: before.is_some_and(|before| before.sees_arrivals),
         keeps_note: before.is_some_and(|before| before.keeps_note),
         made_clsact: before.is_some_and(|before| before.made_clsact),

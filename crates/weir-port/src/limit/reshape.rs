@@ -330,6 +330,7 @@ mod tests {
             refused_when_set: 0,
             steering_before: Vec::new(),
             steered_behind: Vec::new(),
+            masks_written: Vec::new(),
             classes: shape.classes.clone(),
             filters: shape.filters.clone(),
         }

@@ -13,6 +13,10 @@
 //! The kernel leaves out of a mask what `isolcpus=` or `nohz_full=` isolates, and refuses one of which nothing is left. So isolated
 //! processors are not chosen, and a mask that is read is the one that was written.
 //!
+//! A processor that goes or comes changes the masks that a limit would write, and those that were written stay. So a limit's record has the
+//! masks that it may have written, by which they are recognised. Limits: a limit that shares an end with another, and is set after such a
+//! change, takes the other's mask for that of somebody else.
+//!
 //! Source: kernel `Documentation/networking/scaling.rst`, `net/core/net-sysfs.c:rps_cpumask_housekeeping`, `kernel/sched/isolation.c`. A view of sysfs shows the interfaces of the namespace it
 //! was mounted from, so this one is made anew and mounted nowhere (`fsopen(2)`, Linux 5.2).
 
@@ -33,6 +37,9 @@ const ONLINE: &str = "/sys/devices/system/cpu/online";
 const ISOLATED: [&str; 2] = ["/sys/devices/system/cpu/isolated", "/sys/devices/system/cpu/nohz_full"];
 /// The rate that one processor takes in, of packets that are not the smallest.
 const ONE_BITS_PER_S_MAX: u64 = 1_000_000_000;
+
+/// The most digits of masks that a record keeps: those of hundreds of masks, but on machines of thousands of processors.
+const MASKS_BYTES_MAX: usize = 16_384;
 
 /// The reason why an interface has no masks; each has one receive queue at least.
 const NO_MASKS: &str = "has no file rps_cpus, without which packets of a flow overtake each other behind a limit: it was renamed \
@@ -55,31 +62,73 @@ impl Processors {
 }
 
 /// The steering of all receive queues of an interface together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Steering {
     /// No queue has a mask.
     Off,
-    /// Each queue has the mask of these.
-    To(Processors),
-    /// Some queues have the mask of these, and the others, which may have come later, none.
-    InPart(Processors),
+    /// Each queue has this mask of a limit.
+    To(String),
+    /// Some queues have this mask of a limit, and the others, which may have come later, none.
+    InPart(String),
     /// Somebody has set it.
     Others,
 }
 
 impl Steering {
-    /// The steering by the mask of each queue, where these are those of all processors and of one.
-    fn of(masks: &[String], [all, one]: [&str; 2]) -> Steering {
-        let set: Vec<_> = masks.iter().map(|mask| digits(mask)).filter(|mask| !mask.is_empty()).collect();
-        let is_to = |mask: &str| set.iter().all(|set| *set == digits(mask));
-        let to = match () {
-            () if set.is_empty() => return Steering::Off,
-            () if is_to(all) => Processors::All,
-            () if is_to(one) => Processors::One,
-            () => return Steering::Others,
-        };
-        if set.len() == masks.len() { Steering::To(to) } else { Steering::InPart(to) }
+    /// The steering by the mask of each queue, where limits write `ours`.
+    fn of(masks: &[String], ours: &[String]) -> Steering {
+        let set: Vec<_> = masks.iter().filter(|mask| !is_none(mask)).collect();
+        let Some(first) = set.first() else { return Steering::Off };
+        let is_one_mask = set.iter().all(|mask| digits(mask) == digits(first));
+        if !is_one_mask || !ours.iter().any(|mask| digits(mask) == digits(first)) {
+            return Steering::Others;
+        }
+        if set.len() == masks.len() {
+            Steering::To(first.to_string())
+        } else {
+            Steering::InPart(first.to_string())
+        }
     }
+}
+
+/// The processors that a limit steers packets to, of those that are online now.
+struct Choice {
+    /// The number of processors of the machine.
+    online: usize,
+    /// The mask of [`Processors::All`].
+    all: String,
+    /// The mask of [`Processors::One`].
+    one: String,
+}
+
+impl Choice {
+    /// The choice at the end `link` of a pair, which is that at the other end, too.
+    fn now(link: &Link) -> Result<Choice> {
+        let online = fs::read_to_string(ONLINE).doing(|| format!("reading {ONLINE}"))?;
+        let online = processors(online.trim());
+        let isolated = ISOLATED.map(|file| processors(fs::read_to_string(file).unwrap_or_default().trim()));
+        let allowed = not_isolated(&online, &isolated.concat());
+        let one = one_of(&allowed, link.ifindex.max(link.peer_ifindex.unwrap_or(0)));
+        Ok(Choice { online: online.len(), all: mask_of(&allowed), one: mask_of(&[one]) })
+    }
+
+    /// Both masks, and then those of `before` that are others.
+    fn masks_and(&self, before: &[String]) -> Vec<String> {
+        let now = [&self.all, &self.one];
+        let older = before.iter().filter(|mask| !now.contains(mask));
+        let fits = |bytes: &mut usize, mask: &String| {
+            *bytes += mask.len();
+            (*bytes <= MASKS_BYTES_MAX).then(|| mask.clone())
+        };
+        now.into_iter().chain(older).scan(0, fits).collect()
+    }
+}
+
+/// The masks that a limit of what `link` sends may write now, and then those of `before` that it may have written, the newest first.
+/// A processor that goes or comes changes the masks of now, and those in the receive queues stay. Where the processors are not told, nothing
+/// is steered.
+pub fn masks_written(link: &Link, before: &[String]) -> Vec<String> {
+    Choice::now(link).map_or_else(|_| before.to_vec(), |choice| choice.masks_and(before))
 }
 
 /// The steering of the receive queues of one interface.
@@ -88,11 +137,9 @@ pub struct ReceiveSteering {
     _view: OwnedFd,
     folder: PathBuf,
     name: String,
-    /// The number of processors of the machine.
-    online: usize,
-    /// Those of them that packets may be steered to.
-    allowed: Vec<usize>,
-    one: usize,
+    choice: Choice,
+    /// The masks that limits write, or wrote when other processors were online.
+    ours: Vec<String>,
 }
 
 /// Receive packet steering at the other end of a pair, where a limit has switched it on.
@@ -107,33 +154,23 @@ pub struct ChangedSteering {
 }
 
 impl ReceiveSteering {
-    /// The steering of an interface of this thread's namespace.
-    pub fn of(link: &Link) -> Result<ReceiveSteering> {
+    /// The steering of an interface of this thread's namespace, where a limit may have `written` these masks.
+    pub fn of(link: &Link, written: &[String]) -> Result<ReceiveSteering> {
         let view = view_of_sysfs().doing(|| "looking at the sysfs of a network namespace".into())?;
         let folder = PathBuf::from(format!(
             "/proc/thread-self/fd/{}/class/net/{}/queues",
             view.as_raw_fd(),
             link.name
         ));
-        let online = fs::read_to_string(ONLINE).doing(|| format!("reading {ONLINE}"))?;
-        let online = processors(online.trim());
-        let isolated = ISOLATED.map(|file| processors(fs::read_to_string(file).unwrap_or_default().trim()));
-        let allowed = not_isolated(&online, &isolated.concat());
-        let one = one_of(&allowed, link.ifindex.max(link.peer_ifindex.unwrap_or(0)));
-        Ok(ReceiveSteering {
-            _view: view,
-            folder,
-            name: link.name.clone(),
-            online: online.len(),
-            allowed,
-            one,
-        })
+        let choice = Choice::now(link)?;
+        let ours = choice.masks_and(written);
+        Ok(ReceiveSteering { _view: view, folder, name: link.name.clone(), choice, ours })
     }
 
     /// The mask of each receive queue, in order.
     pub fn masks(&self) -> Result<Vec<String>> {
         let masks = self.masks_there();
-        match masks.is_empty() && self.online > 1 {
+        match masks.is_empty() && self.choice.online > 1 {
             true => Err(PortError::Unsuitable { name: self.name.clone(), why: NO_MASKS.into() }),
             false => Ok(masks),
         }
@@ -145,26 +182,29 @@ impl ReceiveSteering {
     }
 
     fn steering(&self) -> Result<Steering> {
-        let [all, one] = [Processors::All, Processors::One].map(|to| self.mask(to));
-        Ok(Steering::of(&self.masks()?, [&all, &one]))
+        Ok(Steering::of(&self.masks()?, &self.ours))
     }
 
     /// Steers to one processor or all, unless there is only one processor or somebody has set the masks.
     pub fn steer(&self, to: Processors) -> Result<()> {
-        if self.is_off()? { self.set_all(self.mask(to)) } else { Ok(()) }
+        let mask = match to {
+            Processors::One => &self.choice.one,
+            Processors::All => &self.choice.all,
+        };
+        if self.is_off()? { self.set_all(mask) } else { Ok(()) }
     }
 
     /// Steers queues that came since a limit steered the others as those are.
     pub fn steer_rest(&self) -> Result<()> {
         match self.steering()? {
-            Steering::InPart(to) => self.set_all(self.mask(to)),
+            Steering::InPart(mask) => self.set_all(&mask),
             _ => Ok(()),
         }
     }
 
     /// Returns whether no mask is set, on a machine where it makes a difference: with more than one processor.
     pub fn is_off(&self) -> Result<bool> {
-        Ok(self.online > 1 && self.steering()? == Steering::Off)
+        Ok(self.choice.online > 1 && self.steering()? == Steering::Off)
     }
 
     /// Returns whether only some queues are steered, as a limit does; where one has, the others came since.
@@ -180,41 +220,29 @@ impl ReceiveSteering {
     /// Returns whether the masks are as a limit sets them, so that only a limit's record could tell whether a limit did; false with one
     /// processor.
     pub fn is_doubtful(&self) -> Result<bool> {
-        Ok(self.online > 1 && matches!(self.steering()?, Steering::To(_)))
+        Ok(self.choice.online > 1 && matches!(self.steering()?, Steering::To(_)))
     }
 
-    /// Returns whether the masks are as [`ReceiveSteering::steer`] sets them for `to`.
-    pub fn is_to(&self, to: Processors) -> Result<bool> {
-        let mask = self.mask(to);
-        Ok(self.masks()?.iter().all(|queue| digits(queue) == digits(&mask)))
+    /// The one processor that a limit has steered all queues to; `None` if there are more of them, or no more to steer to.
+    pub fn is_to_one(&self) -> Result<Option<usize>> {
+        let Steering::To(mask) = self.steering()? else { return Ok(None) };
+        Ok(only_one_of(&mask).filter(|_| digits(&mask) != digits(&self.choice.all)))
     }
 
     /// Steers to all processors at once what is steered to one.
     pub fn widen(&self) -> Result<()> {
-        self.set_all(self.mask(Processors::All))
+        self.set_all(&self.choice.all)
     }
 
     /// Switches steering off, if it is as [`ReceiveSteering::steer`] sets it, queues that came since left out.
     pub fn switch_off(&self) -> Result<()> {
         // A kernel without steering has none that is on; without its folder the interface has another name by now.
         let has_none = self.masks_there().is_empty() && self.folder.exists();
-        if !has_none && self.is_ours()? { self.set_all("0".into()) } else { Ok(()) }
+        if !has_none && self.is_ours()? { self.set_all("0") } else { Ok(()) }
     }
 
-    /// The processor of [`Processors::One`].
-    pub fn one(&self) -> usize {
-        self.one
-    }
-
-    fn mask(&self, to: Processors) -> String {
-        match to {
-            Processors::One => mask_of(&[self.one]),
-            Processors::All => mask_of(&self.allowed),
-        }
-    }
-
-    fn set_all(&self, mask: String) -> Result<()> {
-        self.set(&vec![mask; self.masks()?.len()])
+    fn set_all(&self, mask: &str) -> Result<()> {
+        self.set(&vec![mask.to_string(); self.masks()?.len()])
     }
 
     /// Sets the mask of each receive queue; queues that are gone are left out, as are texts that are no mask.
@@ -266,6 +294,14 @@ fn not_isolated(online: &[usize], isolated: &[usize]) -> Vec<usize> {
 fn one_of(allowed: &[usize], pair: u32) -> usize {
     let spread = pair.wrapping_mul(0x9e37_79b1) >> 16;
     allowed.get(spread as usize % allowed.len().max(1)).copied().unwrap_or(0)
+}
+
+/// The processor that a mask names; `None` if it names none, or several.
+fn only_one_of(mask: &str) -> Option<usize> {
+    let digits = digits(mask);
+    let first = digits.chars().next()?.to_digit(16)?;
+    let is_one = first.is_power_of_two() && digits[1..].chars().all(|digit| digit == '0');
+    is_one.then(|| (digits.len() - 1) * 4 + first.trailing_zeros() as usize)
 }
 
 /// The mask of some processors, in groups of 32 bits.
@@ -348,21 +384,48 @@ mod tests {
 
     #[test]
     fn a_queue_that_came_later_tells_steering_of_ours_from_that_of_others() {
-        let of = |masks: &[&str]| {
-            Steering::of(&masks.iter().map(ToString::to_string).collect::<Vec<_>>(), ["f", "2"])
-        };
-        let cases: [(&[&str], Steering); 8] = [
+        let texts = |masks: &[&str]| masks.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let of = |masks: &[&str]| Steering::of(&texts(masks), &texts(&["0000000f", "2", "8"]));
+        let cases: [(&[&str], Steering); 9] = [
             (&[], Steering::Off),
             (&["0", "00"], Steering::Off),
-            (&["2", "02"], Steering::To(Processors::One)),
-            (&["f"], Steering::To(Processors::All)),
-            (&["2", "2", "0"], Steering::InPart(Processors::One)),
-            (&["0", "f"], Steering::InPart(Processors::All)),
+            (&["2", "02"], Steering::To("2".into())),
+            (&["f"], Steering::To("f".into())),
+            (&["8"], Steering::To("8".into())),
+            (&["2", "2", "0"], Steering::InPart("2".into())),
+            (&["0", "f"], Steering::InPart("f".into())),
             (&["2", "f"], Steering::Others),
             (&["0", "4"], Steering::Others),
         ];
         for (masks, steering) in cases {
             assert_eq!(of(masks), steering, "{masks:?}");
+        }
+    }
+
+    #[test]
+    fn masks_that_were_written_are_kept_as_long_as_they_have_room() {
+        let choice = |number: usize| Choice { online: 2, all: format!("{number:0512x}"), one: "1".into() };
+        let mut kept = Vec::new();
+        for _ in 0..2 {
+            for number in 0..20 {
+                kept = choice(number).masks_and(&kept);
+            }
+        }
+        assert_eq!((kept.len(), kept[1].as_str()), (21, "1"), "each once");
+        for number in 20..100 {
+            kept = choice(number).masks_and(&kept);
+        }
+        assert!((30..=33).contains(&kept.len()), "{}", kept.len());
+        assert!(kept.contains(&choice(99).all) && !kept.contains(&choice(0).all));
+    }
+
+    #[test]
+    fn a_mask_of_one_processor_tells_which() {
+        for cpu in [0, 3, 4, 31, 32, 67] {
+            assert_eq!(only_one_of(&mask_of(&[cpu])), Some(cpu));
+        }
+        for several in ["0", "", "3", "00000101", "00000001,00000001"] {
+            assert_eq!(only_one_of(several), None, "{several}");
         }
     }
 

@@ -419,7 +419,7 @@ fn warn_of_burst(record: &Record) {
 
 /// Warns of pairs behind a bridge or another device, whose steering could not be set.
 fn warn_of_unseen(place: &NetnsInterface) {
-    let unseen = behind::find(place).map(|behind| behind.unseen).unwrap_or_default();
+    let unseen = behind::find(place, &[]).map(|behind| behind.unseen).unwrap_or_default();
     if !unseen.is_empty() {
         output::warn(format_args!(
             "the other ends of {} are in network namespaces that cannot be seen from here, and packets of a flow may overtake each other \
