@@ -251,7 +251,7 @@ pub fn memory_of_class(asm: &mut Asm, memories: &[Memory], count: usize, group: 
         asm.op(Op::Mov, Reg::R3, Reg::R2);
         jump_if_over(asm, next);
         asm.load(Width::Double, Reg::R3, Reg::R5, memory::GONE_BEHIND);
-        asm.jump_if_reg(Cond::Ge, Reg::R3, Reg::R2, next);
+        jump_if_gone(asm, next);
         program::count(asm, memory::STAYED);
         asm.jump(found);
         asm.place(next);
@@ -266,6 +266,15 @@ pub fn memory_of_class(asm: &mut Asm, memories: &[Memory], count: usize, group: 
     asm.place(found);
     asm.load(Width::Double, Reg::R7, Reg::R10, KEY);
     asm.load(Width::Double, Reg::R9, Reg::R10, TIME);
+}
+
+/// Jumps to `label` if packets up to `R3` have gone, and so those up to `R2`, of which some may wait by time. Spoils `R3`.
+///
+/// Words wrap: `R3` is `R2` or more, by less than can wait. Otherwise it was told before packets that came later, however long ago.
+fn jump_if_gone(asm: &mut Asm, label: Label) {
+    asm.op(Op::Sub, Reg::R3, Reg::R2);
+    asm.op_imm(Op::Rsh, Reg::R3, program::STALE_BITS);
+    asm.jump_if(Cond::Eq, Reg::R3, 0, label);
 }
 
 /// `R8` = the memory of class `R1`, leaving to `none` if the class has none.
@@ -285,6 +294,38 @@ fn choose_memory(asm: &mut Asm, memories: &[Memory], none: Label) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bpf::program::{Hook, Program};
+    use crate::sys;
+
+    /// Leaves pass so much in weeks at 100 Gbit/s that their words wrap.
+    #[test]
+    fn what_has_gone_is_told_across_the_wrap_of_words() {
+        const WAITING: u64 = 1 << 40;
+        if !sys::is_root() {
+            return;
+        }
+        let has_gone = |gone: u64, word: u64| {
+            let (mut asm, yes) = (Asm::new(), 1);
+            let label = asm.label();
+            asm.load_immediate(Reg::R3, gone);
+            asm.load_immediate(Reg::R2, word);
+            asm.op_imm(Op::Mov, Reg::R0, yes);
+            jump_if_gone(&mut asm, label);
+            asm.op_imm(Op::Mov, Reg::R0, 0);
+            asm.place(label);
+            asm.exit();
+            Program::load(Hook::Filter, &asm.finish()).unwrap().run(&[0; 64]).unwrap() == yes as u32
+        };
+        for word in [WAITING, u64::MAX / 2, u64::MAX - WAITING / 2, 5, 0] {
+            assert!(has_gone(word, word), "{word}: all");
+            assert!(has_gone(word.wrapping_add(WAITING), word), "{word}: more");
+            assert!(!has_gone(word.wrapping_sub(1), word), "{word}: all but one");
+            for earlier in [1 << 52, 1 << 62, 1 << 63] {
+                let gone = word.wrapping_sub(earlier);
+                assert!(!has_gone(gone, word), "{word}: {gone} was told long ago");
+            }
+        }
+    }
 
     #[test]
     fn filters_are_read_as_they_were_written() {

@@ -52,7 +52,7 @@ const FROM_NETWORK_HEADER: i32 = 1;
 const TIME_BITS: i32 = 35;
 /// The bits of parts, 2^51 or 2 GB, beyond which nothing can wait, as no leaf has such room: such a `done` is from before the clock
 /// wrapped.
-const STALE_BITS: i32 = 51;
+pub(super) const STALE_BITS: i32 = 51;
 /// More bytes than wait in a leaf of packets without a socket at any rate, and fewer than [`STALE_BITS`] has.
 const PASSING_BYTES_BEYOND: u32 = 1 << 30;
 /// The shift of the clock to its lateness of 2^24 ns, 17 ms: how late HTB may begin to serve a leaf.
