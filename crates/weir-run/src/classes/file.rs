@@ -15,7 +15,7 @@ use toml::Spanned;
 use crate::source::SourceText;
 
 /// The file.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct File {
     /// The span of these tables, in a file that has other things too.

@@ -11,7 +11,7 @@ use weir_core::limit::{BITS_PER_S_MIN, PASSING_NS, burst_beyond};
 use weir_core::rate::Rate;
 use weir_core::units::time_text;
 
-use super::{ClassConfig, Classes, Interfaces, Reader, file, joined};
+use super::{ClassConfig, Classes, Interfaces, Reader, TreeKind, file, joined};
 use crate::source::{LineStarts, SourceText};
 
 /// The advice if a file asks for something that a limit in place cannot do.
@@ -57,17 +57,38 @@ impl From<String> for NotInPlace {
 pub fn read_in_place(name: &str, text: &str) -> Result<Classes, NotInPlace> {
     let lines = LineStarts::of(text);
     let source = SourceText { name, text, lines: &lines };
-    of_tables_in_place(source, &file::read(source)?)
+    let read = file::read(source).map_err(|told| vec![told.into()]);
+    let read = read.and_then(|file| of_tables_in_place(source, &file));
+    read.map_err(|refused| NotInPlace {
+        why: refused[0].why.clone(),
+        told: joined(&refused.into_iter().map(|refused| refused.told).collect::<Vec<_>>()),
+    })
 }
 
 /// Checks tables that have been read, as [`read_in_place`] does.
-pub(crate) fn of_tables_in_place(source: SourceText, file: &file::File) -> Result<Classes, NotInPlace> {
-    refuse(file).map_err(|obstacle| obstacle.told(source))?;
-    let reader = Reader::new(source, file).map_err(|told| joined(&told))?;
-    let classes = reader.read(&Interfaces::default()).map_err(|told| joined(&told))?;
-    let order = reader.parents_first()?;
-    check(file, &order, &classes.classes).map_err(|obstacle| obstacle.told(source))?;
-    Ok(Classes { warnings: reader.warnings_in_place(&order, &classes), ..classes })
+///
+/// # Errors
+/// All that is wrong, one at least: first what only a wire can do.
+pub(crate) fn of_tables_in_place(source: SourceText, file: &file::File) -> Result<Classes, Vec<NotInPlace>> {
+    let mut kept = file.clone();
+    let mut refused = take_refused(&mut kept);
+    let read = Reader::new(source, &kept).and_then(|reader| {
+        let classes = reader.read(&Interfaces::default())?;
+        let order = reader.parents_first().map_err(|why| vec![why])?;
+        // The kernel's HTB says nothing of a tree of another kind.
+        if reader.kind == TreeKind::Htb {
+            refused.extend(check(&kept, &order, &classes.classes));
+        }
+        Ok(Classes { warnings: reader.warnings_in_place(&order, &classes), ..classes })
+    });
+    let mut refused: Vec<NotInPlace> = refused.iter().map(|obstacle| obstacle.told(source)).collect();
+    match read {
+        Ok(classes) if refused.is_empty() => Ok(classes),
+        read => {
+            refused.extend(read.err().into_iter().flatten().map(NotInPlace::from));
+            Err(refused)
+        }
+    }
 }
 
 impl Reader<'_> {
@@ -81,66 +102,69 @@ impl Reader<'_> {
     }
 }
 
-fn refuse(file: &file::File) -> Result<(), Obstacle> {
+/// What only a wire can do, taken out of the tables, so that the rest is read by itself.
+fn take_refused(file: &mut file::File) -> Vec<Obstacle> {
+    let mut refused = Vec::new();
     if let Some(shaper) = file.shaper.as_ref().filter(|shaper| shaper.as_ref().as_str() == "cbq") {
         let why = "a limit in place is the kernel's HTB, not CBQ".into();
-        return Err(Obstacle { at: shaper.span(), why, cure: format!("take the line out, or {CURE}") });
+        refused.push(Obstacle { at: shaper.span(), why, cure: format!("take the line out, or {CURE}") });
     }
     let waits = time_text(PASSING_NS);
-    for class in &file.class {
-        let is_full = class.full.as_ref().filter(|full| full.as_ref().as_str() != "block");
-        let wrong: [(Option<Range<usize>>, &str, String); 4] = [
+    for class in &mut file.class {
+        let full = class.full.take_if(|full| full.as_ref().as_str() != "block");
+        let wrong: [(Option<Spanned<String>>, &str, String); 4] = [
             (
-                class.max_wait.as_ref().map(Spanned::span),
+                class.max_wait.take(),
                 "max_wait",
                 "a limit in place holds senders and drops nothing of theirs by time".into(),
             ),
             (
-                class.queue.as_ref().map(Spanned::span),
+                class.queue.take(),
                 "queue",
                 "in place each flow's packets wait in a queue of its own, as many as its socket may send"
                     .into(),
             ),
             (
-                is_full.map(Spanned::span),
+                full,
                 "full",
                 format!(
                     "a limit in place always holds who has a socket, and marks, then drops, after {waits} what has none"
                 ),
             ),
-            (
-                class.quantum.as_ref().map(Spanned::span),
-                "quantum",
-                "in place a turn is 3 ms of the class's ceiling".into(),
-            ),
+            (class.quantum.take(), "quantum", "in place a turn is 3 ms of the class's ceiling".into()),
         ];
-        if let Some((at, key, why)) = wrong.into_iter().find_map(|(at, key, why)| Some((at?, key, why))) {
-            return Err(Obstacle { at, why, cure: format!("take {key} out, or {CURE}") });
+        refused.extend(wrong.into_iter().filter_map(|(text, key, why)| {
+            Some(Obstacle { at: text?.span(), why, cure: format!("take {key} out, or {CURE}") })
+        }));
+    }
+    refused.extend(file.filter.iter_mut().filter_map(|filter| filter.interface.take()).map(|name| {
+        Obstacle {
+            at: name.span(),
+            why: "a limit in place is one interface's, and each way has its own".into(),
+            cure: "take interface out".into(),
         }
-    }
-    if let Some(name) = file.filter.iter().find_map(|filter| filter.interface.as_ref()) {
-        let why = "a limit in place is one interface's, and each way has its own".into();
-        return Err(Obstacle { at: name.span(), why, cure: "take interface out".into() });
-    }
-    Ok(())
+    }));
+    refused
 }
 
-fn check(file: &file::File, order: &[usize], classes: &[ClassConfig]) -> Result<(), Obstacle> {
+fn check(file: &file::File, order: &[usize], classes: &[ClassConfig]) -> Vec<Obstacle> {
     let rate_of = |index: usize| file.class[order[index]].rate.span();
     if let Some(class) = classes.get(CLASSES_MAX - 1) {
-        return Err(Obstacle {
+        return vec![Obstacle {
             at: rate_of(CLASSES_MAX - 1),
             why: format!("a limit in place has {} classes at most", CLASSES_MAX - 1),
             cure: format!("take \"{}\" and the rest out, or {CURE}", class.name),
-        });
+        }];
     }
+    let mut obstacles = Vec::new();
     let mut depths = vec![1; classes.len()];
     for (index, class) in classes.iter().enumerate() {
         if let Some(parent) = class.parent {
             depths[index] = depths[parent] + 1;
         }
-        if depths[index] > LEVELS_MAX {
-            return Err(Obstacle {
+        // What is below it goes with it.
+        if depths[index] == LEVELS_MAX + 1 {
+            obstacles.push(Obstacle {
                 at: rate_of(index),
                 why: format!("the kernel's classes nest at most {LEVELS_MAX} deep below the limit"),
                 cure: format!("take levels out, or {CURE}"),
@@ -148,7 +172,7 @@ fn check(file: &file::File, order: &[usize], classes: &[ClassConfig]) -> Result<
         }
         if class.leaf.is_some() && !has_leaves(class.rate) {
             let least = Rate::from_bits_per_s(BITS_PER_S_MIN).expect("more than 0");
-            return Err(Obstacle {
+            obstacles.push(Obstacle {
                 at: rate_of(index),
                 why: format!(
                     "\"{}\" is promised {}, too little for each of its leaves to have a byte a second",
@@ -158,14 +182,14 @@ fn check(file: &file::File, order: &[usize], classes: &[ClassConfig]) -> Result<
             });
         }
     }
-    check_bursts(file, order, classes)?;
+    obstacles.extend(bursts_beyond(file, order, classes));
     let below = promised_below(
         classes.iter().enumerate().map(|(index, class)| (index, class.parent, class.rate.bits_per_s())),
     );
     for (index, class) in classes.iter().enumerate() {
         let promised = below.get(&Some(index)).and_then(|bits_per_s| Rate::from_bits_per_s(*bits_per_s));
         if let Some(promised) = promised.filter(|promised| *promised > class.ceil) {
-            return Err(Obstacle {
+            obstacles.push(Obstacle {
                 at: rate_of(index),
                 why: format!(
                     "the classes below \"{}\" are promised {promised} together, and the kernel's queue would let them pass its {}",
@@ -175,27 +199,21 @@ fn check(file: &file::File, order: &[usize], classes: &[ClassConfig]) -> Result<
             });
         }
     }
-    Ok(())
+    obstacles
 }
 
-/// Checks that HTB can keep the bursts, which it does in time.
-fn check_bursts(file: &file::File, order: &[usize], classes: &[ClassConfig]) -> Result<(), Obstacle> {
-    for (&place, class) in order.iter().zip(classes) {
+/// The bursts that HTB, which keeps them in time, cannot keep.
+fn bursts_beyond(file: &file::File, order: &[usize], classes: &[ClassConfig]) -> Vec<Obstacle> {
+    let each = order.iter().zip(classes).flat_map(|(&place, class)| {
         let table = &file.class[place];
-        let bursts =
-            [(&table.burst, class.rate, class.burst_bytes), (&table.cburst, class.ceil, class.cburst_bytes)];
-        for (text, rate, bytes) in bursts {
-            if let (Some(text), Some(why)) = (text, burst_beyond(rate, bytes)) {
-                let cure = format!("write less, or {CURE}");
-                return Err(Obstacle {
-                    at: text.span(),
-                    why: format!("there is no such burst: {why}"),
-                    cure,
-                });
-            }
-        }
-    }
-    Ok(())
+        [(&table.burst, class.rate, class.burst_bytes), (&table.cburst, class.ceil, class.cburst_bytes)]
+    });
+    let beyond = each.filter_map(|(text, rate, bytes)| {
+        let (text, why) = (text.as_ref()?, burst_beyond(rate, bytes)?);
+        let why = format!("there is no such burst: {why}");
+        Some(Obstacle { at: text.span(), why, cure: format!("write less, or {CURE}") })
+    });
+    beyond.collect()
 }
 
 #[cfg(test)]
@@ -237,6 +255,22 @@ mod tests {
         assert!(why.starts_with("f.toml:1:") && why.contains("weir wire"), "{why}");
         let why = read(&format!("{CLASS}[[filter]]\ninterface = \"wa\"\nclass = \"a\"\n")).unwrap_err();
         assert!(why.starts_with("f.toml:5:") && why.contains("interface"), "{why}");
+    }
+
+    #[test]
+    fn all_that_is_wrong_is_told_at_once() {
+        let text = format!(
+            "{CLASS}queue = \"5\"\nquantum = \"4kb\"\n[[class]]\nname = \"b\"\nrate = \"fast\"\n\
+             [[filter]]\ninterface = \"wa\"\nclass = \"c\"\n"
+        );
+        let told = read(&text).unwrap_err();
+        let lines = told.lines().filter_map(|line| line.split("f.toml:").nth(1)?.split(':').next());
+        assert_eq!(lines.collect::<Vec<_>>(), ["4", "5", "10", "8", "11"], "{told}");
+        let below = "[[class]]\nname = \"b\"\nparent = \"a\"\nrate = \"11mbit\"\nburst = \"1gb\"\n";
+        let told = read(&format!("{CLASS}full = \"ecn\"\n{below}")).unwrap_err();
+        for word in ["full", "no such burst", "promised 11mbit together"] {
+            assert!(told.contains(word), "{told}");
+        }
     }
 
     #[test]

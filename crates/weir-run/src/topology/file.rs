@@ -161,41 +161,54 @@ impl Taker<'_> {
         read
     }
 
-    /// One value and its place; its faults are told if it has any. A key that is missing beside others may be meant by one of them.
+    /// One value and its place; its faults are told if it has any. A key that is missing beside wrong ones may be meant by one of them.
     fn table<T: DeserializeOwned>(&mut self, mut value: Spanned<DeValue<'_>>) -> Option<(Range<usize>, T)> {
         let at = value.span();
+        // The places of tables out of which something wrong was taken.
+        let mut wrong = Vec::new();
         for told in 0..FAULTS_MAX {
             let error = match T::deserialize(ValueDeserializer::from(value.clone())) {
                 Ok(table) => return (told == 0).then_some((at, table)),
                 Err(error) => error,
             };
-            let is_missing = error.message().starts_with("missing field");
-            if told == 0 || !is_missing {
+            let span = error.span().unwrap_or(at.clone());
+            if !error.message().starts_with("missing field") || !wrong.contains(&span) {
                 self.told.push(explained(self.source, at.clone(), &error));
             }
-            if is_missing || !error.span().is_some_and(|span| remove(value.get_mut(), &span)) {
+            if span == at {
                 break;
             }
+            let Some(of) = remove(&mut value, &span) else { break };
+            wrong.push(of);
         }
         None
     }
 }
 
-/// Removes a key with its value where either is at this place of the file, or the value has it in it; the innermost. Returns whether there is
-/// one.
-fn remove(value: &mut DeValue<'_>, at: &Range<usize>) -> bool {
-    match value {
+/// Removes what is at this place of the file, or has it in it, the innermost: one of several tables, or a key with its value. Returns the
+/// place of the value that it was removed from, if there is one.
+fn remove(value: &mut Spanned<DeValue<'_>>, at: &Range<usize>) -> Option<Range<usize>> {
+    let of = value.span();
+    match value.get_mut() {
         DeValue::Table(table) => {
-            if table.iter_mut().any(|(_, value)| remove(value.get_mut(), at)) {
-                return true;
+            if let Some(of) = table.iter_mut().find_map(|(_, value)| remove(value, at)) {
+                return Some(of);
             }
             let is_in = |span: Range<usize>| span.start <= at.start && at.end <= span.end;
             let entry = table.iter().find(|(key, value)| is_in(key.span()) || is_in(value.span()));
             let key = entry.map(|(key, _)| key.clone());
-            key.is_some_and(|key| table.remove(&key).is_some())
+            key.and_then(|key| table.remove(&key)).map(|_| of)
         }
-        DeValue::Array(values) => values.iter_mut().any(|value| remove(value.get_mut(), at)),
-        _ => false,
+        DeValue::Array(values) => {
+            if let Some(of) = values.iter_mut().find_map(|value| remove(value, at)) {
+                return Some(of);
+            }
+            let is_it = |value: &Spanned<DeValue<'_>>| value.get_ref().is_table() && value.span() == *at;
+            let count = values.len();
+            *values = values.iter().filter(|value| !is_it(value)).cloned().collect();
+            (values.len() < count).then_some(of)
+        }
+        _ => None,
     }
 }
 

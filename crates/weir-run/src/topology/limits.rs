@@ -15,7 +15,7 @@ use super::check::{Open, TopologyReader};
 use super::class_tables::ClassTables;
 use super::tables::LimitTable;
 use super::{DEVICE_DEFAULT, INTERFACE_NAME_IS, LimitWanted};
-use crate::classes::{Classes, FRAME_BYTES, of_tables_in_place, read_in_place};
+use crate::classes::{Classes, FRAME_BYTES, NotInPlace, of_tables_in_place, read_in_place};
 use crate::limits::{NAME_IS, burst_warnings, is_name};
 
 /// The longest packet where the interface is not known yet.
@@ -137,7 +137,10 @@ impl TopologyReader<'_> {
             &tables,
             open,
             |name, text| read_in_place(name, text).map_err(|refused| vec![refused.told]),
-            |source, tables| of_tables_in_place(source, tables).map_err(|refused| vec![refused.told]),
+            |source, tables| {
+                let refused = |all: Vec<NotInPlace>| all.into_iter().map(|refused| refused.told).collect();
+                of_tables_in_place(source, tables).map_err(refused)
+            },
         )
     }
 

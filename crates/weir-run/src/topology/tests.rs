@@ -148,6 +148,24 @@ fn an_unknown_key_hides_nothing_else_of_its_table() {
 }
 
 #[test]
+fn a_missing_key_of_a_class_hides_nothing_else_of_its_limit() {
+    let text = "[[limit]]\ndevice = \"a\"\nrate = \"5mbit\"\n[[limit.class]]\nname = \"x\"\n[[limit.class]]\nname = \"y\"\nrate = 5\n\
+                [[limit.class]]\nname = \"z\"\n[[limit.class]]\nrat = \"1mbit\"\nname = \"w\"\n[[limit.filter]]\nto = \"::/0\"\n";
+    let faults = parse(text).unwrap_err();
+    let told = [
+        ("4:1", "missing key `rate`"),
+        ("8:8", "integer"),
+        ("9:1", "missing key `rate`"),
+        ("12:1", "unknown key `rat`"),
+        ("14:1", "missing key `class`"),
+    ];
+    assert_eq!(faults.len(), told.len(), "{faults:?}");
+    for (fault, (place, what)) in faults.iter().zip(told) {
+        assert!(fault.starts_with(&format!("weir.toml:{place}: ")) && fault.contains(what), "{fault}");
+    }
+}
+
+#[test]
 fn what_is_as_it_should_be_does_not_change() {
     let topology = parse(OFFICE).unwrap();
     for direction in [Direction::There, Direction::Back] {
