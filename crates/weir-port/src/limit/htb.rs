@@ -203,12 +203,29 @@ fn is_as_created(attributes: &tc::IterableAttrs<'_>) -> bool {
         && options.get_direct_qlen().is_ok_and(|packets| packets == 0)
 }
 
-/// Puts the qdisc on an interface, with its first class, which takes all packets until there are leaves.
+/// Puts the qdisc on an interface that has [`RootKind::Default`], with its first class, which takes all packets until there are leaves. A
+/// queue that somebody has put there meanwhile stays, and is an error.
 pub fn create(ifindex: u32, first: &HtbClass) -> Result<()> {
+    match create_by(tc::Request::new().set_create().set_excl(), ifindex, first) {
+        Err(error) if is_code(&error, libc::EEXIST) => match root(ifindex)? {
+            // A `noqueue` that somebody chose has a handle, and so is there to the kernel.
+            RootKind::Default => create_by(tc::Request::new().set_create().set_replace(), ifindex, first),
+            RootKind::Other(kind, _) => Err(PortError::Unsuitable {
+                name: format!("number {ifindex}"),
+                why: format!(
+                    "got a {kind} qdisc from somebody meanwhile, which stays: the same command again says how to remove it"
+                ),
+            }),
+            RootKind::Limit => Err(error),
+        },
+        created => created,
+    }
+}
+
+fn create_by(request: tc::Request, ifindex: u32, first: &HtbClass) -> Result<()> {
     let doing = || format!("giving interface number {ifindex} a queue that limits");
     let mut batch = RequestBatch::new();
-    let mut request =
-        tc::Request::new().set_create().set_replace().op_newqdisc_do(&message(ifindex, HANDLE, ROOT));
+    let mut request = request.op_newqdisc_do(&message(ifindex, HANDLE, ROOT));
     let glob = TcHtbGlob {
         version: HTB_VERSION,
         rate2quantum: 10,
@@ -469,23 +486,4 @@ fn traffic(attributes: &tc::IterableAttrs<'_>) -> QueueTraffic {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tokens_are_found_among_the_statistics_and_what_is_cut_short_has_none() {
-        let attribute = |kind: u16, words: &[i32]| -> Vec<u8> {
-            let mut bytes = (4 + 4 * words.len() as u16).to_ne_bytes().to_vec();
-            bytes.extend(kind.to_ne_bytes());
-            bytes.extend(words.iter().flat_map(|word| word.to_ne_bytes()));
-            bytes
-        };
-        let mut all = attribute(1, &[7, 7, 7]);
-        all.extend(attribute(4, &[1, 2, 3, -5, 6]));
-        assert_eq!(tokens(&all), Some(Tokens { own_ns: -320, ceil_ns: 384 }));
-        for length in 0..all.len() {
-            assert_eq!(tokens(&all[..length]), None, "{length} bytes");
-        }
-        assert_eq!(tokens(&attribute(4, &[1, 2, 3, -5])), None);
-    }
-}
+mod tests;

@@ -1,0 +1,57 @@
+//! Tests of the kernel's objects of a limit in place.
+
+use std::process::Command;
+
+use weir_core::limit::{HtbTree, QueueParameters};
+use weir_core::rate::Rate;
+
+use super::*;
+use crate::netns::NetNs;
+use crate::probe::scratch::{self, ScratchPair};
+use crate::sys;
+
+#[test]
+fn a_queue_that_somebody_sets_meanwhile_stays() {
+    if !sys::is_root() {
+        return;
+    }
+    let made = scratch::run(|answer| {
+        let link = ScratchPair::new(c"near", &NetNs::current()?)?.receiver;
+        let rate = Rate::from_bits_per_s(10_000_000).unwrap();
+        let wanted =
+            QueueParameters { rate, burst_bytes: 20_480, packet_bytes_max: 1518, frame_bytes_max: 1518 };
+        let first = HtbTree::new(wanted).unwrap().first_class();
+        let mut made = Vec::new();
+        for queue in ["", "noqueue", "pfifo"] {
+            if !queue.is_empty() {
+                let tc = ["qdisc", "add", "dev", &link.name, "root", "handle", "5:", queue];
+                assert!(Command::new("tc").args(tc).status().unwrap().success());
+            }
+            let created = create(link.ifindex, &first).map_err(|error| error.to_string());
+            made.push(format!("{created:?} {:?}", root(link.ifindex)?));
+            remove(link.ifindex)?;
+        }
+        answer(made);
+        Ok(())
+    });
+    let made = made.unwrap();
+    assert_eq!(made[..2], ["Ok(()) Limit"; 2]);
+    assert!(made[2].contains("meanwhile") && made[2].ends_with("Other(\"pfifo\", 327680)"), "{}", made[2]);
+}
+
+#[test]
+fn tokens_are_found_among_the_statistics_and_what_is_cut_short_has_none() {
+    let attribute = |kind: u16, words: &[i32]| -> Vec<u8> {
+        let mut bytes = (4 + 4 * words.len() as u16).to_ne_bytes().to_vec();
+        bytes.extend(kind.to_ne_bytes());
+        bytes.extend(words.iter().flat_map(|word| word.to_ne_bytes()));
+        bytes
+    };
+    let mut all = attribute(1, &[7, 7, 7]);
+    all.extend(attribute(4, &[1, 2, 3, -5, 6]));
+    assert_eq!(tokens(&all), Some(Tokens { own_ns: -320, ceil_ns: 384 }));
+    for length in 0..all.len() {
+        assert_eq!(tokens(&all[..length]), None, "{length} bytes");
+    }
+    assert_eq!(tokens(&attribute(4, &[1, 2, 3, -5])), None);
+}
