@@ -48,6 +48,13 @@ fn install_beside(table: &NftTable, mut tables: impl FnMut() -> Result<Vec<Found
     let mut replace = || write(table, tables()?.iter().any(|found| found.name == table.name));
     match replace() {
         Err(error) if is_code(&error, libc::ENOENT) => replace(),
+        Err(error) if is_code(&error, libc::EEXIST) => Err(PortError::Unsuitable {
+            name: table.name.clone(),
+            why: format!(
+                "gets no way out, as another program has an nftables table of its name: remove that with `nft delete table inet {}`",
+                table.name
+            ),
+        }),
         written => written,
     }
 }
@@ -341,6 +348,31 @@ mod tests {
             Ok(())
         });
         assert!(is_there.unwrap());
+    }
+
+    #[test]
+    fn a_table_of_another_program_stays_and_is_named_with_the_cure() {
+        if !sys::is_root() {
+            return;
+        }
+        let (told, is_there) = scratch::run(|answer| {
+            let table = table(&Link::by_name("lo")?);
+            let other = |make: fn(nftables::Request) -> nftables::Request| {
+                transact("making a table of another program", 3, |batch| {
+                    make(batch.request())
+                        .op_newtable_do(&header())
+                        .encode()
+                        .push_name_bytes(table.name.as_bytes());
+                })
+            };
+            other(|request| request.set_create().set_excl())?;
+            let told = install(&table).unwrap_err().to_string();
+            answer((told, other(|request| request).is_ok()));
+            Ok(())
+        })
+        .unwrap();
+        assert!(told.contains("`nft delete table inet lo`"), "{told}");
+        assert!(is_there);
     }
 
     #[test]
