@@ -23,6 +23,7 @@ fn main() -> ExitCode {
     harness::main(&[
         privileged!(no_packet_passes_through_its_process).together(),
         privileged!(it_is_found_and_changed_by_its_name).together(),
+        privileged!(a_name_is_given_to_one_run).together(),
         privileged!(what_only_a_wire_can_do_it_does_by_one).together(),
         privileged!(classes_of_a_file_share_it_in_place).together(),
         privileged!(a_file_that_only_a_wire_keeps_goes_by_one).together(),
@@ -38,6 +39,35 @@ fn started(host: &Host, options: &[&str], script: &str) -> Result<Process> {
     let mut process = Process::spawn(&mut host.weir_run(options, &format!("echo started; {script}")))?;
     process.wait_for_output("started", LIMIT)?;
     Ok(process)
+}
+
+/// Two that begin at once: one gets the name. It is kept by nobody, neither the guardian nor the program, and free again after the run.
+fn a_name_is_given_to_one_run() -> Result<()> {
+    let host = Host::alone()?;
+    for (round, options) in [["", ""], ["", "--queue=5ms"], ["--queue=5ms", ""]].into_iter().enumerate() {
+        let name = format!("{}-{round}", host.namespace.name());
+        let spawn = |option: &str| {
+            let options: Vec<_> =
+                ["--name", &name, option].into_iter().filter(|word| !word.is_empty()).collect();
+            Process::spawn(&mut host.weir_run(&options, "echo started; exec sleep 1000"))
+        };
+        let mut runs = [spawn(options[0])?, spawn(options[1])?];
+        wait_until("one of two is refused", LIMIT, || Ok(!runs[0].is_running()? || !runs[1].is_running()?))?;
+        let [mut kept, refused] = if runs[0].is_running()? {
+            runs
+        } else {
+            runs.swap(0, 1);
+            runs
+        };
+        let refused = refused.wait(LIMIT)?;
+        ensure!(!refused.status.success() && refused.stderr.contains("name"), "{}", refused.stderr);
+        kept.wait_for_output("started", LIMIT)?;
+        let hold = format!("/run/weir/holds/name-{name}");
+        ensure!(!fs::exists(&hold)?, "{hold} is there");
+        kept.stop(LIMIT)?;
+        run(&mut host.weir(&["run", "--rate", "1mbit", "--name", &name, "--", "true"]), LIMIT)?.success()?;
+    }
+    Ok(())
 }
 
 /// The process has neither worker nor real-time thread nor packet memory.

@@ -1,15 +1,16 @@
 //! Names of wires, topologies and limits in place: the sentence on one that nothing has, with those that there are; and the refusal of one
 //! that a limit has already.
 
+use weir_port::hold::{self, ends::Ends};
 use weir_port::limit::NetnsInterface;
 use weir_port::limit::find::{self, LimitInPlace};
 use weir_port::sys;
 use weir_run::control::{self, Control};
 use weir_run::nearest::{and, did_you_mean};
 
-use crate::Failure;
 use crate::commands::stat;
 use crate::commands::ways::{LimitTarget, Ways};
+use crate::{Failure, output};
 
 /// The number of names that are listed.
 const LISTED: usize = 8;
@@ -120,6 +121,20 @@ pub fn refuse_a_limits(name: &str) -> Result<(), Failure> {
             "the limit at {place} is called {name} already: give this one another name"
         )))
     })
+}
+
+/// Holds a name that is to be given: until this is dropped no other command gives it to anything.
+///
+/// # Errors
+/// If a limit has it, or another command keeps it.
+pub fn hold_new(name: &str) -> Result<Option<Ends>, Failure> {
+    if !sys::is_root() {
+        // Who may set up nothing is refused where that begins.
+        return Ok(None);
+    }
+    let held = hold::ends::hold(&[], &[name], &mut |text| output::say(format_args!("weir: {text}")))?;
+    refuse_a_limits(name)?;
+    Ok(Some(held))
 }
 
 /// Refuses interfaces whose senders are limited in place, for a wire or topology that is to take them.

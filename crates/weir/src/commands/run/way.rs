@@ -66,9 +66,8 @@ pub struct Totals {
 /// Makes the network: limited in place if that can be, and by a wire otherwise, which is said.
 pub fn open(arguments: &RunArguments, name: &str) -> Result<Box<dyn RunNetwork>, Failure> {
     text::check_queue(arguments.queue, arguments.classes.is_some())?;
-    if arguments.name.is_some() {
-        names::refuse_a_limits(name)?;
-    }
+    // Until others see the network by its name. One that is not given is of this process alone.
+    let _held = arguments.name.as_deref().map(names::hold_new).transpose()?;
     let file = arguments.classes.as_deref().map(text::classes_file).transpose()?;
     // A wire has all options, so a fault of the wire's is a fault.
     let prepared = by_wire::Prepared::new(arguments, name, file.as_ref())?;
