@@ -18,7 +18,8 @@ const SUMMARY: &str = "weir: 200mbit: ";
 
 fn main() -> ExitCode {
     harness::main(&[
-        privileged!(ctrl_z_stops_no_child_of_the_program).together(),
+        privileged!(ctrl_z_suspends_a_run).together(),
+        privileged!(ctrl_z_stops_no_child_of_a_wires_program).together(),
         privileged!(what_stands_for_the_terminal_can_be_ended).together(),
         privileged!(ctrl_c_reaches_a_program_in_a_group_of_its_own).together(),
     ])
@@ -43,12 +44,48 @@ fn type_run(terminal: &mut Terminal, options: &str, command: &str) -> Result<()>
     terminal.keys(&format!("{weir} run --rate 200mbit {options} -- {command}\n"))
 }
 
-/// The terminal stops the whole group, so the whole group is continued, and Ctrl-C ends it after that.
-fn ctrl_z_stops_no_child_of_the_program() -> Result<()> {
+/// A program whose child answers each line: the shell has something to do behind that child.
+const ANSWERS: &str = r#"sh -c 'echo rea""dy; sed -u s/^/:heard/; exit 9'"#;
+
+/// A run limited in place is a job like any other: the shell has the terminal meanwhile, and the program's network stays. `timeout` is in
+/// a group of its own, to which the terminal sends nothing.
+fn ctrl_z_suspends_a_run() -> Result<()> {
     let host = Host::alone()?;
     let mut terminal = shell(&host)?;
-    // `sed` is a child of CMD: the shell has something to do behind it.
-    type_run(&mut terminal, "", r#"sh -c 'echo rea""dy; sed -u s/^/:heard/; exit 9'"#)?;
+    type_run(&mut terminal, "", ANSWERS)?;
+    terminal.wait_for("ready", LIMIT)?;
+    for word in ["first", "second", "third"] {
+        terminal.keys(&format!("{word}\n"))?;
+        terminal.wait_for(&format!(":heard{word}"), LIMIT)?;
+        terminal.keys("\u{1a}")?;
+        terminal.wait_for("Stopped", LIMIT)?;
+        terminal.wait_for(PROMPT, LIMIT)?;
+        terminal.keys("ip -br link show weir''0; fg\n")?;
+        terminal.wait_for("weir0", LIMIT)?;
+        terminal.wait_for("run --rate", LIMIT)?;
+    }
+    terminal.keys("last\n")?;
+    terminal.wait_for(":heardlast", LIMIT)?;
+    terminal.keys("\u{3}")?;
+    terminal.wait_for(SUMMARY, LIMIT)?;
+    terminal.wait_for(PROMPT, LIMIT)?;
+    type_run(&mut terminal, "", r#"timeout 1000 sh -c 'echo rea""dy; exec sleep 1000'"#)?;
+    terminal.wait_for("ready", LIMIT)?;
+    terminal.keys("\u{1a}")?;
+    terminal.wait_for("Stopped", LIMIT)?;
+    terminal.wait_for(PROMPT, LIMIT)?;
+    terminal.keys("fg\n")?;
+    terminal.wait_for("run --rate", LIMIT)?;
+    terminal.keys("\u{3}")?;
+    terminal.wait_for(SUMMARY, LIMIT)?;
+    terminal.wait_for(PROMPT, LIMIT)
+}
+
+/// A wire must not stand. The terminal stops the whole group, so the whole group is continued, and Ctrl-C ends it after that.
+fn ctrl_z_stops_no_child_of_a_wires_program() -> Result<()> {
+    let host = Host::alone()?;
+    let mut terminal = shell(&host)?;
+    type_run(&mut terminal, "--queue 5ms", ANSWERS)?;
     terminal.wait_for("ready", LIMIT)?;
     terminal.keys("first\n")?;
     terminal.wait_for(":heardfirst", LIMIT)?;

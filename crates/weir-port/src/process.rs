@@ -101,7 +101,7 @@ impl Process {
         Ok(Process { child: command.spawn()? })
     }
 
-    /// The waiter by which another thread waits for the program's end.
+    /// The waiter by which another thread waits for the program to stop or end.
     pub fn waiter(&self) -> Waiter {
         Waiter { id: self.child.id() }
     }
@@ -130,24 +130,47 @@ pub fn continue_group() {
     unsafe { libc::kill(0, libc::SIGCONT) };
 }
 
-/// Waits for a program's end without reaping it.
+/// Stops this process, until it is continued.
+pub fn stop_self() {
+    // SAFETY: takes no pointers. The number is this process's own.
+    unsafe { libc::kill(libc::getpid(), libc::SIGSTOP) };
+}
+
+/// A change of a program's state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// A signal, which this is, has stopped it.
+    Stopped(c_int),
+    /// It has ended.
+    Ended,
+}
+
+/// Waits for a program's turns without reaping it.
 pub struct Waiter {
     id: u32,
 }
 
 impl Waiter {
-    /// Returns when the program has ended.
-    pub fn wait(&self) {
+    /// Returns when the program has been stopped or has ended.
+    pub fn wait(&self) -> Turn {
         loop {
             // SAFETY: all-zero is a valid `siginfo_t`, plain data that the kernel fills in.
             let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+            let turns = libc::WEXITED | libc::WSTOPPED;
             // SAFETY: `info` is alive for the call.
-            let result =
-                unsafe { libc::waitid(libc::P_PID, self.id, &mut info, libc::WEXITED | libc::WNOWAIT) };
+            let result = unsafe { libc::waitid(libc::P_PID, self.id, &mut info, turns | libc::WNOWAIT) };
             match sys::check(result) {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Ok(_) if info.si_code == libc::CLD_STOPPED => {
+                    // It is told once. SAFETY: `info` is alive for the call, and without `WEXITED` nothing is reaped.
+                    unsafe {
+                        let once = libc::WSTOPPED | libc::WNOHANG;
+                        libc::waitid(libc::P_PID, self.id, &mut info, once);
+                        return Turn::Stopped(info.si_status());
+                    }
+                }
                 // The call fails when there is no such child any more.
-                _ => return,
+                _ => return Turn::Ended,
             }
         }
     }

@@ -30,6 +30,8 @@ pub enum SessionEvent {
     News(News),
     /// Somebody asked it to end, by its control socket.
     AskedToEnd,
+    /// A signal, which this is, stopped the program of `weir run`.
+    ProgramStopped(i32),
     /// The program of `weir run` ended.
     ProgramEnded,
 }

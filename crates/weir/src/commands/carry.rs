@@ -84,6 +84,8 @@ fn watch(session: Session, notify: &Notify) -> Outcome {
             }
             SessionEvent::News(News::Interface(interface, state)) => output::say_state(&interface, state),
             SessionEvent::News(News::Said(text)) => output::say(format_args!("weir: {text}")),
+            // It has no program.
+            SessionEvent::ProgramStopped(_) => {}
             SessionEvent::News(News::Ended(why)) => {
                 // Any other fault on the way out is said there, or is only more of the same.
                 if let Ok(last) = session.finish() {

@@ -8,6 +8,9 @@
 //! without us, because it is in our process group, as it would be if the shell had started it; passing them on would deliver
 //! them twice. To one that has left our group, as GNU `timeout` does, they are passed on. So a program may also stop, be brought
 //! back, and have the terminal to itself; in the background it waits for it ([`background`]).
+//!
+//! A program that Ctrl-Z has stopped has Weir stop itself, which is what its shell waits for, and is continued with it. A wire must not
+//! stand, so there the program is continued at once.
 
 mod background;
 mod by_wire;
@@ -26,16 +29,17 @@ use std::process::{ExitCode, ExitStatus};
 use weir_core::rate::Rate;
 use weir_port::identity::Identity;
 use weir_port::monitor::State;
-use weir_port::process::{self, Process};
+use weir_port::process::{self, Process, Turn};
 use weir_port::signals::{
-    Received, SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU, SIGWINCH,
+    Received, SIGCONT, SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU, SIGWINCH,
 };
 use weir_run::clock::now_ns;
 use weir_run::watcher::News;
 
 use self::background::Background;
+use self::way::RunNetwork;
 use super::wire::MachineArguments;
-use crate::guarded::{self, Guarded, SessionEvent};
+use crate::guarded::{self, SessionEvent};
 use crate::{Failure, Outcome, output, text};
 
 /// Run a program behind a limit; when it sends faster than that, its sends wait, and nothing is lost.
@@ -74,6 +78,7 @@ Good to know:
   of this host that drops forwarded packets, such as that of Docker, drops
   CMD's too. A limit on the way out that is below --rate, as of a container
   that this is, drops what is beyond it: there it has no sender to hold.
+  Ctrl-Z suspends a run that no wire carries, as any other job.
   When CMD has ended, weir waits until what it sent has left: packets that are
   held, and TCP connections it closed. Ctrl-C, TERM or HUP ends that wait; so
   does a child of CMD that goes on sending, after twice the time that what
@@ -147,7 +152,7 @@ pub fn run(arguments: &RunArguments) -> Outcome {
     };
     // Not before: the program is not to be confined.
     guarded::confine();
-    let supervised = supervise(way.guarded(), &process);
+    let supervised = supervise(&*way, &process);
     let rest = match supervised {
         Ok(()) => rest::wait(&*way),
         Err(_) => rest::Remainder::default(),
@@ -161,12 +166,21 @@ pub fn run(arguments: &RunArguments) -> Outcome {
 }
 
 /// Passes signals on until the program has ended. If it loses its network before that, it is killed.
-fn supervise(guarded: &Guarded, process: &Process) -> Result<(), Failure> {
+fn supervise(way: &dyn RunNetwork, process: &Process) -> Result<(), Failure> {
+    let guarded = way.guarded();
     let (waiter, events) = (process.waiter(), guarded.events());
     let waiting = std::thread::Builder::new().name("weir-program".into()).spawn(move || {
-        waiter.wait();
-        // The run may be over, with nobody left to tell.
-        let _ = events.send(SessionEvent::ProgramEnded);
+        loop {
+            let event = match waiter.wait() {
+                Turn::Stopped(signal) => SessionEvent::ProgramStopped(signal),
+                Turn::Ended => SessionEvent::ProgramEnded,
+            };
+            let is_end = matches!(event, SessionEvent::ProgramEnded);
+            // The run may be over, with nobody left to tell.
+            if events.send(event).is_err() || is_end {
+                return;
+            }
+        }
     });
     let mut background = Background::default();
     let lost = match waiting {
@@ -179,11 +193,21 @@ fn supervise(guarded: &Guarded, process: &Process) -> Result<(), Failure> {
             let Some(event) = event else { continue };
             match event {
                 SessionEvent::ProgramEnded => return Ok(()),
-                SessionEvent::Signal(Received { signal: SIGTSTP, .. }) => {
-                    // The terminal has stopped our process group, children of the program too, and nobody else would bring it back.
+                // Whoever sends it to us sends it to the group, the terminal or the program itself.
+                SessionEvent::Signal(Received { signal: SIGTSTP, .. }) if process.is_in_group() => {}
+                // Without a terminal nobody waits for us to stop, and who stopped the program continues it.
+                SessionEvent::ProgramStopped(SIGTSTP) if background::has_terminal() => {
+                    match way.passes_by_itself() {
+                        true => process::stop_self(),
+                        false => {
+                            output::say("weir: a run by a wire cannot be suspended (Ctrl-Z): Ctrl-C ends it")
+                        }
+                    }
+                    // Children of the program stand too.
                     process::continue_group();
-                    output::say("weir: a run cannot be suspended (Ctrl-Z): Ctrl-C ends it");
+                    process.signal(SIGCONT);
                 }
+                SessionEvent::ProgramStopped(_) => {}
                 SessionEvent::Signal(Received { signal: SIGTTIN | SIGTTOU, .. }) => background.stopped(),
                 SessionEvent::Signal(received) => {
                     let from_terminal = received.by_kernel && FROM_TERMINAL.contains(&received.signal);

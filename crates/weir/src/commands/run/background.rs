@@ -57,6 +57,11 @@ impl Background {
     }
 }
 
+/// Returns whether this process has a terminal, and so perhaps a shell that waits for it to stop.
+pub fn has_terminal() -> bool {
+    fs::File::open("/dev/tty").is_ok()
+}
+
 /// Returns whether the process of this `/proc/PID/stat` is in the foreground of its terminal.
 fn is_foreground(stat: &str) -> bool {
     // The name, in parentheses, may have anything in it; behind it stand state, parent, group, session, terminal and its group.

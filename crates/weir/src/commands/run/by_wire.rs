@@ -164,6 +164,10 @@ impl RunNetwork for ByWire {
         FRAME_BYTES
     }
 
+    fn passes_by_itself(&self) -> bool {
+        false
+    }
+
     fn finish(self: Box<Self>) -> Result<Totals, Failure> {
         // Lest the table that the guardian removes is put back.
         drop(self.gate);

@@ -221,6 +221,10 @@ impl RunNetwork for InPlace {
         link.gso_bytes_max.max(link.mtu_bytes).into()
     }
 
+    fn passes_by_itself(&self) -> bool {
+        true
+    }
+
     fn finish(self: Box<Self>) -> Result<Totals, Failure> {
         let [there, back] = [&self.ends.program, &self.ends.host].map(seen);
         let dropped =

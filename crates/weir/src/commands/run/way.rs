@@ -31,6 +31,8 @@ pub trait RunNetwork {
     fn slowest(&self) -> u64;
     /// The length of the longest packet that the program's interface sends, with segments that are not cut yet.
     fn packet_bytes_max(&self) -> u64;
+    /// Returns whether packets pass while this process stands.
+    fn passes_by_itself(&self) -> bool;
     /// Ends the network, with all that is in it. Returns the totals of the run.
     fn finish(self: Box<Self>) -> Result<Totals, Failure>;
 }
