@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use weir_lab::bed::{End, veth};
 use weir_lab::clock::{let_pass, wait_until};
 use weir_tests::topology::{Hosts, answers, wait_for_port};
@@ -72,6 +72,15 @@ fn a_missing_port_takes_no_other_one_that_gets_its_name() -> Result<()> {
     let said = up.stderr();
     ensure!(!said.contains("not a port yet") && !said.contains("replaced"), "{said}");
     up.check()?;
+    // A file cannot say both ports by one name.
+    let shown = up.weir(&["show", &up.name])?.success()?.stdout;
+    let path = std::env::temp_dir().join(format!("{}-shown.toml", up.name));
+    std::fs::write(&path, &shown)?;
+    let file = path.display().to_string();
+    up.weir(&["check", &file])?.success().with_context(|| shown.clone())?;
+    let applied = up.weir(&["apply", &file])?.success()?.stdout;
+    ensure!(applied.starts_with("nothing to change"), "{applied}");
+    std::fs::remove_file(&path)?;
     up.down()?;
     hosts.middle.ip("link set spare name p1")?;
     let after = look(&hosts)?;

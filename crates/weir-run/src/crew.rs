@@ -138,11 +138,16 @@ impl Crew {
         }
     }
 
-    /// The plan of the datapath, with the limits, classes, associations and names of interfaces of now.
+    /// The plan of the datapath, with the limits, classes, associations and names of interfaces of now; with their names when it came up if
+    /// two are called alike now.
     pub fn plan(&self) -> Result<Plan, String> {
         let mut plan = Plan::clone(&self.constants.plan);
-        for (port, interface) in plan.ports.iter_mut().zip(self.interfaces()) {
-            port.interface = interface;
+        let names = self.interfaces();
+        // A port that is gone has its first name, which another may have now. A file names each interface once.
+        if names.iter().collect::<BTreeSet<_>>().len() == names.len() {
+            for (port, interface) in plan.ports.iter_mut().zip(names) {
+                port.interface = interface;
+            }
         }
         for worker in &self.mailboxes {
             let (reply, answer) = channel();
