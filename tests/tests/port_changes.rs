@@ -1,4 +1,4 @@
-//! Interfaces of a topology that change under it: the number of their receive queues, and their names.
+//! Interfaces of a topology that change under it: whether they are up, the number of their receive queues, and their names.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -6,8 +6,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use weir_lab::bed::{End, veth};
 use weir_lab::clock::{let_pass, wait_until};
+use weir_lab::process::Process;
 use weir_tests::topology::{Hosts, answers, wait_for_port};
-use weir_tests::{harness, privileged};
+use weir_tests::{harness, privileged, weir_binary};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const QUEUES: u32 = 3;
@@ -32,6 +33,7 @@ const SPARE: &str = "[[port]]\ninterface = \"spare\"\noptional = true\n";
 
 fn main() -> ExitCode {
     harness::main(&[
+        privileged!(a_port_that_bounces_as_it_begins_is_waited_for).together(),
         privileged!(a_port_that_comes_up_with_more_queues_leaves_the_others).together(),
         privileged!(a_missing_port_takes_no_other_one_that_gets_its_name).together(),
         privileged!(a_port_that_goes_under_another_name_is_awaited_by_its_first).together(),
@@ -55,6 +57,29 @@ fn look(hosts: &Hosts) -> Result<String> {
         seen.extend(features.lines().filter(is_changed).map(|line| format!("{line}\n")));
     }
     Ok(seen)
+}
+
+/// The other end goes down and up without a pause, so it is down at one of the steps of nearly every start.
+fn a_port_that_bounces_as_it_begins_is_waited_for() -> Result<()> {
+    let hosts = hosts(None)?;
+    let path = std::env::temp_dir().join(format!("{}-bounces.toml", hosts.middle.name()));
+    std::fs::write(&path, BRIDGE)?;
+    let bounces =
+        "while :; do for n in $(seq 500); do printf 'link set veth0 %s\\n' down up; done | ip -batch -; done";
+    let bouncing = Process::spawn(hosts.hosts[LAST].command("sh").args(["-c", bounces]))?;
+    for start in 0..8 {
+        let mut command = hosts.middle.command(weir_binary()?);
+        command.arg("up").arg(&path).args(["--wait", "60"]);
+        let mut up = Process::spawn(&mut command)?;
+        up.wait_for_output("ready", PATIENCE).with_context(|| format!("start {start}"))?;
+        up.stop(PATIENCE)?.success()?;
+    }
+    // What it has begun ends with `up`.
+    drop(bouncing);
+    let up = hosts.up_with(BRIDGE, &["--wait", "60"])?;
+    answers(&hosts, "10.99.1.3")?;
+    std::fs::remove_file(&path)?;
+    up.down().map(drop)
 }
 
 fn a_missing_port_takes_no_other_one_that_gets_its_name() -> Result<()> {

@@ -30,6 +30,14 @@ pub enum PortError {
         /// The reason, and what to do.
         why: String,
     },
+    /// The interface, or its other end, is down.
+    #[error("interface {name} {why}")]
+    Down {
+        /// The name of the interface.
+        name: String,
+        /// The end that is down, and what to do.
+        why: String,
+    },
     /// Another weir has this thing of the kernel.
     #[error("{name} is held by {why}")]
     Busy {
@@ -60,6 +68,11 @@ impl PortError {
     /// Returns whether the error says that an interface is gone, or never was.
     pub fn is_no_interface(&self) -> bool {
         matches!(self, PortError::NoInterface { .. })
+    }
+
+    /// Returns whether the error says that an interface is not there, or down, as it may be at any time.
+    pub fn is_absence(&self) -> bool {
+        matches!(self, PortError::NoInterface { .. } | PortError::Down { .. })
     }
 
     /// Returns whether the kernel had no descriptor or no memory for what was asked, so that nothing is known of it.

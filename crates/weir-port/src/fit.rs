@@ -14,15 +14,8 @@ use crate::port::MTU_BYTES_MAX;
 /// Returns whether an interface cannot be a port as it and its other end are: by its kind, its MTU, its queues, a
 /// bridge that it is in, or as one of them is down.
 pub fn is_unfit(link: &Link) -> bool {
-    matches!(check(link), Err(PortError::Unsuitable { .. }))
-}
-
-/// Checks that an interface can be a port as it and its other end are.
-///
-/// # Errors
-/// If it cannot be one, why and what to do; or if its other end cannot be seen.
-pub fn check(link: &Link) -> Result<()> {
-    link.peer().and_then(|(_, sender)| check_fit(link, &sender))
+    let checked = link.peer().and_then(|(_, sender)| check_fit(link, &sender));
+    matches!(checked, Err(PortError::Unsuitable { .. } | PortError::Down { .. }))
 }
 
 /// Checks that an interface can be a port, and that nobody else has it.
@@ -48,7 +41,10 @@ pub(crate) fn check_suitable(link: &Link, sender: &Link) -> Result<()> {
 }
 
 /// Checks that an interface can be a port as it and its other end are.
-pub(crate) fn check_fit(link: &Link, sender: &Link) -> Result<()> {
+///
+/// # Errors
+/// If it cannot be one, why and what to do.
+pub fn check_fit(link: &Link, sender: &Link) -> Result<()> {
     let refuse = |why: String| Err(PortError::Unsuitable { name: link.name.clone(), why });
     if link.master.is_some() {
         return refuse(format!(
@@ -63,7 +59,8 @@ pub(crate) fn check_fit(link: &Link, sender: &Link) -> Result<()> {
             String::new()
         };
         if !end.up {
-            return refuse(format!("{other}is down: `ip link set {} up` in its namespace", end.name));
+            let why = format!("{other}is down: `ip link set {} up` in its namespace", end.name);
+            return Err(PortError::Down { name: link.name.clone(), why });
         }
         if end.mtu_bytes > MTU_BYTES_MAX {
             return refuse(format!(

@@ -27,6 +27,7 @@ use weir_path::port::POLL_PACKETS_MAX;
 use weir_port::bpf::doorbell::Bell;
 use weir_port::fit::is_unfit;
 use weir_port::link::Link;
+use weir_port::netns::NetNs;
 use weir_port::port::Port;
 use weir_port::prepared::PreparedPort;
 use weir_port::probe;
@@ -220,7 +221,8 @@ impl Datapath {
         let frames_total = u64::from(memory.frames());
         let mut frames: Vec<Frames> =
             Pool::for_workers(memory, *workers).into_iter().map(Frames::new).collect();
-        let there = plan.ports.iter().map(link_of).collect::<weir_port::Result<Vec<_>>>()?;
+        let there =
+            plan.ports.iter().map(|port| link_of(port, kind)).collect::<weir_port::Result<Vec<_>>>()?;
         let has_classes = plan.ports.iter().any(|port| port.classes.is_some());
         let links: Vec<_> = there.iter().flatten().collect();
         let mut warnings = look_over::interfaces(&links, kind, has_classes)?;
@@ -247,12 +249,21 @@ impl Datapath {
         };
         let mut ports = Vec::new();
         for (index, &owner) in owners.ports.iter().enumerate() {
-            if there[index].is_none() {
+            let Some(link) = &there[index] else {
                 ports.push(None);
                 continue;
-            }
-            let frames = std::slice::from_mut(&mut frames[owner]);
-            let port = opener.prepare(index, keeper)?.finish(frames)?;
+            };
+            let prepared = match opener.prepare(index, keeper) {
+                // It has gone since that look.
+                Err(error) if kind == Kind::Topology && error.is_absence() => {
+                    keeper.put_back(&both_ends(link)?)?;
+                    opener.queues_max[index] = link.rx_queues;
+                    ports.push(None);
+                    continue;
+                }
+                prepared => prepared?,
+            };
+            let port = prepared.finish(std::slice::from_mut(&mut frames[owner]))?;
             opener.queues_max[index] = port.link().rx_queues;
             ports.push(Some(port));
         }
@@ -264,7 +275,7 @@ impl Datapath {
         let pairs = ports.iter().map(|port| port.as_ref().map(|port| port.pair().clone())).collect();
         let census = frames[0].pool.census();
         // The ports that are not there yet will offer frames too, which the others may not hold until then.
-        let gone = there.iter().filter(|link| link.is_none()).count() as u64;
+        let gone = ports.iter().filter(|port| port.is_none()).count() as u64;
         let reserved = gone * u64::from(queues_gone) * u64::from(poll_budget_max);
         let free = (census.shared + census.cached).saturating_sub(reserved);
         let free = free / if has_stages { 2 } else { 1 };
@@ -348,14 +359,22 @@ fn under_way_max(plan: &Plan, owners: &Owners, workers: usize) -> u64 {
     if plan.links.iter().any(may_exceed) { (workers * (workers - 1)) as u64 * UNDER_WAY_MAX } else { 0 }
 }
 
-/// The interface of a port; none if it is optional and not there, or not fit. Whoever has the other end can take it down, or give it other
-/// queues.
-fn link_of(port: &PortPlan) -> weir_port::Result<Option<Link>> {
+/// The interface of a port; none if it may be missing, and is not there or down, or if it is optional and not fit. Whoever has the other end
+/// can take it down, or give it other queues. Every port of a topology may go at any time, also since its file was looked at.
+fn link_of(port: &PortPlan, kind: Kind) -> weir_port::Result<Option<Link>> {
+    let may_be_missing = port.is_optional || kind == Kind::Topology;
     match Link::by_name(&port.interface) {
-        Err(error) if port.is_optional && error.is_no_interface() => Ok(None),
-        Ok(link) if port.is_optional && (!(link.up && link.has_carrier) || is_unfit(&link)) => Ok(None),
+        Err(error) if may_be_missing && error.is_no_interface() => Ok(None),
+        Ok(link) if may_be_missing && !(link.up && link.has_carrier) => Ok(None),
+        Ok(link) if port.is_optional && is_unfit(&link) => Ok(None),
         link => link.map(Some),
     }
+}
+
+/// The namespaces and numbers of an interface and its other end, as far as it is there.
+fn both_ends(link: &Link) -> weir_port::Result<Vec<(u64, u32)>> {
+    let far = link.peer().map(|(netns, sender)| (netns.inode(), sender.ifindex)).ok();
+    Ok(far.into_iter().chain([(NetNs::current()?.inode(), link.ifindex)]).collect())
 }
 
 /// The number of queues that a port may have that is not there yet: as many as that which has most of those that are, and one for each

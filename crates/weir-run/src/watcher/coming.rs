@@ -1,5 +1,5 @@
 //! Ports of a topology that go and come: each is closed when its interface is gone or not fit any more, and taken over when one of its name
-//! is there and fit. An optional one may be missing from the start.
+//! is there and fit. An optional one may be missing from the start, and any one that went while it began.
 //!
 //! ```text
 //! gone, or not fit any more:
@@ -74,8 +74,9 @@ impl Watcher {
     /// Says which ports are missing from the start.
     pub(super) fn tell_missing(&self) {
         for &port in self.missing.keys() {
+            let optional = if self.opener.is_optional(port) { "optional, and " } else { "" };
             self.say(format!(
-                "interface {} is optional, and not there, down or unfit: what is bound for it is dropped, and it is a port when it is fit",
+                "interface {} is {optional}not there, down or unfit: what is bound for it is dropped, and it is a port when it is fit",
                 self.opener.interface(port)
             ));
         }
