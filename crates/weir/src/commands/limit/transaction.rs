@@ -8,6 +8,7 @@
 
 use std::io;
 
+use weir_port::limit::find;
 use weir_port::limit::off::{self, Off};
 use weir_port::limit::record::{LimitStage, Record};
 use weir_port::limit::{Asked, Done, NetnsInterface};
@@ -21,8 +22,18 @@ use crate::output;
 /// Limits that are being set.
 pub struct Transaction<'a> {
     signals: Signals,
-    /// The limits that were set, or begun, each with its record before.
-    begun: Vec<(&'a NetnsInterface, Option<&'a Record>)>,
+    /// The limits that were set, or begun, each as it was before.
+    begun: Vec<(&'a NetnsInterface, Before<'a>)>,
+}
+
+/// A limit before it was set.
+enum Before<'a> {
+    /// There was none.
+    Absent,
+    /// It was half made, without a record of what it is.
+    Unrecorded,
+    /// It was as this record says.
+    Recorded(&'a Record),
 }
 
 impl<'a> Transaction<'a> {
@@ -44,13 +55,18 @@ impl<'a> Transaction<'a> {
         before: Option<&'a Record>,
         asked: &Asked,
     ) -> weir_port::Result<(Done, Record)> {
+        let before = match before {
+            Some(record) => Before::Recorded(record),
+            None if find::at(place)?.is_some() => Before::Unrecorded,
+            None => Before::Absent,
+        };
         self.begun.push((place, before));
         set_with_room(place, asked)
     }
 
     /// Puts all limits back as they were, the last first. Returns why, and what could not be put back.
     pub fn undo(self, why: &str) -> String {
-        let left = self.begun.iter().rev().filter_map(|(place, before)| put_back(place, *before));
+        let left = self.begun.iter().rev().filter_map(|(place, before)| put_back(place, before));
         let left: Vec<_> = left.collect();
         match left.is_empty() {
             true => format!("{why}; all limits are as they were before"),
@@ -60,24 +76,29 @@ impl<'a> Transaction<'a> {
 }
 
 /// Puts a limit back as it was before, which may be none. Returns a sentence if it is not so all the same.
-fn put_back(place: &NetnsInterface, before: Option<&Record>) -> Option<String> {
-    let (is_unlike, why) = match before {
-        None => {
+fn put_back(place: &NetnsInterface, before: &Before) -> Option<String> {
+    let unlike = match before {
+        Before::Absent | Before::Unrecorded => {
             let off = off::off(place, false, now_ns);
             backlog::put_back();
-            let why = "never stops sending and keeps an open queue, which limits nothing (`weir limit --off` later removes it)";
-            (off.map(|off| off == Off::Open), why)
+            off.map(|off| match (off, before) {
+                (Off::Open, _) => Some(
+                    "never stops sending and keeps an open queue, which limits nothing (`weir limit --off` later removes it)",
+                ),
+                (Off::Removed { .. } | Off::None, Before::Unrecorded) => Some("has lost the half-made limit that it had"),
+                _ => None,
+            })
         }
-        Some(record) => {
-            let set = set_with_room(place, &Asked::of(record));
-            let why =
-                "limits again, although its limit was open to be removed (`weir limit --off` removes it)";
-            (set.map(|_| record.stage == LimitStage::Opening), why)
-        }
+        Before::Recorded(record) => set_with_room(place, &Asked::of(record)).map(|_| match record.stage {
+            LimitStage::Opening => Some(
+                "limits again, although its limit was open to be removed (`weir limit --off` removes it)",
+            ),
+            LimitStage::Making => Some("has a whole limit, which was half made"),
+            LimitStage::Limiting => None,
+        }),
     };
-    match is_unlike {
-        Ok(false) => None,
-        Ok(true) => Some(format!("{} {why}", place.describe())),
+    match unlike {
+        Ok(why) => why.map(|why| format!("{} {why}", place.describe())),
         // The limit went with its interface.
         Err(_) if place.is_gone() => None,
         Err(error) => Some(format!("{} is not as it was: {error}", place.describe())),
