@@ -275,5 +275,10 @@ fn keyed(
 }
 
 fn of(association: &AssociationPlan, why: String) -> String {
-    format!("sa \"{}\": {why}", association.name)
+    sentence_begin(&association.name) + &why
+}
+
+/// The beginning of each sentence on an association of this name.
+pub(crate) fn sentence_begin(association: &str) -> String {
+    format!("sa \"{association}\": ")
 }

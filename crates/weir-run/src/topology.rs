@@ -131,6 +131,8 @@ use weir_core::rate::Rate;
 use weir_path::classes::Classes;
 use weir_path::plan::{Plan, StageKind};
 
+use crate::ipsec::sentence_begin;
+
 pub use check::read;
 pub use file::name_of;
 pub use schema::schema;
@@ -150,12 +152,20 @@ pub struct Topology {
     /// The plan of its ports and of the tables that join them; `None` without any. Seeds are 0: the caller who makes the path draws them.
     pub plan: Option<Plan>,
     /// The name of each port of the plan, and its place in the file.
-    pub ports: Vec<PortPlace>,
+    pub ports: Vec<TablePlace>,
+    /// Each association, at the place of its key, or of its name if it has none.
+    pub associations: Vec<TablePlace>,
     /// A sentence on each thing that is kept, but perhaps not as meant.
     pub warnings: Vec<String>,
 }
 
 impl Topology {
+    /// The place of the association that a sentence of whoever runs the file is about; `None` of any other sentence.
+    pub fn place_of_association(&self, sentence: &str) -> Option<&str> {
+        let is_of = |place: &&TablePlace| sentence.starts_with(&sentence_begin(&place.name));
+        self.associations.iter().find(is_of).map(|place| place.at.as_str())
+    }
+
     /// The number of things of each kind.
     pub fn counts(&self) -> [(usize, &'static str); 6] {
         let stages = self.plan.as_ref().map_or(&[][..], |plan| &plan.stages);
@@ -176,12 +186,12 @@ impl Topology {
     }
 }
 
-/// A port as its file has it.
+/// A named table as its file has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PortPlace {
+pub struct TablePlace {
     /// Its name in other tables.
     pub name: String,
-    /// The place of its interface in the file: `FILE:LINE:COLUMN`.
+    /// The place in the file, `FILE:LINE:COLUMN`: of a port that of its interface.
     pub at: String,
 }
 

@@ -115,7 +115,7 @@ fn look_at(text: &str) {
                 .filter(|told| !told.starts_with("classes.toml:"))
                 .for_each(|told| look_at_told(told, text));
         }
-        Ok(Topology { name, limits, plan, ports, warnings }) => {
+        Ok(Topology { name, limits, plan, ports, associations, warnings }) => {
             // The warnings of a classes file are in that file.
             warnings
                 .iter()
@@ -123,6 +123,7 @@ fn look_at(text: &str) {
                 .for_each(|told| look_at_told(told, text));
             assert!(!limits.is_empty() || plan.is_some());
             limits.iter().for_each(look_at_limit);
+            ports.iter().chain(&associations).for_each(|table| assert!(table.at.starts_with(FILE)));
             let names: Vec<&str> = ports.iter().map(|port| port.name.as_str()).collect();
             plan.iter().for_each(|plan| look_at_plan(&name, &names, plan));
         }

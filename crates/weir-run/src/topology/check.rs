@@ -18,7 +18,7 @@ use super::mac::Identity;
 use super::names::Names;
 use super::stages::Stages;
 use super::tables::TopologyFile;
-use super::{PortPlace, Topology};
+use super::{TablePlace, Topology};
 use crate::datapath::Kind;
 use crate::limits::{PATH_NAME_IS, check_burst, is_path_name};
 use crate::source::{LineStarts, SourceText};
@@ -59,16 +59,28 @@ pub fn read(
         let identity = Identity { machine_id, topology: &topology_name };
         reader.plan(&file, &identity, &mut open)
     });
-    let ports = file.ports.iter().map(|port| PortPlace {
+    let ports = file.ports.iter().map(|port| TablePlace {
         name: port.called().as_ref().clone(),
         at: source.place(port.interface.span().start),
+    });
+    let associations = file.associations.iter().map(|association| {
+        let key = association.key_file.as_ref().map(Spanned::span);
+        let at = key.unwrap_or_else(|| association.name.span());
+        TablePlace { name: association.name.as_ref().clone(), at: source.place(at.start) }
     });
     let TopologyReader { mut told, mut warnings, .. } = reader;
     // A value that is of both ways is warned of once.
     warnings.dedup();
     told.sort_by_key(|told| told.at);
     match told.is_empty() {
-        true => Ok(Topology { name: topology_name, limits, plan, ports: ports.collect(), warnings }),
+        true => Ok(Topology {
+            name: topology_name,
+            limits,
+            plan,
+            ports: ports.collect(),
+            associations: associations.collect(),
+            warnings,
+        }),
         false => Err(told.into_iter().map(|told| told.what).collect()),
     }
 }

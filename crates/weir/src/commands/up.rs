@@ -110,15 +110,16 @@ pub fn run(arguments: &UpArguments) -> Outcome {
         drop(waiting);
     };
     let carried = carry(&config, &cores, &format!("{noun} {}, {}", topology.name, parts.join(", ")), begun);
-    carried.map_err(|failure| match is_up.get() || topology.limits.is_empty() {
-        true => failure,
-        false => {
-            let message = format!(
-                "{}\nweir: the limits of {file} are set, and stay: `weir down` of it removes them",
-                failure.message
-            );
-            Failure { message, ..failure }
+    carried.map_err(|failure| {
+        let Failure { mut message, code } = failure;
+        if let Some(at) = topology.place_of_association(&message) {
+            message = format!("{at}: {message}");
         }
+        if !(is_up.get() || topology.limits.is_empty()) {
+            message +=
+                &format!("\nweir: the limits of {file} are set, and stay: `weir down` of it removes them");
+        }
+        Failure { message, code }
     })
 }
 

@@ -45,8 +45,13 @@ impl Ports {
         // The file has its classes in it, and the MACs that this machine's routers have.
         let names: Vec<_> = topology.ports.iter().map(|port| port.name.as_str()).collect();
         let text = write(&name, &names, plan);
-        let each = control::apply(&name, ApplyFile { text: text.clone(), is_trial: true })
-            .map_err(|why| format!("{}: {why}", file.display()))?;
+        let each =
+            control::apply(&name, ApplyFile { text: text.clone(), is_trial: true }).map_err(|why| {
+                match topology.place_of_association(&why) {
+                    Some(at) => format!("{at}: {why}"),
+                    None => format!("{}: {why}", file.display()),
+                }
+            })?;
         let is_esp = |stage: &&StagePlan| matches!(stage.kind, StageKind::Esp(_));
         Ok(Ports { name, text, each, esps: plan.stages.iter().filter(is_esp).count() })
     }

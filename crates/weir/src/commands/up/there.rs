@@ -16,7 +16,7 @@ use weir_port::sys;
 use weir_run::clock::now_ns;
 use weir_run::datapath::Kind;
 use weir_run::nearest::{and, did_you_mean};
-use weir_run::topology::{PortPlace, Topology};
+use weir_run::topology::{TablePlace, Topology};
 
 use super::waiting::InterfaceWait;
 use crate::commands::apply::target;
@@ -31,7 +31,7 @@ struct Look<'a> {
     /// The ports and limits that are not there, or not up at both ends.
     missing: Vec<String>,
     /// The ports of which there is no interface.
-    absent: Vec<(&'a PortPlace, &'a str)>,
+    absent: Vec<(&'a TablePlace, &'a str)>,
     /// A sentence on each port that is there and cannot be one.
     unfit: Vec<String>,
 }
@@ -80,7 +80,7 @@ impl Look<'_> {
 }
 
 /// A sentence for each of these ports, of which there is no interface.
-fn told(absent: &[(&PortPlace, &str)], topology: &Topology, wait: Option<Duration>) -> Vec<String> {
+fn told(absent: &[(&TablePlace, &str)], topology: &Topology, wait: Option<Duration>) -> Vec<String> {
     let late = wait.map_or(String::new(), |wait| format!(", also after {} s", wait.as_secs_f64()));
     // A wire of two ports needs both.
     let is_wire = topology.plan.as_ref().is_some_and(|plan| Kind::of(plan) == Kind::Wire);
@@ -88,7 +88,7 @@ fn told(absent: &[(&PortPlace, &str)], topology: &Topology, wait: Option<Duratio
     let longer = if wait.is_some() { "longer " } else { "" };
     // This is not the place to say why they cannot be listed.
     let there = joints().unwrap_or_default();
-    let sentence = |(place, interface): &(&PortPlace, &str)| {
+    let sentence = |(place, interface): &(&TablePlace, &str)| {
         let meant = did_you_mean(interface, there.iter().map(|joint| joint.name.as_str()));
         format!(
             "{}: there is no interface {interface} in this network namespace{late}: make it{without}, or wait {longer}for it with \
