@@ -33,7 +33,10 @@ impl Esp {
         let mut before = std::mem::take(&mut self.associations);
         let known: Vec<_> = before
             .iter()
-            .map(|running| (running.plan.ends(), running.plan.udp_ports, running.path_mtu, running.peer))
+            .map(|running| {
+                let RunningAssociation { plan, path_mtu, peer, .. } = running;
+                ((plan.ends(), plan.udp_ports), plan.peer_in_udp(), *path_mtu, *peer)
+            })
             .collect();
         for (plan, key) in associations {
             let association = match key {
@@ -42,10 +45,10 @@ impl Esp {
                     let mut running = RunningAssociation::new(plan, key, self.begun, now_ns);
                     // A new key goes the way that the one before went.
                     let way = (running.plan.ends(), running.plan.udp_ports);
-                    let same = known.iter().find(|&&(ends, udp_ports, ..)| (ends, udp_ports) == way);
+                    let same = known.iter().find(|&&(known, ..)| known == way);
                     // Where none went that way, the peer is where its packets come from.
-                    let [source, destination] = running.plan.ends();
-                    let heard = known.iter().filter(|&&(ends, ..)| ends == [destination, source]);
+                    let planned = running.plan.peer_in_udp();
+                    let heard = known.iter().filter(|&&(_, known, ..)| known == planned);
                     let heard = heard.filter_map(|&(.., peer)| peer).next_back();
                     if let Some(peer) = same.map_or(heard, |&(.., peer)| peer) {
                         running.send_to(peer);

@@ -2,9 +2,9 @@
 //!
 //! Rule: an inbound association that follows its peer takes the source of a packet for the peer's address and port, if the packet is proven
 //! and its number is higher than all before: neither a copy nor a late packet leads back. The associations in UDP that go to the peer send there
-//! from then on, and so do those that succeed them. Every inbound association between the two ends knows where the peer is, so that a peer
-//! that moves and comes back is followed by whichever of them its packets come. In transport mode the address is the packet's own, and only
-//! the port follows.
+//! from then on, and so do those that succeed them. Every inbound association of the peer knows where the peer is, so that a peer that moves
+//! and comes back is followed by whichever of them its packets come. In transport mode the address is the packet's own, and only the port
+//! follows. A peer is an address and a port of the plan: peers behind one address have different ports there, whatever their packets come from.
 //!
 //! Owner: the stage. Source: RFC 7296 section 2.23. Limits: who is on the way can send a peer's packet on from elsewhere, and has what is sent to
 //! the peer until the next one comes as it was; it is sealed. A gateway that is behind a translator itself is not to follow.
@@ -56,13 +56,12 @@ impl Esp {
         if inbound.highest() <= highest || inbound.peer == Some(peer) {
             return;
         }
-        let ends @ [source, destination] = inbound.plan.ends();
-        for running in &mut self.associations {
-            if !running.plan.is_inbound && running.plan.ends() == [destination, source] {
-                running.send_to(peer);
-            } else if running.plan.follows_peer && running.plan.ends() == ends {
+        let planned = inbound.plan.peer_in_udp();
+        for running in self.associations.iter_mut().filter(|running| running.plan.peer_in_udp() == planned) {
+            if running.plan.follows_peer {
                 running.peer = Some(peer);
             }
+            running.send_to(peer);
         }
     }
 }

@@ -191,6 +191,15 @@ impl AssociationPlan {
         [self.source, self.destination]
     }
 
+    /// The gateway's own address, and the peer's address and port, by which peers are told apart; none if the association is not in UDP.
+    pub fn peer_in_udp(&self) -> Option<(IpAddr, IpAddr, u16)> {
+        let [source, destination] = self.udp_ports?;
+        Some(match self.is_inbound {
+            true => (self.destination, self.source, source),
+            false => (self.source, self.destination, destination),
+        })
+    }
+
     /// The settings of the association.
     ///
     /// # Panics

@@ -15,17 +15,19 @@ fn every_association_in_udp_is_heard_at_its_port() {
     assert_eq!(one.esp.udp_ports, [4500, 4501]);
 }
 
-#[test]
-fn a_peer_that_a_translator_moves_is_followed() {
-    let in_udp = |own: usize| {
-        let mut plan = plan(own, Lifetime::default());
-        plan.associations.iter_mut().for_each(|association| {
-            association.udp_ports = Some([4500, 4500]);
-            association.follows_peer = association.is_inbound;
-        });
-        plan
-    };
-    let [mut one, mut two] = [0, 1].map(|own| {
+/// The plan of gateway `own` in UDP, which follows the other one.
+fn in_udp(own: usize) -> EspPlan {
+    let mut plan = plan(own, Lifetime::default());
+    plan.associations.iter_mut().for_each(|association| {
+        association.udp_ports = Some([4500, 4500]);
+        association.follows_peer = association.is_inbound;
+    });
+    plan
+}
+
+/// Both gateways, in UDP.
+fn gateways_in_udp() -> [Gateway; 2] {
+    [0, 1].map(|own| {
         let mut gateway = Gateway::new(own, Lifetime::default());
         gateway.disk.safe.store(u64::MAX, Ordering::Relaxed);
         let numbers = |from: usize| match from == own {
@@ -35,17 +37,53 @@ fn a_peer_that_a_translator_moves_is_followed() {
         let keys = (0..2).map(|from| key(from, numbers(from))).collect();
         gateway.esp.change(EspChange { plan: in_udp(own), keys }, 0);
         gateway
-    });
+    })
+}
+
+/// A packet of the first gateway as it comes to the second from another address and port.
+fn moved(sealed: &[u8], address: [u8; 4], port: u16) -> Vec<u8> {
+    let mut sealed = sealed.to_vec();
+    sealed[LINK_LEN + 12..LINK_LEN + 16].copy_from_slice(&address);
+    sealed[LINK_LEN + 20..LINK_LEN + 22].copy_from_slice(&port.to_be_bytes());
+    weir_ipsec::ip::set_len(&mut sealed[LINK_LEN..], IpFamily::V4).unwrap();
+    sealed
+}
+
+#[test]
+fn a_peer_leads_no_other_peer_behind_its_address() {
+    let [mut one, mut two] = gateways_in_udp();
+    // The other peer has the same address, and another port.
+    let mut both = in_udp(1);
+    for place in 0..2 {
+        let like = &both.associations[place];
+        let ports = if like.is_inbound { [4501, 4500] } else { [4500, 4501] };
+        let (name, spi) = (format!("other-{}", like.name), like.spi + 0x1000);
+        both.associations.push(AssociationPlan { name, spi, udp_ports: Some(ports), ..like.clone() });
+    }
+    let other_keys = |two: &Gateway| [key(5, AssociationNumbers::unmarked()), key(6, sent(&two.disk))];
+    let keys = [None, None].into_iter().chain(other_keys(&two)).collect();
+    two.esp.change(EspChange { plan: both.clone(), keys }, 0);
+    let there = frame(HOSTS[0], HOSTS[1], [1, 2], 10);
+    let sealed = moved(&one.process(INSIDE, &there, 0).1, [203, 0, 113, 7], 61_000);
+    assert_eq!(two.process(OUTSIDE, &sealed, 0).0, OUTSIDE_IN);
+    let ports = |two: &Gateway| -> Vec<_> {
+        two.esp.associations().iter().map(|running| running.udp_ports().unwrap()).collect()
+    };
+    let expected = [[61_000, 4500], [4500, 61_000], [4501, 4500], [4500, 4501]];
+    assert_eq!(ports(&two), expected);
+    // Nor does it lead one that begins.
+    let before = EspPlan { associations: both.associations[..2].to_vec(), ..both.clone() };
+    two.esp.change(EspChange { plan: before, keys: vec![None, None] }, 0);
+    let keys = [None, None].into_iter().chain(other_keys(&two)).collect();
+    two.esp.change(EspChange { plan: both, keys }, 0);
+    assert_eq!(ports(&two), expected);
+}
+
+#[test]
+fn a_peer_that_a_translator_moves_is_followed() {
+    let [mut one, mut two] = gateways_in_udp();
     let there = frame(HOSTS[0], HOSTS[1], [1, 2], 10);
     let back = frame(HOSTS[1], HOSTS[0], [2, 1], 10);
-    // A packet of the first gateway as it comes to the second from another address and port.
-    let moved = |sealed: &[u8], address: [u8; 4], port: u16| {
-        let mut sealed = sealed.to_vec();
-        sealed[LINK_LEN + 12..LINK_LEN + 16].copy_from_slice(&address);
-        sealed[LINK_LEN + 20..LINK_LEN + 22].copy_from_slice(&port.to_be_bytes());
-        weir_ipsec::ip::set_len(&mut sealed[LINK_LEN..], IpFamily::V4).unwrap();
-        sealed
-    };
     let goes_to = |two: &mut Gateway| {
         let (verdict, sealed) = two.process(INSIDE, &back, 0);
         assert_eq!(verdict, INSIDE_OUT);
