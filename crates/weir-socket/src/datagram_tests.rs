@@ -8,6 +8,7 @@ use weir_core::net::icmp::{Fault, tell_sender};
 use weir_ring::pool::Pool;
 
 use super::*;
+use crate::too_long::V4_MTU_MIN;
 
 const FROM: [&str; 2] = ["192.0.2.1:4000", "[2001:db8::1]:4000"];
 const TO: [&str; 2] = ["192.0.2.255:7", "[2001:db8::ffff]:7"];
@@ -162,4 +163,21 @@ fn an_icmp_error_is_never_a_datagram() {
             }
         }
     }
+}
+
+#[test]
+fn a_way_that_is_narrower_than_the_shortest_is_told_of_and_kept_at_the_shortest() {
+    let (from, to) = (at("192.0.2.1:7000"), at("198.51.100.1:9"));
+    let frame = written(from, to, &[0; 372], 0);
+    let told = |mtu_bytes: u16| {
+        let mut error = vec![0; 600];
+        error[..ETHERNET_LEN].copy_from_slice(&frame[..ETHERNET_LEN]);
+        let (fault, router) = (Fault::TooLong(mtu_bytes), [203, 0, 113, 1].into());
+        let len = tell_sender(&mut error[ETHERNET_LEN..], fault, router, &frame[ETHERNET_LEN..]);
+        arrived(&error[..ETHERNET_LEN + len.expect("senders are told")])
+    };
+    for mtu_bytes in [0, 68, 399] {
+        assert_eq!(told(mtu_bytes), Arrived::TooLong(to, V4_MTU_MIN), "{mtu_bytes} bytes");
+    }
+    assert_eq!(told(400), Arrived::SoftError, "the datagram has no more than 400 bytes");
 }

@@ -8,7 +8,8 @@
 //! Rule: whoever can send a packet can send such a message. One that quotes a packet no longer than the MTU that it tells is none. The MTU is no
 //! shorter than [`V4_MTU_MIN`], nor over IPv6 than every link takes.
 //!
-//! Pure. Source: RFC 1191; RFC 8201 section 4; RFC 5927 section 7. Limits: a router that tells no MTU (before RFC 1191) makes it the shortest.
+//! Pure. Source: RFC 1191; RFC 8201 section 4; RFC 5927 section 7. Limits: a router that tells no MTU (before RFC 1191) makes it the shortest. A
+//! way that takes less than that is told of by each packet that it does not take: all have DF, as those of `IP_PMTUDISC_DO` on Linux.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -67,9 +68,9 @@ impl TooLong<'_> {
             return None;
         }
         let ends = [12, 16].map(|at| IpAddr::from([head[at], head[at + 1], head[at + 2], head[at + 3]]));
-        let packet_bytes = u16::from_be_bytes([head[2], head[3]]);
-        let mtu_bytes = u16::from_be_bytes([high, low]).max(V4_MTU_MIN);
-        TooLong::about(head[9], ends, quoted.get(header_len..)?, packet_bytes, mtu_bytes)
+        let [packet_bytes, told_bytes] = [[head[2], head[3]], [high, low]].map(u16::from_be_bytes);
+        let told = TooLong::about(head[9], ends, quoted.get(header_len..)?, packet_bytes, told_bytes)?;
+        Some(TooLong { mtu_bytes: told.mtu_bytes.max(V4_MTU_MIN), ..told })
     }
 
     fn read_v6(ip: &[u8]) -> Option<TooLong<'_>> {
