@@ -8,6 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use weir_path::packet::PathPacket;
 
+use crate::blocking::Deadline;
 use crate::datagram::{Datagram, DatagramMut, Held, ends, headers_len, turn_round, write_headers};
 use crate::socket::{UdpSocket, os};
 
@@ -180,9 +181,9 @@ impl UdpSocket {
         if room == 0 {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the batch is full"));
         }
-        let mut receive = self.lock_receive();
+        let (mut receive, mut end) = (self.lock_receive(), Deadline::default());
         loop {
-            self.wait_for_datagram(&mut receive)?;
+            self.wait_for_datagram(&mut receive, &mut end)?;
             let before = batch.held.len();
             let Datagrams { packets, held, .. } = &mut *batch;
             receive.take_into(room, packets, |lane, count| {

@@ -205,9 +205,9 @@ impl UdpSocket {
     /// # Errors
     /// See the table at the head of this file.
     pub fn recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        let mut receive = self.lock_receive();
+        let (mut receive, mut end) = (self.lock_receive(), Deadline::default());
         loop {
-            self.wait_for_datagram(&mut receive)?;
+            self.wait_for_datagram(&mut receive, &mut end)?;
             if let Some(received) = self.take_one(&mut receive, buffer) {
                 return Ok(received);
             }
@@ -411,9 +411,8 @@ impl UdpSocket {
         }
     }
 
-    /// Waits until a datagram has come.
-    pub(crate) fn wait_for_datagram(&self, receive: &mut ReceiveHalf) -> io::Result<()> {
-        let mut until = Deadline::default();
+    /// Waits until a datagram has come, or until this time.
+    pub(crate) fn wait_for_datagram(&self, receive: &mut ReceiveHalf, end: &mut Deadline) -> io::Result<()> {
         loop {
             self.take_error()?;
             if receive.is_readable() {
@@ -423,7 +422,7 @@ impl UdpSocket {
                 return Err(os(libc::EPIPE));
             }
             self.blocking.may_wait()?;
-            if !receive.wait(until.of(&self.blocking.read))? {
+            if !receive.wait(end.of(&self.blocking.read))? {
                 return Err(io::ErrorKind::TimedOut.into());
             }
         }
