@@ -213,6 +213,11 @@ pub(crate) fn payload_range(frame: &[u8]) -> std::ops::Range<usize> {
     ETHERNET_LEN + udp_at + UDP_LEN..ETHERNET_LEN + udp_at + len
 }
 
+/// An address and port as packets have them: without a flow label and the number of an interface.
+pub(crate) fn as_in_packets(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip(), address.port())
+}
+
 /// The news that a packet brings to a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arrived {

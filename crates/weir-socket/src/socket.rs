@@ -26,7 +26,7 @@ use weir_ring::doorbell::Ringer;
 use weir_ring::memory::{Frame, FrameMemory};
 
 use crate::blocking::{Blocking, Deadline, deadline};
-use crate::datagram::{ends, headers_len, payload_range, write_headers};
+use crate::datagram::{as_in_packets, ends, headers_len, payload_range, write_headers};
 use crate::half::{Halves, ReceiveHalf, Returns, SendHalf};
 use crate::options::{SocketCounts, SocketOptions};
 use crate::port::Shared;
@@ -141,7 +141,7 @@ impl UdpSocket {
     pub fn connect(&self, address: impl ToSocketAddrs) -> io::Result<()> {
         first(address, |address| {
             self.route(address, 0)?;
-            *self.lock_peer() = Some(address);
+            *self.lock_peer() = Some(as_in_packets(address));
             self.shared.has_error.store(false, Ordering::Relaxed);
             Ok(())
         })

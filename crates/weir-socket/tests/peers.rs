@@ -1,12 +1,13 @@
 //! The peer of a connected socket: an address and a port, and nobody else.
 
 use std::io::{self, ErrorKind};
+use std::net::SocketAddrV6;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use weir_run::clock::now_ns;
-use weir_socket::{Stack, UdpSocket};
+use weir_socket::{Stack, TcpListener, TcpStream, UdpSocket};
 
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -42,4 +43,26 @@ fn a_stranger_puts_no_timeout_off() {
         }
         is_over.store(true, Ordering::Relaxed);
     });
+}
+
+#[test]
+fn a_peer_is_known_by_its_address_and_port_alone() {
+    let [left, right] = ["2001:db8::1/64", "2001:db8::2/64"].map(|own| Stack::builder().address(own));
+    let (left, right) = Stack::pair_of(left, right).expect("a pair");
+    let (server, client) = (bind(&right, "[2001:db8::2]:7"), bind(&left, "[2001:db8::1]:0"));
+    // A flow label and the number of an interface, which are in no packet that comes back.
+    let named = SocketAddrV6::new("2001:db8::2".parse().expect("an address"), 7, 5, 3);
+    for socket in [&server, &client] {
+        socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    }
+    client.connect(named).expect("connected");
+    client.send(b"there").expect("sent");
+    let mut buffer = [0; 8];
+    let (len, from) = server.recv_from(&mut buffer).expect("received");
+    server.send_to(&buffer[..len], from).expect("sent back");
+    assert_eq!(client.recv(&mut buffer).expect("received"), len);
+
+    let listener = TcpListener::bind(&right, "[2001:db8::2]:7").expect("listening");
+    let stream = TcpStream::connect_timeout(&left, &named.into(), PATIENCE).expect("connected");
+    assert_eq!(stream.peer_addr(), listener.local_addr());
 }

@@ -19,6 +19,7 @@ use weir_ring::doorbell::{Doorbell, Ringer};
 use weir_ring::spsc::{Consumer, capacity_for, ring};
 
 use crate::control::EPHEMERAL;
+use crate::datagram::as_in_packets;
 use crate::driver::may_wait;
 use crate::half::{BufferSizes, Caller, Halves, halves};
 use crate::in_use::none_free;
@@ -158,7 +159,7 @@ impl Stack {
             // The port is held until the connection holds it, or the attempt has failed.
             let (own, _hold) =
                 self.hold_any(Transport::Tcp, source, || self.lock().free_tcp_port(self.host(), source))?;
-            let flow = Flow { local: SocketAddr::new(source, own), peer };
+            let flow = Flow { local: SocketAddr::new(source, own), peer: as_in_packets(peer) };
             let worker = self.worker_of(flow);
             let (reply, answer) = channel();
             self.ask(worker, Request::Tcp { port, request: TcpRequest::Connect { flow, reply } })?;
