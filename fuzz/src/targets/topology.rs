@@ -186,7 +186,7 @@ fn record(asked: &Asked) -> Record {
         keeps_note: false,
         made_clsact: false,
         lost_when_set: 0,
-        dropped_by_gone: Default::default(),
+        gone: Default::default(),
         refused_when_set: 0,
         classes,
         filters,

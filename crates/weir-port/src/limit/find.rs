@@ -16,7 +16,7 @@ use super::behind::{self, Behind};
 use super::filter::Spot;
 use super::htb::{self, ClassTraffic, QueueTraffic, RootKind, RootQueue};
 use super::memory::{self, Arrivals, LimitCounts, Memory};
-use super::record::{ClassRecord, DroppedByGone, LimitStage, Record};
+use super::record::{ClassRecord, CountsOfGone, LimitStage, Record};
 use super::steering::ChangedSteering;
 use super::{NetnsInterface, arrivals, clsact, note};
 use crate::error::{PortError, Result, unless_short};
@@ -122,9 +122,16 @@ impl LimitInPlace {
         [HtbClassKind::Held, HtbClassKind::Passing].map(|kind| self.leaves(None, kind).0.dropped)
     }
 
-    /// The counters and the backlog of the leaves of a kind, and how many leaves have packets waiting: those of one base, or all.
+    /// The counters and the backlog of the leaves of a kind, and how many leaves have packets waiting: those of one base, or all, with the
+    /// counters of those that are gone.
     pub fn leaves(&self, base: Option<u16>, kind: HtbClassKind) -> (QueueTraffic, usize) {
-        let mut sum = QueueTraffic::default();
+        let gone =
+            if base.is_none() { counts_of_gone(self.record.as_ref()) } else { CountsOfGone::default() };
+        let ([packets, bytes], dropped) = match kind {
+            HtbClassKind::Passing => (gone.sent[1], gone.passing),
+            _ => (gone.sent[0], gone.held),
+        };
+        let mut sum = QueueTraffic { packets, bytes, dropped, ..QueueTraffic::default() };
         let mut waiting = 0;
         for class in &self.classes {
             let is_of = |(of, what)| what == kind && base.is_none_or(|base| of == base);
@@ -209,21 +216,16 @@ impl LimitInPlace {
         let leaves = self.classes.iter().filter(|class| is_leaf(class.number));
         let by_leaves: u64 = leaves.map(|class| class.traffic.dropped).sum();
         let when_set = self.record.as_ref().map_or(0, |record| record.refused_when_set);
-        let by_gone = self.dropped_by_gone().by_root;
+        let by_gone = counts_of_gone(self.record.as_ref()).by_root;
         self.traffic.dropped.saturating_sub(by_leaves + by_gone + self.counts.passing_full + when_set)
-    }
-
-    fn dropped_by_gone(&self) -> DroppedByGone {
-        self.record.as_ref().map(|record| record.dropped_by_gone).unwrap_or_default()
     }
 
     /// The drops, by reason. None of them becomes less, also when classes go.
     pub fn dropped(&self) -> [(&'static str, u64); 4] {
         let [held_full, passing_overflowed] = self.overflowed();
-        let gone = self.dropped_by_gone();
         [
-            (HELD_FULL, held_full + gone.held),
-            (PASSING_FULL, passing_overflowed + gone.passing + self.counts.passing_full),
+            (HELD_FULL, held_full),
+            (PASSING_FULL, passing_overflowed + self.counts.passing_full),
             ("priority", self.misdirected()),
             ("swap", self.record.as_ref().map_or(0, |record| record.lost_when_set)),
         ]
@@ -371,13 +373,13 @@ fn left(
         return Ok(None);
     }
     let command = command.or_else(|| command_at(&place.netns, &place.link));
-    let is_seen = spot == arrivals::SPOT;
+    let (is_seen, record) = (spot == arrivals::SPOT, memory.record());
     Ok(Some(LimitInPlace {
-        record: memory.record(),
+        counts: counts(std::slice::from_ref(memory), record.as_ref()),
+        record,
         traffic: QueueTraffic::default(),
         classes: Vec::new(),
         dropped_by_leaf: HashMap::new(),
-        counts: memory.counts(),
         counts_of_classes: Vec::new(),
         arrivals: is_seen.then(|| memory.arrivals()),
         is_gone: true,
@@ -407,6 +409,17 @@ pub fn is_watched(place: &NetnsInterface) -> Option<bool> {
     Some(clsact::memory_at(arrivals::SPOT, &far_end).ok()?.is_some())
 }
 
+fn counts_of_gone(record: Option<&Record>) -> CountsOfGone {
+    record.map(|record| record.gone).unwrap_or_default()
+}
+
+/// The counters of the program in these memories, and of leaves that are gone those that are in no other sum.
+fn counts(memories: &[Memory], record: Option<&Record>) -> LimitCounts {
+    let CountsOfGone { crowded, marked, .. } = counts_of_gone(record);
+    let gone = LimitCounts { crowded, marked, passing_full: 0 };
+    memories.iter().map(Memory::counts).fold(gone, LimitCounts::and)
+}
+
 /// The limit with this root, looked at again where its record changes meanwhile, so many times at most.
 fn look(netns: NetNs, root: RootQueue, looks: u32) -> Result<LimitInPlace> {
     let link = netns.run(|| Link::by_index(root.ifindex))?;
@@ -428,7 +441,7 @@ fn look(netns: NetNs, root: RootQueue, looks: u32) -> Result<LimitInPlace> {
     let command = command.or_else(|| command_at(&place.netns, &place.link));
     let counts_of_classes: Vec<_> =
         found.memories.iter().skip(1).map(|memory| (memory.base(), memory.counts())).collect();
-    let counts = found.memories.iter().map(Memory::counts).fold(LimitCounts::default(), LimitCounts::and);
+    let counts = counts(&found.memories, found.record.as_ref());
     let sees_arrivals = found.record.as_ref().is_some_and(|record| record.sees_arrivals);
     let sees_arrivals = sees_arrivals && is_watched(&place) != Some(false);
     let arrivals = found.memories.first().filter(|_| sees_arrivals).map(Memory::arrivals);

@@ -63,9 +63,9 @@ pub struct Record {
     /// The lost packets that the new queue itself had no place for.
     #[serde(default)]
     pub refused_when_set: u64,
-    /// The packets that leaves which are gone have dropped.
-    #[serde(default)]
-    pub dropped_by_gone: DroppedByGone,
+    /// The counts of leaves that are gone.
+    #[serde(default, rename = "dropped_by_gone")]
+    pub gone: CountsOfGone,
     /// The classes that share the limit, each behind its parent.
     #[serde(default)]
     pub classes: Vec<ClassRecord>,
@@ -75,15 +75,24 @@ pub struct Record {
     pub filters: Vec<Filters>,
 }
 
-/// The drops of leaves that are gone with their classes.
+/// The counts of leaves that are gone with their classes. The first three are of drops.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DroppedByGone {
+pub struct CountsOfGone {
     /// Packets with a socket.
     pub held: u64,
     /// Packets without one.
     pub passing: u64,
     /// Those of both that the root of the queue counts, too: not the segments of packets that a leaf took in part.
     pub by_root: u64,
+    /// The segments that left, and their bytes: of packets with a socket, and of those without.
+    #[serde(default)]
+    pub sent: [[u64; 2]; 2],
+    /// New flows that found no leaf empty.
+    #[serde(default)]
+    pub crowded: u64,
+    /// Packets that were marked as congested.
+    #[serde(default)]
+    pub marked: u64,
 }
 
 /// One class that shares a limit.
@@ -248,7 +257,7 @@ pub(super) fn wanted(
         made_clsact: before.is_some_and(|before| before.made_clsact),
         lost_when_set: before.map_or(0, |before| before.lost_when_set),
         refused_when_set: before.map_or(0, |before| before.refused_when_set),
-        dropped_by_gone: before.map(|before| before.dropped_by_gone).unwrap_or_default(),
+        gone: before.map(|before| before.gone).unwrap_or_default(),
         classes: before.map(|before| before.classes.clone()).unwrap_or_default(),
         filters: before.map(|before| before.filters.clone()).unwrap_or_default(),
     })

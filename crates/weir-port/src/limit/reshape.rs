@@ -27,8 +27,8 @@ use weir_path::classes::{ClassConfig, Classes, FREE, LeafRules, quantum_bytes_de
 
 use super::classify::{EARLIER_MAX, Filters};
 use super::drain::wait_until_left;
-use super::htb::{self, LOOK_EVERY, LOOKS};
-use super::memory::Memory;
+use super::htb::{self, LOOK_EVERY, LOOKS, QueueTraffic};
+use super::memory::{LimitCounts, Memory};
 use super::record::{ClassRecord, LimitStage, Record};
 use super::{NetnsInterface, change, leaves_first, load, memories, set_words, unsuitable, write};
 use crate::error::Result;
@@ -259,7 +259,7 @@ fn drain(
     let stays: HashSet<_> = plan.classes().map(|class| class.number).collect();
     let goes: Vec<_> =
         plan_before.classes().map(|class| class.number).filter(|number| !stays.contains(number)).collect();
-    let [held, passing] = place.netns.run(|| {
+    let [(held, held_by_root), (passing, passing_by_root)] = place.netns.run(|| {
         // Only packets that were on their way when the program was swapped can have come in since.
         for _ in 0..LOOKS {
             let classes = htb::classes(ifindex)?;
@@ -270,30 +270,39 @@ fn drain(
         }
         let classes = htb::classes(ifindex)?;
         let by_leaf = super::root(place)?.map(|root| root.dropped_by_leaf).unwrap_or_default();
-        // Of a kind: what its leaves dropped, and what the root counted of that, as in `LimitInPlace::leaves`.
+        // Of a kind: what its leaves sent and dropped, as in `LimitInPlace::leaves`, and what the root counted of the drops.
         let of = |kind| {
             let is_of = |number| goes.contains(&number) && kind_of(number).is_some_and(|(_, of)| of == kind);
-            classes.iter().filter(|class| is_of(class.number)).fold([0, 0], |[all, by_root], class| {
+            let leaves = classes.iter().filter(|class| is_of(class.number));
+            leaves.fold((QueueTraffic::default(), 0), |(mut sum, by_root), class| {
                 let by_queue = by_leaf.get(&class.number).copied().unwrap_or(0);
-                [all + class.traffic.dropped.max(by_queue), by_root + class.traffic.dropped]
+                sum.packets += class.traffic.packets;
+                sum.bytes += class.traffic.bytes;
+                sum.dropped += class.traffic.dropped.max(by_queue);
+                (sum, by_root + class.traffic.dropped)
             })
         };
-        let dropped = [HtbClassKind::Held, HtbClassKind::Passing].map(of);
+        let counted = [HtbClassKind::Held, HtbClassKind::Passing].map(of);
         htb::remove_classes(ifindex, goes.iter().copied().rev())?;
-        Ok(dropped)
+        Ok(counted)
     })?;
-    let passing_full: u64 = going.iter().map(|memory| memory.counts().passing_full).sum();
-    let gone = &mut record.dropped_by_gone;
-    gone.held += held[0];
-    gone.passing += passing[0] + passing_full;
-    gone.by_root += held[1] + passing[1] + passing_full;
+    let counts = going.iter().map(Memory::counts).fold(LimitCounts::default(), LimitCounts::and);
+    let gone = &mut record.gone;
+    gone.held += held.dropped;
+    gone.passing += passing.dropped + counts.passing_full;
+    gone.by_root += held_by_root + passing_by_root + counts.passing_full;
+    for (sum, of_kind) in gone.sent.iter_mut().zip([held, passing]) {
+        *sum = [sum[0] + of_kind.packets, sum[1] + of_kind.bytes];
+    }
+    gone.crowded += counts.crowded;
+    gone.marked += counts.marked;
     change(place, &memories, &plan, record.clone(), true)?;
     Ok(Record { stage: LimitStage::Limiting, ..record })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::record::{Direction, DroppedByGone};
+    use super::super::record::{CountsOfGone, Direction};
     use super::*;
 
     fn asked(names: &[&str]) -> Classes {
@@ -326,7 +335,7 @@ mod tests {
             keeps_note: false,
             made_clsact: false,
             lost_when_set: 0,
-            dropped_by_gone: DroppedByGone::default(),
+            gone: CountsOfGone::default(),
             refused_when_set: 0,
             steering_before: Vec::new(),
             steered_behind: Vec::new(),
