@@ -16,6 +16,7 @@ fn main() -> ExitCode {
         privileged!(an_end_out_of_sight_is_told_before_anything_is_removed).together(),
         privileged!(the_rest_of_a_limit_stays_while_the_other_end_is_out_of_sight).together(),
         privileged!(an_end_out_of_sight_stays_the_limits).together(),
+        privileged!(a_limit_out_of_sight_is_not_denied).together(),
     ])
 }
 
@@ -81,5 +82,17 @@ fn an_end_out_of_sight_stays_the_limits() -> Result<()> {
     ensure!(limit["changed"]["rps_cpus_behind"] == json!(["wa", "wb"]), "{limit}");
     row.weir("limit br0 --off")?.success()?;
     ensure!(!is_steered(&row.left)? && !is_steered(&row.right)?, "it is not put back");
+    Ok(())
+}
+
+fn a_limit_out_of_sight_is_not_denied() -> Result<()> {
+    const WHERE: &str = "run weir in the host's PID namespace to see all";
+    let row = Row::new(Between::Bridge)?;
+    row.weir("limit wa --rate 20mbit")?.success()?;
+    let shown = out_of_sight(&row, "stat")?.success()?.stdout;
+    ensure!(shown.contains("no limit is set that is seen from here") && shown.contains(WHERE), "{shown}");
+    let done = out_of_sight(&row, "stat wa")?;
+    let told = format!("called wa: there is none that you may see; {WHERE}");
+    ensure!(done.status.code() == Some(1) && done.stderr.contains(&told), "{}", done.stderr);
     Ok(())
 }

@@ -2,8 +2,8 @@
 //! that a limit has already.
 
 use weir_port::hold::{self, ends::Ends};
-use weir_port::limit::NetnsInterface;
 use weir_port::limit::find::{self, LimitInPlace};
+use weir_port::limit::{NetnsInterface, sees_all_processes};
 use weir_port::sys;
 use weir_run::control::{self, Control};
 use weir_run::nearest::{and, did_you_mean};
@@ -14,6 +14,8 @@ use crate::{Failure, output};
 
 /// The number of names that are listed.
 const LISTED: usize = 8;
+/// The advice to root where limits may be out of sight.
+pub const SEE_ALL: &str = "run weir in the host's PID namespace to see all";
 
 /// The sentence that no wire and no limit is called so, with the names that there are; or that it is not up yet.
 pub fn unknown(name: &str) -> String {
@@ -32,7 +34,12 @@ pub fn unknown(name: &str) -> String {
     known.extend(limits.iter().filter_map(|seen| Some(seen.record_or_left()?.name)));
     known.sort();
     known.dedup();
-    sentence(name, &known, sys::is_root())
+    let hidden = match sys::is_root() {
+        true if sees_all_processes() => None,
+        true => Some(SEE_ALL),
+        false => Some("limits in place are shown to root alone: try sudo"),
+    };
+    sentence(name, &known, hidden)
 }
 
 /// The sentence on what is not up yet, and waits for these interfaces.
@@ -191,16 +198,16 @@ fn is_of_run(interface: &str) -> bool {
     interface.strip_prefix("weir").is_some_and(|number| number.parse::<u32>().is_ok())
 }
 
-fn sentence(name: &str, known: &[String], sees_limits: bool) -> String {
+fn sentence(name: &str, known: &[String], hidden: Option<&str>) -> String {
     let more = known.len().saturating_sub(LISTED);
     let more = if more > 0 { format!(" and {more} more, which `weir stat` lists") } else { String::new() };
     let there = match known {
-        [] if !sees_limits => "there is none that you may see".to_string(),
+        [] if hidden.is_some() => "there is none that you may see".to_string(),
         [] => "there is none at all".into(),
         [only] => format!("there is {only}"),
         _ => format!("there are {}{more}", known[..known.len().min(LISTED)].join(", ")),
     };
-    let hidden = if sees_limits { "" } else { "; limits in place are shown to root alone: try sudo" };
+    let hidden = hidden.map(|why| format!("; {why}")).unwrap_or_default();
     let near = did_you_mean(name, known.iter().map(String::as_str));
     format!("there is no wire, topology, stack or limit called {name}: {there}{hidden}{near}")
 }
@@ -213,16 +220,16 @@ mod tests {
     fn the_nearest_and_those_there_are_are_named() {
         let known = |names: &[&str]| names.iter().map(|name| name.to_string()).collect::<Vec<_>>();
         assert_eq!(
-            sentence("ofice", &known(&["office", "veth-a"]), true),
+            sentence("ofice", &known(&["office", "veth-a"]), None),
             "there is no wire, topology, stack or limit called ofice: there are office, veth-a; did you mean \"office\"?"
         );
         assert_eq!(
-            sentence("x", &[], true),
+            sentence("x", &[], None),
             "there is no wire, topology, stack or limit called x: there is none at all"
         );
-        let text = sentence("x", &known(&["office"]), false);
-        assert!(text.contains("there is office; limits in place are shown to root alone"), "{text}");
+        let text = sentence("x", &known(&["office"]), Some(SEE_ALL));
+        assert!(text.ends_with("there is office; run weir in the host's PID namespace to see all"), "{text}");
         let many: Vec<_> = (0..10).map(|number| format!("wire-{number}")).collect();
-        assert!(sentence("x", &many, true).ends_with("wire-7 and 2 more, which `weir stat` lists"));
+        assert!(sentence("x", &many, None).ends_with("wire-7 and 2 more, which `weir stat` lists"));
     }
 }

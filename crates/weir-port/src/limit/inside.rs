@@ -33,17 +33,21 @@ pub(super) struct Sight {
     has_process: bool,
 }
 
+/// Returns whether all processes of the machine are seen, and so all network namespaces with one.
+pub fn sees_all_processes() -> bool {
+    std::fs::metadata("/proc/self/ns/pid").is_ok_and(|about| about.ino() == FIRST_PIDS)
+}
+
 impl Sight {
     /// The evidence for two ends in these namespaces.
     pub(super) fn of(own: &NetNs, far: &NetNs) -> Sight {
         // A user that may not look at the first process may look at the kernel's first thread, which is in the same namespace.
         let first = [1, 2].iter().find_map(|pid| NetNs::open(Path::new(&format!("/proc/{pid}/ns/net"))).ok());
-        let pids = std::fs::metadata("/proc/self/ns/pid").map(|about| about.ino());
         Sight {
             own: own.inode(),
             far: far.inode(),
             first: first.map(|first| first.inode()),
-            sees_all: pids.is_ok_and(|pids| pids == FIRST_PIDS),
+            sees_all: sees_all_processes(),
             has_process: far.process().is_some(),
         }
     }

@@ -50,6 +50,7 @@ pub use self::asked::Asked;
 use self::find::Found;
 use self::htb::{ClassTraffic, QueueTraffic, RootKind, RootQueue};
 use self::inside::Sight;
+pub use self::inside::sees_all_processes;
 use self::memory::Memory;
 use self::record::{LimitStage, Record};
 use self::reshape::Shape;

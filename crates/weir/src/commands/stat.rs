@@ -23,6 +23,7 @@ use std::time::Duration;
 use serde_json::Value;
 use weir_port::hold::left::{self, Left};
 use weir_port::limit::find::{LimitInPlace, LimitsFound};
+use weir_port::limit::sees_all_processes;
 use weir_port::signals::{SIGINT, SIGTERM, Signals};
 use weir_run::books::Books;
 use weir_run::clock::now_ns;
@@ -242,11 +243,12 @@ fn print_waiting(snapshot: &Snapshot, out: &mut impl Write) -> io::Result<()> {
 fn none_up() -> String {
     const WIRE: &str =
         "no wire is up: `weir wire A B --rate 200mbit` joins two veth interfaces, `weir up FILE` any number";
-    let limits = match weir_port::sys::is_root() {
-        true => "no limit is set: `weir limit DEV --rate 200mbit` limits one where it stands",
-        false => LIMITS_HIDDEN,
-    };
-    format!("{WIRE}; {limits}")
+    const LIMIT: &str = "`weir limit DEV --rate 200mbit` limits one where it stands";
+    match weir_port::sys::is_root() {
+        true if sees_all_processes() => format!("{WIRE}; no limit is set: {LIMIT}"),
+        true => format!("{WIRE}; no limit is set that is seen from here: {LIMIT}; {}", names::SEE_ALL),
+        false => format!("{WIRE}; {LIMITS_HIDDEN}"),
+    }
 }
 
 fn proof(totals: &Books) -> String {
