@@ -183,7 +183,8 @@ fn a_processor_that_goes_leaves_steering_to_be_put_back() -> Result<()> {
         ensure!(ours != before, "nothing to put back");
         let shown = when_one_is_gone(&format!("stat {device}"))?;
         ensure!(shown.contains("changed until --off: rps_cpus"), "{device}: {shown}");
-        when_one_is_gone(&format!("limit {device} --rate {rate}"))?;
+        let said = when_one_is_gone(&format!("limit {device} --rate {rate}"))?;
+        ensure!(said.starts_with("so already: "), "{device}: {said}");
         ensure!(steering()? == ours, "{device}: steering was changed");
         when_one_is_gone(&format!("limit {device} --off"))?;
         ensure!(steering()? == before, "{device}: steering stays at {}", steering()?);

@@ -164,8 +164,9 @@ pub fn set(
     let Prepared { found, is_whole, mut record, plan } = prepare(place, asked, burst_default)?;
     match found {
         Some(Found { memories, record: Some(before), .. }) => {
-            let before = order::keep_masks(place, &memories[0], before)?;
-            record.masks_written.clone_from(&before.masks_written);
+            // The masks are in the record before any of them is written.
+            let before = Record { masks_written: record.masks_written.clone(), ..before };
+            write(&memories[0], &before)?;
             record.steered_behind = behind::update(place, &memories[0], &before)?;
             let processors = Processors::of(plan.wanted().rate);
             let before = order::keep(place, &memories[0], before, processors)?;
@@ -319,9 +320,8 @@ fn make(place: &NetnsInterface, plan: &HtbTree, mut record: Record) -> Result<Re
     if let Some(gone) = &gone {
         record.steering_before.clone_from(&gone.steering_before);
         record.steered_behind.clone_from(&gone.steered_behind);
-        record.masks_written.clone_from(&gone.masks_written);
+        record.masks_written = steering::masks_written(&place.link, &gone.masks_written);
     }
-    record.masks_written = steering::masks_written(&place.link, &record.masks_written);
     let steering = far_end.as_ref().map(|far_end| far_end.steering(&record.masks_written)).transpose()?;
     let behind = behind::find(place, &record.masks_written)?;
     let memories = memories(plan, Vec::new())?;

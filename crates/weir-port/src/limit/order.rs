@@ -18,7 +18,7 @@ use weir_core::rate::Rate;
 use super::htb;
 use super::memory::Memory;
 use super::record::{LimitStage, Record};
-use super::steering::{self, Processors, ReceiveSteering};
+use super::steering::{Processors, ReceiveSteering};
 use super::{NetnsInterface, behind, change, leaves_first, set_words, unsuitable, write};
 use crate::error::Result;
 use crate::ethtool;
@@ -99,14 +99,6 @@ pub(super) fn unsteered(place: &NetnsInterface, record: Option<&Record>) -> Opti
     let steering = far_end.steering(record.map_or(&[], |record| &record.masks_written)).ok()?;
     let is_off = steering.is_off().ok()? || (has_steered && steering.is_in_part().ok()?);
     is_off.then_some(far_end)
-}
-
-/// Writes into the record the masks that the limit may write from now on; returns the record with them.
-pub(super) fn keep_masks(place: &NetnsInterface, memory: &Memory, before: Record) -> Result<Record> {
-    let masks_written = steering::masks_written(&place.link, &before.masks_written);
-    let record = Record { masks_written, ..before };
-    write(memory, &record)?;
-    Ok(record)
 }
 
 /// Steers again where somebody has switched steering off or added queues; returns the record with that. The record is written before anything

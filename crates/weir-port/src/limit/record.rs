@@ -183,6 +183,11 @@ impl Record {
         HtbTree::with_classes(wanted, classes.collect::<Result<_, _>>()?, self.drains_own())
     }
 
+    /// Returns whether the limit is the same. The masks that it may write change with the processors of the machine.
+    pub fn is_same_limit(&self, other: &Record) -> bool {
+        Record { masks_written: other.masks_written.clone(), ..self.clone() } == *other
+    }
+
     /// Returns whether the interface may send packets that are longer than all leaves take: its MTU was raised since the limit was set.
     pub(super) fn is_exceeded_by(&self, link: &Link) -> bool {
         self.plan().is_ok_and(|plan| frame_bytes_max(link) + HEADERS_BYTES > plan.uncut_bytes_max())
@@ -251,7 +256,10 @@ pub(super) fn wanted(
         stage: LimitStage::Making,
         steering_before: before.map(|before| before.steering_before.clone()).unwrap_or_default(),
         steered_behind: before.map(|before| before.steered_behind.clone()).unwrap_or_default(),
-        masks_written: before.map(|before| before.masks_written.clone()).unwrap_or_default(),
+        masks_written: steering::masks_written(
+            &place.link,
+            before.map_or(&[], |before| &before.masks_written),
+        ),
         sees_arrivals: before.is_some_and(|before| before.sees_arrivals),
         keeps_note: before.is_some_and(|before| before.keeps_note),
         made_clsact: before.is_some_and(|before| before.made_clsact),
@@ -261,4 +269,29 @@ pub(super) fn wanted(
         classes: before.map(|before| before.classes.clone()).unwrap_or_default(),
         filters: before.map(|before| before.filters.clone()).unwrap_or_default(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether a record is too long is decided before anything is written.
+    #[test]
+    fn a_record_that_is_asked_for_has_the_masks_and_is_the_same_limit_without_them() {
+        let lo = NetnsInterface::here("lo").unwrap();
+        let asked = Asked {
+            name: "lo".into(),
+            direction: Direction::There,
+            rate: Rate::from_bits_per_s(10_000_000),
+            burst_bytes: None,
+            classes: None,
+            moves_at_once: false,
+        };
+        let wanted = wanted(&lo, &asked, None, |_| 20_480).unwrap();
+        assert_eq!(wanted.masks_written.len(), steering::masks_written(&lo.link, &[]).len());
+        assert!(!wanted.masks_written.is_empty());
+        let of_a_version_before = Record { masks_written: Vec::new(), ..wanted.clone() };
+        assert!(wanted.is_same_limit(&of_a_version_before) && of_a_version_before.is_same_limit(&wanted));
+        assert!(!wanted.is_same_limit(&Record { burst_bytes: 20_481, ..of_a_version_before }));
+    }
 }

@@ -249,8 +249,9 @@ fn set_all(tasks: &[(&NetnsInterface, Asked)]) -> Result<Vec<SetLimit>, Failure>
         }
         match transaction.set(place, before.as_ref().map(|(record, _)| record), asked) {
             Ok((done, record)) => {
-                let is_same =
-                    before.as_ref().is_some_and(|(before, is_whole)| *is_whole && *before == record);
+                let is_same = before
+                    .as_ref()
+                    .is_some_and(|(before, is_whole)| *is_whole && before.is_same_limit(&record));
                 set.push(SetLimit { done, record, is_same, moved_at_once: asked.moves_at_once });
             }
             Err(error) => {
