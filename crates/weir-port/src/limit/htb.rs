@@ -45,8 +45,8 @@ const REQUESTS_AT_ONCE: usize = 48;
 /// The root queue of an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RootKind {
-    /// The queue that a new interface has.
-    Default,
+    /// The queue that a new interface has, or a `noqueue` that somebody chose; its handle, 0 if nobody chose one.
+    Default(u32),
     /// The queue of a limit.
     Limit,
     /// Another queue: its kind and handle.
@@ -143,7 +143,7 @@ impl ClassTraffic {
 
 /// The root of an interface of this thread's namespace.
 pub fn root(ifindex: u32) -> Result<RootKind> {
-    Ok(root_queue(ifindex)?.map_or(RootKind::Default, |root| root.kind))
+    Ok(root_queue(ifindex)?.map_or(RootKind::Default(0), |root| root.kind))
 }
 
 /// The queue at the root of an interface of this thread's namespace; `None` if the kernel shows none.
@@ -179,8 +179,7 @@ pub fn roots() -> Result<Vec<RootQueue>> {
         let name = attributes.get_kind().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let kind = match header.handle {
             HANDLE if name == "htb" && is_as_created(&attributes) => RootKind::Limit,
-            0 => RootKind::Default,
-            _ if name == "noqueue" => RootKind::Default,
+            handle if handle == 0 || name == "noqueue" => RootKind::Default(handle),
             handle => RootKind::Other(name, handle),
         };
         roots.push(RootQueue {
@@ -206,26 +205,23 @@ fn is_as_created(attributes: &tc::IterableAttrs<'_>) -> bool {
 /// Puts the qdisc on an interface that has [`RootKind::Default`], with its first class, which takes all packets until there are leaves. A
 /// queue that somebody has put there meanwhile stays, and is an error.
 pub fn create(ifindex: u32, first: &HtbClass) -> Result<()> {
-    match create_by(tc::Request::new().set_create().set_excl(), ifindex, first) {
-        Err(error) if is_code(&error, libc::EEXIST) => match root(ifindex)? {
-            // A `noqueue` that somebody chose has a handle, and so is there to the kernel.
-            RootKind::Default => create_by(tc::Request::new().set_create().set_replace(), ifindex, first),
-            RootKind::Other(kind, _) => Err(PortError::Unsuitable {
-                name: format!("number {ifindex}"),
-                why: format!(
-                    "got a {kind} qdisc from somebody meanwhile, which stays: the same command again says how to remove it"
-                ),
-            }),
-            RootKind::Limit => Err(error),
-        },
-        created => created,
-    }
+    let chosen = match root(ifindex)? {
+        RootKind::Default(handle) => handle,
+        RootKind::Limit | RootKind::Other(..) => 0,
+    };
+    create_in_place_of(ifindex, chosen, first)
 }
 
-fn create_by(request: tc::Request, ifindex: u32, first: &HtbClass) -> Result<()> {
+/// As [`create`], where a `noqueue` with the handle `chosen` was seen, or none with 0. One that somebody chose is there to the kernel, which
+/// replaces whatever is there or nothing: so it goes first, by its handle.
+fn create_in_place_of(ifindex: u32, chosen: u32, first: &HtbClass) -> Result<()> {
     let doing = || format!("giving interface number {ifindex} a queue that limits");
     let mut batch = RequestBatch::new();
-    let mut request = request.op_newqdisc_do(&message(ifindex, HANDLE, ROOT));
+    if chosen != 0 {
+        batch.push(&tc::Request::new().op_delqdisc_do(&message(ifindex, chosen, ROOT)));
+    }
+    let mut request =
+        tc::Request::new().set_create().set_excl().op_newqdisc_do(&message(ifindex, HANDLE, ROOT));
     let glob = TcHtbGlob {
         version: HTB_VERSION,
         rate2quantum: 10,
@@ -235,8 +231,19 @@ fn create_by(request: tc::Request, ifindex: u32, first: &HtbClass) -> Result<()>
     drop(request.encode().nested_options_htb().push_init(glob).push_direct_qlen(0));
     batch.push(&request);
     batch.push(&class_request(ifindex, first));
-    let _swap = Realtime::begin();
-    batch.send(doing).map_err(lacking)
+    let created = {
+        let _swap = Realtime::begin();
+        batch.send(doing)
+    };
+    created.map_err(|error| match root(ifindex) {
+        Ok(RootKind::Other(kind, _)) => PortError::Unsuitable {
+            name: format!("number {ifindex}"),
+            why: format!(
+                "got a {kind} qdisc from somebody meanwhile, which stays: the same command again says how to remove it"
+            ),
+        },
+        _ => lacking(error),
+    })
 }
 
 /// Puts the class that [`create`] made below the root, where it is this one: removes it, as the kernel moves none, and makes it again. Its

@@ -254,7 +254,7 @@ struct Prepared {
 /// Reads the queue that is there and decides on the new limit; changes nothing.
 fn prepare(place: &NetnsInterface, asked: &Asked, burst_default: impl Fn(Rate) -> u64) -> Result<Prepared> {
     let found = match place.netns.run(|| htb::root(place.link.ifindex))? {
-        RootKind::Default => None,
+        RootKind::Default(_) => None,
         RootKind::Limit => Some(find::below_root(place)?),
         RootKind::Other(kind, handle) => return Err(refuse(place, &kind, handle)),
     };

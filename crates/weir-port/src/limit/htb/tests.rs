@@ -21,22 +21,35 @@ fn a_queue_that_somebody_sets_meanwhile_stays() {
         let wanted =
             QueueParameters { rate, burst_bytes: 20_480, packet_bytes_max: 1518, frame_bytes_max: 1518 };
         let first = HtbTree::new(wanted).unwrap().first_class();
-        let mut made = Vec::new();
-        for queue in ["", "noqueue", "pfifo"] {
-            if !queue.is_empty() {
-                let tc = ["qdisc", "add", "dev", &link.name, "root", "handle", "5:", queue];
-                assert!(Command::new("tc").args(tc).status().unwrap().success());
-            }
-            let created = create(link.ifindex, &first).map_err(|error| error.to_string());
-            made.push(format!("{created:?} {:?}", root(link.ifindex)?));
+        let set = |verb: &str, handle: &str, queue: &str| {
+            let tc = ["qdisc", verb, "dev", &link.name, "root", "handle", handle, queue];
+            assert!(Command::new("tc").args(tc).status().unwrap().success());
+        };
+        let told = |created: Result<()>| -> Result<String> {
+            let created = created.map_err(|error| error.to_string());
+            let told = format!("{created:?} {:?}", root(link.ifindex)?);
             remove(link.ifindex)?;
+            Ok(told)
+        };
+        let mut made = vec![told(create(link.ifindex, &first))?];
+        for queue in ["noqueue", "pfifo"] {
+            set("add", "5:", queue);
+            made.push(told(create(link.ifindex, &first))?);
         }
+        // Another takes the place of a `noqueue` that was seen.
+        set("replace", "7:", "noqueue");
+        let RootKind::Default(seen) = root(link.ifindex)? else { panic!("it is none") };
+        set("replace", "6:", "pfifo");
+        made.push(told(create_in_place_of(link.ifindex, seen, &first))?);
         answer(made);
         Ok(())
     });
     let made = made.unwrap();
     assert_eq!(made[..2], ["Ok(()) Limit"; 2]);
-    assert!(made[2].contains("meanwhile") && made[2].ends_with("Other(\"pfifo\", 327680)"), "{}", made[2]);
+    for (made, handle) in made[2..].iter().zip([0x5_0000, 0x6_0000]) {
+        assert!(made.contains("meanwhile"), "{made}");
+        assert!(made.ends_with(&format!("Other(\"pfifo\", {handle})")), "{made}");
+    }
 }
 
 #[test]
