@@ -270,7 +270,11 @@ pub fn memory_of_class(asm: &mut Asm, memories: &[Memory], count: usize, group: 
 
 /// Jumps to `label` if packets up to `R3` have gone, and so those up to `R2`, of which some may wait by time. Spoils `R3`.
 ///
-/// Words wrap: `R3` is `R2` or more, by less than can wait. Otherwise it was told before packets that came later, however long ago.
+/// Words wrap: `R3` is `R2` or more, by less than can wait. Otherwise it was told before packets that came later.
+///
+/// Limits: when a leaf's word has gone on by 2^64 parts less those that can wait, 16 TB, what was told before counts again for 2 GB, one part
+/// of 8,192: a flow that leaves the class then may overtake its packets, once. To forget it where a change begins would bring back flows
+/// that left at the change before.
 fn jump_if_gone(asm: &mut Asm, label: Label) {
     asm.op(Op::Sub, Reg::R3, Reg::R2);
     asm.op_imm(Op::Rsh, Reg::R3, program::STALE_BITS);
@@ -323,6 +327,11 @@ mod tests {
             for earlier in [1 << 52, 1 << 62, 1 << 63] {
                 let gone = word.wrapping_sub(earlier);
                 assert!(!has_gone(gone, word), "{word}: {gone} was told long ago");
+            }
+            // The window in which words cannot tell: 2^64 parts less so many have passed since.
+            let window = 1 << program::STALE_BITS;
+            for (beyond, is_within) in [(0, true), (1, true), (window - 1, true), (window, false)] {
+                assert_eq!(has_gone(word.wrapping_add(beyond), word), is_within, "{word}: round, {beyond}");
             }
         }
     }
