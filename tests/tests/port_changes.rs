@@ -74,7 +74,7 @@ fn a_port_that_bounces_as_it_begins_is_waited_for() -> Result<()> {
         up.wait_for_output("ready", PATIENCE).with_context(|| format!("start {start}"))?;
         up.stop(PATIENCE)?.success()?;
     }
-    // What it has begun ends with `up`.
+    // The batch that is under way goes on to its end, where the interface is up.
     drop(bouncing);
     let up = hosts.up_with(BRIDGE, &["--wait", "60"])?;
     answers(&hosts, "10.99.1.3")?;

@@ -136,7 +136,7 @@ pub fn refuse_a_limits(name: &str) -> Result<(), Failure> {
 /// If a limit has it, or another command keeps it.
 pub fn hold_new(name: &str) -> Result<Option<Ends>, Failure> {
     if !sys::is_root() {
-        // Who may set up nothing is refused where that begins.
+        // Only root may hold a name. Everybody else is refused by the command itself, which sets up nothing.
         return Ok(None);
     }
     let held = hold::ends::hold(&[], &[name], &mut |text| output::say(format_args!("weir: {text}")))?;

@@ -102,7 +102,8 @@ impl Reader<'_> {
     }
 }
 
-/// What only a wire can do, taken out of the tables, so that the rest is read by itself.
+/// An obstacle for each option that no limit in place keeps. All are taken out of the tables, so that the rest is read by itself, but for
+/// `shaper`, which other keys are checked against.
 fn take_refused(file: &mut file::File) -> Vec<Obstacle> {
     let mut refused = Vec::new();
     if let Some(shaper) = file.shaper.as_ref().filter(|shaper| shaper.as_ref().as_str() == "cbq") {
@@ -162,7 +163,7 @@ fn check(file: &file::File, order: &[usize], classes: &[ClassConfig]) -> Vec<Obs
         if let Some(parent) = class.parent {
             depths[index] = depths[parent] + 1;
         }
-        // What is below it goes with it.
+        // Only the first class too deep of a line is told: a cure for it brings up those below, too.
         if depths[index] == LEVELS_MAX + 1 {
             obstacles.push(Obstacle {
                 at: rate_of(index),
