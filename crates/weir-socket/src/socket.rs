@@ -5,6 +5,7 @@
 //! | address and port are another socket's; not the stack's; of the other family | `AddrInUse`, `AddrNotAvailable`, `EAFNOSUPPORT` |
 //! | `send` without `connect` | `NotConnected` |
 //! | a datagram longer than the MTU, or than a router has told ([`crate::ways`]) | `EMSGSIZE` |
+//! | a router has lost a datagram of a connected socket, too long for its way ([`crate::too_long`]) | `EMSGSIZE`, once, at the next call, of any length |
 //! | nobody listens at the peer of a connected socket (ICMP) | `ConnectionRefused`, once, at the next call |
 //! | no route; to all stations | `NetworkUnreachable`, `PermissionDenied` |
 //! | no room in the send buffer, or nothing has come | `WouldBlock` if not blocking, `TimedOut` after a timeout |

@@ -295,9 +295,9 @@ impl Stack {
 
     /// The longest payload of a datagram to such an address, in bytes: a longer one is refused (`EMSGSIZE`).
     ///
-    /// A socket refuses so as well what is longer than a router has told of the way to its peer, but nothing that is no longer than a packet of 552
-    /// bytes over IPv4 or 1,280 over IPv6: datagrams are not cut, and anybody could forge a message. On a way that takes less than 552 bytes each
-    /// datagram that is lost there is told to a connected socket by its next call, also by `EMSGSIZE`.
+    /// A socket refuses so as well what is longer than a router has told of the way to its peer, but no packet of up to 552 bytes over IPv4 or 1,280
+    /// over IPv6: anybody could forge the message. If a router has lost one, the next call of a connected socket tells so, whatever it is for
+    /// (`EMSGSIZE`).
     pub fn datagram_bytes_max(&self, to: IpAddr) -> usize {
         payload_max(to, self.mtu_bytes())
     }

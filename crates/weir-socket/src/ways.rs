@@ -5,9 +5,9 @@
 //! ([`crate::too_long`]); the host has looked for the socket.
 //!
 //! Owner: the socket's workers write and its application reads, under a lock that is not touched while nothing is known. Limits: [`WAYS_MAX`] peers;
-//! the message that is oldest makes room. A way that takes less than 552 bytes is kept at 552. Nothing tells whether a datagram was sent, so who knows the port of a socket can forge a message and keep
-//! packets of more than 552 bytes (1,280 over IPv6) from a peer. A socket of QUIC searches for itself and asks nobody here. A socket of a bucket
-//! hears of no errors (`weir_core::net::sockets`). A way that tells nothing is not probed (RFC 4821).
+//! the message that is oldest makes room. Nothing tells whether a datagram was sent, so who knows the port of a socket can forge a message and
+//! keep packets from a peer that are longer than the shortest MTU ([`crate::too_long`]). A socket of QUIC searches for itself and asks nobody
+//! here. A socket of a bucket hears of no errors (`weir_core::net::sockets`). A way that tells nothing is not probed (RFC 4821).
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
