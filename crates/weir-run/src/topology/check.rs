@@ -69,27 +69,31 @@ pub fn read(
         TablePlace { name: association.name.as_ref().clone(), at: source.place(at.start) }
     });
     let TopologyReader { mut told, mut warnings, .. } = reader;
+    for told in [&mut told, &mut warnings] {
+        told.sort_by_key(|told| told.at);
+    }
+    let in_words = |told: Vec<Told>| told.into_iter().map(|told| told.what).collect::<Vec<_>>();
+    if !told.is_empty() {
+        return Err(in_words(told));
+    }
+    let mut warnings = in_words(warnings);
     // A value that is of both ways is warned of once.
     warnings.dedup();
-    told.sort_by_key(|told| told.at);
-    match told.is_empty() {
-        true => Ok(Topology {
-            name: topology_name,
-            limits,
-            plan,
-            ports: ports.collect(),
-            associations: associations.collect(),
-            warnings,
-        }),
-        false => Err(told.into_iter().map(|told| told.what).collect()),
-    }
+    Ok(Topology {
+        name: topology_name,
+        limits,
+        plan,
+        ports: ports.collect(),
+        associations: associations.collect(),
+        warnings,
+    })
 }
 
 /// The state of reading: the faults and warnings told so far.
 pub(super) struct TopologyReader<'a> {
     pub(super) source: SourceText<'a>,
     pub(super) told: Vec<Told>,
-    pub(super) warnings: Vec<String>,
+    pub(super) warnings: Vec<Told>,
 }
 
 impl TopologyReader<'_> {
@@ -100,7 +104,7 @@ impl TopologyReader<'_> {
 
     /// Warns of something that is kept, but perhaps not as meant.
     pub(super) fn warn(&mut self, at: Range<usize>, what: impl std::fmt::Display) {
-        self.warnings.push(self.source.tell(at, what));
+        self.warnings.push(Told::new(self.source, at, what));
     }
 
     /// The number of the line that something begins in.

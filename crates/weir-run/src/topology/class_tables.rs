@@ -83,7 +83,8 @@ impl TopologyReader<'_> {
         };
         match read {
             Ok(classes) => {
-                self.warnings.extend(classes.warnings.iter().cloned());
+                let warnings = classes.warnings.iter().cloned();
+                self.warnings.extend(warnings.map(|what| Told { at: called.start, what }));
                 Some((classes, called))
             }
             Err(told) => {

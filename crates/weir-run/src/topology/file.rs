@@ -66,7 +66,7 @@ const PLACES: [(&[&str], &str); 12] = [
     (&["workers", "core", "memory"], "is the machine's, and not the file's: give it to `weir up` as --KEY"),
 ];
 
-/// A fault of a file, and its place in bytes of the file.
+/// A fault of a file, or a warning, and its place in bytes of the file.
 #[derive(Debug)]
 pub struct Told {
     /// The place.

@@ -250,6 +250,17 @@ fn classes_that_are_guaranteed_more_than_their_port_are_warned_of() {
 }
 
 #[test]
+fn warnings_are_told_in_the_order_of_the_file() {
+    let port = "name = \"b\"\nrate = \"1mbit\"\n[[port.class]]\nname = \"x\"\nrate = \"2mbit\"\n[[port.filter]]\nclass = \"x\"\n";
+    let text = TWO.replacen("name = \"b\"\n", port, 1);
+    let rest = "[[wire]]\nports = [\"a\", \"b\"]\n[[limit]]\ndevice = \"veth-c\"\nrate = \"1gbit\"\nburst = \"3kb\"\n";
+    let told = parse(&format!("{text}{rest}")).unwrap().warnings;
+    let lines = told.iter().map(|told| told.split(':').nth(1).unwrap().parse().unwrap());
+    let lines: Vec<usize> = lines.collect();
+    assert!(lines.len() == 2 && lines[0] < lines[1], "{told:#?}");
+}
+
+#[test]
 fn a_policy_that_never_matches_is_warned_of() {
     let esp = "[[esp]]\nname = \"gw\"\ninside = \"a\"\noutside = \"b\"\naddress = [\"192.0.2.1\"]\n";
     let policy = |keys: &str| format!("[[policy]]\ndirection = \"out\"\n{keys}\naction = \"bypass\"\n");
