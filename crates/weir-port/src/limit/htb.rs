@@ -267,17 +267,29 @@ pub fn settle(ifindex: u32, fallback: HtbClass) -> Result<()> {
 /// Makes or changes classes, and the queues of those that name one.
 pub fn set(ifindex: u32, classes: impl Iterator<Item = HtbClass>) -> Result<()> {
     let doing = || format!("setting the classes of interface number {ifindex}");
-    let mut batch = RequestBatch::new();
-    for class in classes {
+    let push = |batch: &mut RequestBatch, class: HtbClass| {
         batch.push(&class_request(ifindex, &class));
         if let Some(queue) = class.queue {
             batch.push(&queue_request(ifindex, class.number, queue));
         }
+    };
+    send_each(classes, push, doing).map_err(lacking)
+}
+
+/// Sends the requests that `push` makes of each of these, [`REQUESTS_AT_ONCE`].
+fn send_each<T>(
+    all: impl Iterator<Item = T>,
+    push: impl Fn(&mut RequestBatch, T),
+    doing: impl Fn() -> String,
+) -> Result<()> {
+    let mut batch = RequestBatch::new();
+    for one in all {
+        push(&mut batch, one);
         if batch.len() >= REQUESTS_AT_ONCE {
-            std::mem::replace(&mut batch, RequestBatch::new()).send(doing).map_err(lacking)?;
+            std::mem::replace(&mut batch, RequestBatch::new()).send(&doing)?;
         }
     }
-    batch.send(doing).map_err(lacking)
+    batch.send(doing)
 }
 
 /// The error in words that name the kernel's part, if the kernel knows no such queue.
@@ -308,15 +320,8 @@ pub fn set_queues(
         let is_as_wanted = there.get(&class.number).is_some_and(|there| !is_due(there, &queue));
         (!is_as_wanted).then(|| queue_request(ifindex, class.number, queue))
     });
-    let mut batch = RequestBatch::new();
     let doing = || format!("setting the queues of interface number {ifindex}");
-    for request in due {
-        batch.push(&request);
-        if batch.len() >= REQUESTS_AT_ONCE {
-            std::mem::replace(&mut batch, RequestBatch::new()).send(doing).map_err(lacking)?;
-        }
-    }
-    batch.send(doing).map_err(lacking)
+    send_each(due, |batch, request| batch.push(&request), doing).map_err(lacking)
 }
 
 /// The place of the program that chooses the leaf of each packet. The program sets the class's number, and the filter the qdisc's.
@@ -331,14 +336,10 @@ pub const CHOICE: Spot = Spot {
 /// Removes classes, which must be empty, each before the one it is below.
 pub fn remove_classes(ifindex: u32, numbers: impl Iterator<Item = u16>) -> Result<()> {
     let doing = || format!("removing classes of interface number {ifindex}");
-    let mut batch = RequestBatch::new();
-    for number in numbers {
+    let push = |batch: &mut RequestBatch, number: u16| {
         batch.push(&tc::Request::new().op_deltclass_do(&message(ifindex, HANDLE | u32::from(number), 0)));
-        if batch.len() >= REQUESTS_AT_ONCE {
-            std::mem::replace(&mut batch, RequestBatch::new()).send(doing)?;
-        }
-    }
-    batch.send(doing)
+    };
+    send_each(numbers, push, doing)
 }
 
 /// The queue of each leaf, by the number of its class.
