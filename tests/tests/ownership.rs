@@ -9,10 +9,11 @@ use anyhow::{Context, Result, ensure};
 use weir_lab::bed::{Namespace, names};
 use weir_lab::clock::{let_pass, wait_until};
 use weir_lab::process::{Process, Signal, run};
-use weir_port::hold::{Hold, Owner, Thing};
+use weir_port::hold::{Hold, Owner, Thing, ends};
 use weir_port::link::Link;
 use weir_port::mend;
 use weir_port::netns::NetNs;
+use weir_tests::classes::File;
 use weir_tests::harness;
 use weir_tests::host::Host;
 use weir_tests::kernel::{belongings, holds, require_same, traces};
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
         privileged!(two_generators_on_one_pair_share_its_queues).together(),
         privileged!(a_second_wire_is_told_whose_the_interface_is).together(),
         privileged!(commands_that_are_refused_leave_no_hold).together(),
+        privileged!(a_name_is_given_by_one_command_at_a_time).together(),
         privileged!(a_wire_waits_for_the_guardian_of_a_killed_one).together(),
         privileged!(a_wire_that_is_killed_and_started_at_once_stays_whole).together(),
         privileged!(a_rule_that_somebody_wrote_is_not_obeyed).together(),
@@ -137,6 +139,37 @@ fn a_second_wire_is_told_whose_the_interface_is() -> Result<()> {
 }
 
 /// The commands want both ends of a pair, and get some of that before they come to the end that the wire has.
+/// A command that is about to have a name keeps it from others, long before anybody can see that it has it.
+fn a_name_is_given_by_one_command_at_a_time() -> Result<()> {
+    let rig = Rig::new(1, 1)?;
+    let name = format!("{}-once", rig.middle.name());
+    let said = |words: &str| -> Result<String> {
+        let mut command = rig.middle.command(weir_tests::weir_binary()?);
+        let done = run(command.args(words.split(' ')), A_MOMENT)?;
+        ensure!(done.status.code() == Some(1), "`weir {words}` ended with {}: {}", done.status, done.stderr);
+        Ok(done.stderr)
+    };
+    let is_held_by = |id: u32| format!("the name {name} is held by process {id}");
+    let held = ends::hold(&[], &[&name], &mut |_| {})?;
+    let wire = said(&format!("wire none none2 --name {name}"))?;
+    ensure!(wire.contains(&is_held_by(std::process::id())), "{wire}");
+    drop(held);
+    let file = File::new(&format!(
+        "name = \"{name}\"\n[[port]]\ninterface = \"none\"\n[[port]]\ninterface = \"none2\"\n[[wire]]\nports = [\"none\", \"none2\"]\n"
+    ))?;
+    let mut command = rig.middle.command(weir_tests::weir_binary()?);
+    let mut up = Process::spawn(command.args(["up", file.path(), "--wait", "600"]))?;
+    wait_until("it says that it waits", A_MOMENT, || Ok(up.stderr().contains("waiting up to")))?;
+    let limit = said(&format!("limit wa --rate 10mbit --name {name}"))?;
+    ensure!(limit.contains(&is_held_by(up.id())), "{limit}");
+    up.signal(Signal::TERM)?;
+    up.wait(A_MOMENT)?.success()?;
+    // Nobody keeps it any more.
+    let wire = said(&format!("wire none none2 --name {name}"))?;
+    ensure!(wire.contains("there is no interface \"none\""), "{wire}");
+    Ok(())
+}
+
 fn commands_that_are_refused_leave_no_hold() -> Result<()> {
     let rig = Rig::new(1, 1)?;
     let namespaces = [&rig.left, &rig.middle, &rig.right];

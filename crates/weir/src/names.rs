@@ -114,33 +114,22 @@ pub fn refuse_two_meanings(name: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Refuses a name that a limit in place has, for a wire or topology that is to be up: `weir set` could tell neither.
-pub fn refuse_a_limits(name: &str) -> Result<(), Failure> {
-    if !sys::is_root() {
-        // Others cannot look into all namespaces, and have nothing up either.
-        return Ok(());
-    }
-    let named = find::names()?;
-    let limit = named.iter().find(|(_, other)| other == name);
-    limit.map_or(Ok(()), |(place, _)| {
-        let place = place.describe();
-        Err(Failure::usage(format!(
-            "the limit at {place} is called {name} already: give this one another name"
-        )))
-    })
-}
-
-/// Holds a name that is to be given: until this is dropped no other command gives it to anything.
+/// Holds a name that is to be given: until this is dropped, which is when others see what has it, no other command gives it to anything.
 ///
 /// # Errors
-/// If a limit has it, or another command keeps it.
+/// If a limit in place has it, as `weir set` could tell neither, or another command keeps it.
 pub fn hold_new(name: &str) -> Result<Option<Ends>, Failure> {
     if !sys::is_root() {
         // Only root may hold a name. Everybody else is refused by the command itself, which sets up nothing.
         return Ok(None);
     }
     let held = hold::ends::hold(&[], &[name], &mut |text| output::say(format_args!("weir: {text}")))?;
-    refuse_a_limits(name)?;
+    if let Some((place, _)) = find::names()?.iter().find(|(_, other)| other == name) {
+        let place = place.describe();
+        return Err(Failure::usage(format!(
+            "the limit at {place} is called {name} already: give this one another name"
+        )));
+    }
     Ok(Some(held))
 }
 

@@ -89,10 +89,10 @@ pub fn run(arguments: &UpArguments) -> Outcome {
     let config =
         DatapathConfig { name: topology.name.clone(), plan, port_names, memory_bytes, workers: cores.len() };
     config.check().map_err(Failure::usage)?;
-    names::refuse_a_limits(&topology.name)?;
     // In this order: another one that waits listens at its control socket before it waits no more.
     let waiting = InterfaceWait::begin(&config)?;
     refuse_running(&topology.name, &arguments.file)?;
+    let held = names::hold_new(&topology.name)?;
     let noun = Kind::of(&config.plan).noun();
     if !there::require(&topology, arguments.wait, &waiting)? {
         output::print_line(format_args!(
@@ -107,6 +107,8 @@ pub fn run(arguments: &UpArguments) -> Outcome {
     let is_up = Cell::new(false);
     let begun = || {
         is_up.set(true);
+        // In this order: who finds that nobody waits any more finds the name free or in use.
+        drop(held);
         drop(waiting);
     };
     let carried = carry(&config, &cores, &format!("{noun} {}, {}", topology.name, parts.join(", ")), begun);

@@ -149,7 +149,7 @@ pub fn run(arguments: &WireArguments) -> Outcome {
     let name = name.clone().unwrap_or_else(|| first.clone());
     text::check_path_name("wire", &name)?;
     names::refuse_limited([first, second].into_iter().map(String::as_str))?;
-    names::refuse_a_limits(&name)?;
+    let held = names::hold_new(&name)?;
     let (memory_bytes, cores) = machine.check(2, 2)?;
     text::check_queue(limit.queue, limit.classes.is_some())?;
     let classes = match &limit.classes {
@@ -169,5 +169,5 @@ pub fn run(arguments: &WireArguments) -> Outcome {
         workers: cores.len(),
     };
     text::warn_of_oversold_ports(&config);
-    carry(&config, &cores, &format!("wire {name} joins {first} and {second}"), || {})
+    carry(&config, &cores, &format!("wire {name} joins {first} and {second}"), || drop(held))
 }
