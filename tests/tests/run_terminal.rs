@@ -20,6 +20,7 @@ fn main() -> ExitCode {
     harness::main(&[
         privileged!(ctrl_z_suspends_a_run).together(),
         privileged!(ctrl_z_stops_no_child_of_a_wires_program).together(),
+        privileged!(ctrl_z_stops_nothing_once_the_program_has_ended).together(),
         privileged!(what_stands_for_the_terminal_can_be_ended).together(),
         privileged!(ctrl_c_reaches_a_program_in_a_group_of_its_own).together(),
     ])
@@ -95,6 +96,27 @@ fn ctrl_z_stops_no_child_of_a_wires_program() -> Result<()> {
     terminal.wait_for(":heardsecond", LIMIT)?;
     terminal.keys("\u{3}")?;
     terminal.wait_for(SUMMARY, LIMIT)?;
+    terminal.wait_for(PROMPT, LIMIT)
+}
+
+/// The wait for what the program sent last is short, and not suspended. Its children go on.
+fn ctrl_z_stops_nothing_once_the_program_has_ended() -> Result<()> {
+    let host = Host::alone()?;
+    let mut terminal = shell(&host)?;
+    let weir = weir_binary()?.display().to_string();
+    // At this rate what is sent takes a minute. The child reads by a descriptor, as a shell takes the input of what is in its background away.
+    let script = "exec 4<&0 3>/dev/udp/$(ip route show default | cut -d \" \" -f 3)/9; printf -v word %01000d 1; \
+                  for ((i = 0; i < 60; i++)); do printf %s $word >&3; done; exec 3>&-; sed -u s/^/:heard/ <&4 & exit 0";
+    terminal.keys(&format!("{weir} run --rate 8kbit -- bash -c '{script}'\n"))?;
+    terminal.wait_for("CMD has ended; waiting for", LIMIT)?;
+    terminal.keys("first\n")?;
+    terminal.wait_for(":heardfirst", LIMIT)?;
+    terminal.keys("\u{1a}")?;
+    terminal.wait_for("cannot be suspended", LIMIT)?;
+    terminal.keys("second\n")?;
+    terminal.wait_for(":heardsecond", LIMIT)?;
+    terminal.keys("\u{3}")?;
+    terminal.wait_for("weir: 8kbit: ", LIMIT)?;
     terminal.wait_for(PROMPT, LIMIT)
 }
 

@@ -6,7 +6,8 @@
 //! Rule: the network stays until nothing waits for the limit and no closed TCP socket waits for an acknowledgement, by two looks in a row
 //! between which nothing moved. Children may go on sending, so the wait is bounded by twice the time that the bytes which stood there at
 //! the end need at the limit, and the time of a stall: 2 s, or two of the longest packets' time if that is more. It ends too when nothing
-//! was delivered for the time of a stall, when the network fails, and by a signal or `weir down`. A packet may be of many segments that the kernel has not
+//! was delivered for the time of a stall, when the network fails, and by a signal or `weir down`. A terminal's Ctrl-Z does not suspend it; as that
+//! stops children of the program too, they are continued. A packet may be of many segments that the kernel has not
 //! cut yet; once it has left, the limit delivers nothing until its time is over.
 //!
 //! Owner: the main thread. Source: the counters of the [`RunNetwork`], [`weir_port::unsent`].
@@ -16,7 +17,8 @@
 use std::time::Duration;
 
 use weir_port::monitor::State;
-use weir_port::signals::{SIGHUP, SIGINT, SIGTERM};
+use weir_port::process;
+use weir_port::signals::{Received, SIGHUP, SIGINT, SIGTERM, SIGTSTP};
 use weir_port::unsent::Unsent;
 use weir_run::clock::now_ns;
 use weir_run::watcher::News;
@@ -143,6 +145,12 @@ pub fn wait(way: &dyn RunNetwork) -> Remainder {
                 | SessionEvent::News(News::Interface(_, State::Gone) | News::Ended(_)),
             ) => {
                 return before;
+            }
+            Some(SessionEvent::Signal(Received { signal: SIGTSTP, .. })) => {
+                output::say(
+                    "weir: the wait for what CMD sent cannot be suspended (Ctrl-Z): Ctrl-C drops that",
+                );
+                process::continue_group();
             }
             _ => {}
         }
