@@ -25,7 +25,7 @@ fn main() -> ExitCode {
     harness::main(&[
         privileged!(the_largest_tree_is_loaded_and_leads_to_its_last_class),
         privileged!(a_tree_left_half_made_is_said_and_finished_or_removed),
-        privileged!(a_half_made_limit_that_a_failure_takes_is_said).together(),
+        privileged!(a_limit_without_a_record_that_a_failure_takes_is_said).together(),
         privileged!(after_floods_new_flows_have_leaves_of_their_own).flooding(),
         privileged!(a_filter_for_all_is_the_last_that_is_asked).together(),
         privileged!(counts_stay_when_classes_go).flooding(),
@@ -117,9 +117,9 @@ fn the_largest_tree_is_loaded_and_leads_to_its_last_class() -> Result<()> {
     Ok(())
 }
 
-/// It has no record, by which it could be put back. The file has more conditions than a program of the kernel's can ask, which is known
+/// A half-made limit has no record, by which it could be put back, and one whose queue is gone is not to be set again. The file has more conditions than a program of the kernel's can ask, which is known
 /// when the program is made.
-fn a_half_made_limit_that_a_failure_takes_is_said() -> Result<()> {
+fn a_limit_without_a_record_that_a_failure_takes_is_said() -> Result<()> {
     let row = Row::new(Between::Bridge)?;
     let rule = |rule: u32| {
         let (from, to) = (10_000 + rule, 30_000 + rule);
@@ -132,19 +132,25 @@ fn a_half_made_limit_that_a_failure_takes_is_said() -> Result<()> {
     };
     let rules: String = (0..1250).map(rule).collect();
     let file = File::new(&format!("default = \"a\"\n[[class]]\nname = \"a\"\nrate = \"1mbit\"\n{rules}"))?;
-    row.weir("limit wa --rate 20mbit")?.success()?;
-    row.left.tc("filter del dev veth0 parent 7769:")?;
-    let done = row.weir(&format!("limit wa --rate 20mbit --classes {}", file.path()))?;
-    ensure!(done.status.code() == Some(1), "{}", done.said());
-    ensure!(
-        done.stderr.contains("limits are as they were before, but veth0 in ")
-            && done.stderr.contains(" has lost the half-made limit that it had"),
-        "{}",
-        done.stderr
-    );
-    let qdisc = row.left.tc("qdisc show dev veth0")?;
-    ensure!(qdisc.contains("noqueue"), "{qdisc}");
-    row.weir("stat --check")?.success().map(drop)
+    for (removed, sentence) in [
+        ("filter del dev veth0 parent 7769:", " has lost the half-made limit that it had"),
+        ("qdisc del dev veth0 root", " is as before the limit that it had, whose queue was gone"),
+    ] {
+        row.weir("limit wa --rate 20mbit")?.success()?;
+        row.left.tc(removed)?;
+        let done = row.weir(&format!("limit wa --rate 20mbit --classes {}", file.path()))?;
+        ensure!(done.status.code() == Some(1), "{}", done.said());
+        ensure!(
+            done.stderr.contains("limits are as they were before, but veth0 in ")
+                && done.stderr.contains(sentence),
+            "{}",
+            done.stderr
+        );
+        let qdisc = row.left.tc("qdisc show dev veth0")?;
+        ensure!(qdisc.contains("noqueue"), "{qdisc}");
+        row.weir("stat --check")?.success()?;
+    }
+    Ok(())
 }
 
 const HALF: &str = "default = \"b\"\n[[class]]\nname = \"a\"\nrate = \"10mbit\"\nceil = \"20mbit\"\n\

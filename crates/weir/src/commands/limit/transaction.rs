@@ -32,6 +32,8 @@ enum Before<'a> {
     Absent,
     /// It was half made, without a record of what it is.
     Unrecorded,
+    /// Its queue was gone, and what it had changed beside that was known.
+    Gone,
     /// It was as this record says.
     Recorded(&'a Record),
 }
@@ -58,6 +60,7 @@ impl<'a> Transaction<'a> {
         let before = match before {
             Some(record) => Before::Recorded(record),
             None if find::at(place)?.is_some() => Before::Unrecorded,
+            None if find::record_at(place)?.is_some() => Before::Gone,
             None => Before::Absent,
         };
         self.begun.push((place, before));
@@ -78,7 +81,7 @@ impl<'a> Transaction<'a> {
 /// Puts a limit back as it was before, which may be none. Returns a sentence if it is not so all the same.
 fn put_back(place: &NetnsInterface, before: &Before) -> Option<String> {
     let unlike = match before {
-        Before::Absent | Before::Unrecorded => {
+        Before::Absent | Before::Unrecorded | Before::Gone => {
             let off = off::off(place, false, now_ns);
             backlog::put_back();
             off.map(|off| match (off, before) {
@@ -86,6 +89,7 @@ fn put_back(place: &NetnsInterface, before: &Before) -> Option<String> {
                     "never stops sending and keeps an open queue, which limits nothing (`weir limit --off` later removes it)",
                 ),
                 (Off::Removed { .. } | Off::None, Before::Unrecorded) => Some("has lost the half-made limit that it had"),
+                (Off::Removed { .. } | Off::None, Before::Gone) => Some("is as before the limit that it had, whose queue was gone"),
                 _ => None,
             })
         }
