@@ -1,12 +1,21 @@
 //! Interfaces of a topology that change under it: whether they are up, the number of their receive queues, and their names.
 
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use weir_lab::bed::{End, veth};
 use weir_lab::clock::{let_pass, wait_until};
 use weir_lab::process::Process;
+use weir_port::bpf::doorbell::Bell;
+use weir_port::hold::{Hold, Owner};
+use weir_port::netns::NetNs;
+use weir_port::undo::{Keeper, Undo};
+use weir_run::clock::now_ns;
+use weir_run::datapath::{Datapath, DatapathConfig};
+use weir_run::topology;
+use weir_run::watcher::Eye;
 use weir_tests::topology::{Hosts, answers, wait_for_port};
 use weir_tests::{harness, privileged, weir_binary};
 
@@ -33,11 +42,73 @@ const SPARE: &str = "[[port]]\ninterface = \"spare\"\noptional = true\n";
 
 fn main() -> ExitCode {
     harness::main(&[
+        privileged!(a_port_that_goes_while_it_is_taken_over_is_waited_for).together(),
         privileged!(a_port_that_bounces_as_it_begins_is_waited_for).together(),
         privileged!(a_port_that_comes_up_with_more_queues_leaves_the_others).together(),
         privileged!(a_missing_port_takes_no_other_one_that_gets_its_name).together(),
         privileged!(a_port_that_goes_under_another_name_is_awaited_by_its_first).together(),
     ])
+}
+
+/// A keeper that deletes the pair of a port when the first change at its other end is recorded: the port has been looked at by then, and has no
+/// socket yet.
+struct Deleter<'a> {
+    hosts: &'a Hosts,
+    port: usize,
+    /// The namespace of the other end, until it is deleted.
+    netns: Option<u64>,
+    /// The numbers of interfaces whose changes were put back.
+    put_back: Vec<u32>,
+}
+
+impl Keeper for Deleter<'_> {
+    fn record(&mut self, netns: &NetNs, _undo: Undo, _hold: Option<Hold>) -> weir_port::Result<()> {
+        if self.netns.take_if(|inode| *inode == netns.inode()).is_some() {
+            self.hosts.middle.ip(&format!("link del p{}", self.port)).expect("the pair was there");
+        }
+        Ok(())
+    }
+
+    fn put_back(&mut self, interfaces: &[(u64, u32)]) -> weir_port::Result<()> {
+        self.put_back.extend(interfaces.iter().map(|(_, ifindex)| ifindex));
+        Ok(())
+    }
+
+    fn owner(&self) -> Option<Owner> {
+        None
+    }
+
+    fn deletes(&self, _netns: &NetNs, _ifindex: u32) -> bool {
+        false
+    }
+
+    fn say(&mut self, _text: &str) {}
+}
+
+/// Whatever the kernel says of an interface that vanishes under its calls.
+fn a_port_that_goes_while_it_is_taken_over_is_waited_for() -> Result<()> {
+    let hosts = hosts(None)?;
+    let netns = hosts.hosts[LAST].enter(NetNs::current)??.inode();
+    let mut keeper = Deleter { hosts: &hosts, port: LAST, netns: Some(netns), put_back: Vec::new() };
+    let read = topology::read("lan.toml", BRIDGE, "", |_| Err("no file".into()));
+    let read = read.map_err(|told| anyhow!("{told:?}"))?;
+    let config = DatapathConfig {
+        name: read.name,
+        plan: read.plan.context("no ports")?,
+        port_names: Vec::new(),
+        memory_bytes: 16 << 20,
+        workers: 1,
+    };
+    let there = hosts.middle.enter(|| -> Result<Vec<bool>> {
+        let bells = [Arc::new(Bell::new()?)];
+        let (eye, _lens) = Eye::new()?;
+        let datapath = Datapath::open(&config, &bells, &mut keeper, eye, now_ns())?;
+        Ok(datapath.pairs.iter().map(Option::is_some).collect())
+    })??;
+    ensure!(keeper.netns.is_none(), "the pair was not deleted");
+    ensure!(there == [true, true, false], "{there:?}");
+    ensure!(keeper.put_back.len() == 2, "{:?}", keeper.put_back);
+    Ok(())
 }
 
 /// So many hosts as ports, on pairs of so many queues.

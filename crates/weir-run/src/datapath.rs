@@ -253,10 +253,17 @@ impl Datapath {
                 ports.push(None);
                 continue;
             };
+            // Nobody can say where its other end was once it is gone.
+            let ends = both_ends(link)?;
+            // The kernel has many words for an interface that goes in the middle of a call.
+            let is_gone = || {
+                let now = link_of(&plan.ports[index], kind);
+                now.is_ok_and(|now| now.is_none_or(|now| now.ifindex != link.ifindex))
+            };
             let prepared = match opener.prepare(index, keeper) {
                 // It has gone since that look.
-                Err(error) if kind == Kind::Topology && error.is_absence() => {
-                    keeper.put_back(&both_ends(link)?)?;
+                Err(error) if kind == Kind::Topology && (error.is_absence() || is_gone()) => {
+                    keeper.put_back(&ends)?;
                     opener.queues_max[index] = link.rx_queues;
                     ports.push(None);
                     continue;
