@@ -452,18 +452,19 @@ pub(crate) fn wait(
     mut there_is: impl FnMut() -> bool,
 ) -> io::Result<Woken> {
     let mut woken = Woken::default();
+    let left_ns = || deadline_ns.map(|deadline_ns| deadline_ns.saturating_sub(now_ns()));
     may_wait()?;
     loop {
         let kicks_before = doorbell.counts().kicks_sent;
         let Some(parked) = doorbell.park(&mut there_is) else {
             // Something has come meanwhile; or somebody called, and `there_is` is asked again.
             woken.there_is = there_is();
-            if woken.there_is {
+            if woken.there_is || left_ns() == Some(0) {
                 return Ok(woken);
             }
             continue;
         };
-        let left_ns = deadline_ns.map(|deadline_ns| deadline_ns.saturating_sub(now_ns()));
+        let left_ns = left_ns();
         if left_ns == Some(0) {
             return Ok(woken);
         }

@@ -16,7 +16,7 @@
 //! the same direction waits for its turn, whatever its timeout.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -51,7 +51,7 @@ use crate::stack::{Bound, Stack};
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub struct UdpSocket {
-    local: SocketAddr,
+    pub(crate) local: SocketAddr,
     peer: Arc<Mutex<Option<SocketAddr>>>,
     send: Mutex<SendHalf>,
     receive: Mutex<ReceiveHalf>,
@@ -59,7 +59,7 @@ pub struct UdpSocket {
     pub(crate) shared: Arc<Shared>,
     blocking: Blocking,
     // Last field: the worker is told when both halves have gone, and takes back the frames that are left in their rings.
-    bound: Bound,
+    pub(crate) bound: Bound,
 }
 
 impl UdpSocket {
@@ -357,24 +357,6 @@ impl UdpSocket {
         Ok((SocketAddr::new(ip, self.local.port()), (headers_len(to.ip()) + payload_bytes) as u16))
     }
 
-    /// The source address and the length of such a packet, from this source if one is given, which must be an address of the socket.
-    pub(crate) fn route_from(
-        &self,
-        source: Option<IpAddr>,
-        to: SocketAddr,
-        payload_bytes: usize,
-    ) -> io::Result<(SocketAddr, u16)> {
-        let (mut from, len) = self.route(to, payload_bytes)?;
-        if let Some(ip) = source {
-            if !self.local.ip().is_unspecified() && ip != self.local.ip() || ip.is_unspecified() {
-                return Err(os(libc::EADDRNOTAVAIL));
-            }
-            self.bound.stack.check_own_address(ip)?;
-            from.set_ip(ip);
-        }
-        Ok((from, len))
-    }
-
     /// A frame to write a datagram in, without waiting.
     pub(crate) fn take_frame(&self) -> io::Result<Frame> {
         let mut send = self.lock_send();
@@ -498,3 +480,7 @@ pub(crate) fn first<T>(
     }
     Err(last)
 }
+
+#[cfg(test)]
+#[path = "socket_tests.rs"]
+mod tests;

@@ -64,6 +64,24 @@ impl Ways {
 }
 
 impl UdpSocket {
+    /// The source address and the length of a packet, as [`UdpSocket::route`], from this source if one is given, which must be an address of the socket.
+    pub(crate) fn route_from(
+        &self,
+        source: Option<IpAddr>,
+        to: SocketAddr,
+        payload_bytes: usize,
+    ) -> io::Result<(SocketAddr, u16)> {
+        let (mut from, len) = self.route(to, payload_bytes)?;
+        if let Some(ip) = source {
+            if !self.local.ip().is_unspecified() && ip != self.local.ip() || ip.is_unspecified() {
+                return Err(os(libc::EADDRNOTAVAIL));
+            }
+            self.bound.stack.check_own_address(ip)?;
+            from.set_ip(ip);
+        }
+        Ok((from, len))
+    }
+
     /// The source address and the length of a packet, as [`UdpSocket::route_from`], that its way takes.
     ///
     /// # Errors
