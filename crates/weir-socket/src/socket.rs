@@ -130,9 +130,11 @@ impl UdpSocket {
         })
     }
 
-    /// The address and the port that the socket is bound to.
+    /// The address and the port that the socket is bound to; of one that is bound to no address of its own, once it is connected, those that it sends
+    /// from.
     pub fn local_addr(&self) -> SocketAddr {
-        self.local
+        let to_peer = self.peer_addr().and_then(|peer| self.route(peer, 0));
+        to_peer.map_or(self.local, |(source, _)| source)
     }
 
     /// Sends to this address, and receives from it alone, from now on.

@@ -2,9 +2,24 @@
 
 use super::*;
 
+const LIMIT: Duration = Duration::from_secs(60);
+
 fn pair() -> [Stack; 2] {
     let (left, right) = Stack::pair("192.0.2.1/24", "192.0.2.2/24").unwrap();
     [left, right]
+}
+
+#[test]
+fn a_connected_socket_tells_the_address_that_it_sends_from() {
+    let [left, right] = pair();
+    let server = UdpSocket::bind(&right, "192.0.2.2:7").unwrap();
+    server.set_read_timeout(Some(LIMIT)).unwrap();
+    let client = UdpSocket::bind(&left, "0.0.0.0:40").unwrap();
+    assert_eq!(client.local_addr(), "0.0.0.0:40".parse().unwrap());
+    client.connect("192.0.2.2:7").unwrap();
+    client.send(b"hello").unwrap();
+    let (_, from) = server.recv_from(&mut [0; 10]).unwrap();
+    assert_eq!((client.local_addr(), from), (from, "192.0.2.1:40".parse().unwrap()));
 }
 
 #[test]
