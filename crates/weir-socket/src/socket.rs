@@ -304,9 +304,10 @@ impl UdpSocket {
         self.lock_receive().wait_until(deadline(timeout), &mut is_so)
     }
 
-    /// Returns whether a datagram has come.
+    /// Returns whether a datagram or an error has come, or the stack has ended: what a thread that receives waits for.
     pub fn is_readable(&self) -> bool {
-        self.lock_receive().is_readable()
+        let mut receive = self.lock_receive();
+        receive.is_readable() || receive.is_abandoned() || self.shared.has_error.load(Ordering::Acquire)
     }
 
     /// Returns whether the send buffer has room for a datagram.

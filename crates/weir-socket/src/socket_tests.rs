@@ -23,6 +23,21 @@ fn a_connected_socket_tells_the_address_that_it_sends_from() {
 }
 
 #[test]
+fn an_error_is_something_to_receive() {
+    let [left, _right] = pair();
+    let client = UdpSocket::bind(&left, "192.0.2.1:0").unwrap();
+    client.connect("192.0.2.2:7").unwrap();
+    assert!(!client.is_readable());
+    client.send(b"to nobody").unwrap();
+    assert!(client.wait_readable(Some(LIMIT)).unwrap(), "no error came");
+    assert!(client.is_readable());
+    client.set_nonblocking(true);
+    let error = client.recv(&mut [0; 10]).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
+    assert!(!client.is_readable());
+}
+
+#[test]
 fn rings_without_pause_do_not_put_a_timeout_off() {
     const LOOKS_MAX: u32 = 1_000_000;
     let [left, _right] = pair();
