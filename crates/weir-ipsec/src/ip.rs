@@ -97,23 +97,38 @@ pub fn destination_of(ip: &[u8], family: IpFamily) -> &[u8] {
     }
 }
 
-/// The source and destination of a packet with a whole header, each in the upper bits of a word.
-#[inline(always)]
-pub(crate) fn ends(packet: &[u8], family: IpFamily) -> [u128; 2] {
-    match family {
-        IpFamily::V4 => [v4_bits(packet, 12), v4_bits(packet, 16)],
-        IpFamily::V6 => [v6_bits(packet, 8), v6_bits(packet, 24)],
+/// The source and destination of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AddressPair {
+    V4([u32; 2]),
+    V6([u128; 2]),
+}
+
+impl AddressPair {
+    /// Those of a packet of this family, which begins with a whole header.
+    #[inline(always)]
+    pub(crate) fn of(packet: &[u8], family: IpFamily) -> AddressPair {
+        const WHOLE: &str = "the header is whole";
+        match family {
+            IpFamily::V4 => {
+                let pair: &[u8; 8] = packet[12..].first_chunk().expect(WHOLE);
+                let &[s0, s1, s2, s3, d0, d1, d2, d3] = pair;
+                AddressPair::V4([u32::from_be_bytes([s0, s1, s2, s3]), u32::from_be_bytes([d0, d1, d2, d3])])
+            }
+            IpFamily::V6 => {
+                let word = |at| u128::from_be_bytes(*packet[at..].first_chunk().expect(WHOLE));
+                AddressPair::V6([word(8), word(24)])
+            }
+        }
     }
-}
 
-/// The bits of an IPv4 address, in the upper bits of the word.
-fn v4_bits(packet: &[u8], at: usize) -> u128 {
-    let address = packet[at..].first_chunk().expect("the header is whole");
-    u128::from(u32::from_be_bytes(*address)) << 96
-}
-
-fn v6_bits(packet: &[u8], at: usize) -> u128 {
-    u128::from_be_bytes(*packet[at..].first_chunk().expect("the header is whole"))
+    /// Those of an answer.
+    pub(crate) fn turned(self) -> AddressPair {
+        match self {
+            AddressPair::V4([source, destination]) => AddressPair::V4([destination, source]),
+            AddressPair::V6([source, destination]) => AddressPair::V6([destination, source]),
+        }
+    }
 }
 
 /// An address, as it stands in a packet; `None` if it is not as long as those of a family.

@@ -18,12 +18,12 @@
 //! sent in fragments, those behind the first quote nothing, and pass by their own addresses, also in the clear.
 
 use std::net::IpAddr;
-use std::ops::RangeInclusive;
+use std::ops::{BitAnd, RangeInclusive};
 
 use weir_core::classify::headers::has_ports;
 use weir_core::drops::DropReason;
 
-use crate::ip::{IpFamily, IpHeaders, ends};
+use crate::ip::{AddressPair, IpFamily, IpHeaders};
 use crate::quoted::Quoted;
 
 /// Addresses that begin alike.
@@ -56,14 +56,18 @@ impl AddressPrefix {
         (address, self.len)
     }
 
-    #[inline]
-    fn contains(&self, family: IpFamily, bits: u128) -> bool {
-        self.family == family && bits & self.mask == self.bits
-    }
-
     /// Returns whether all addresses of `other` are among these.
     fn covers(&self, other: &AddressPrefix) -> bool {
-        self.len <= other.len && self.contains(other.family, other.bits)
+        self.len <= other.len && self.family == other.family && other.bits & self.mask == self.bits
+    }
+
+    /// The prefix of an IPv4 address, as its packets have it.
+    fn masked_v4(&self) -> Masked<u32> {
+        Masked { bits: (self.bits >> 96) as u32, mask: (self.mask >> 96) as u32 }
+    }
+
+    fn masked_v6(&self) -> Masked<u128> {
+        Masked { bits: self.bits, mask: self.mask }
     }
 }
 
@@ -127,16 +131,50 @@ pub struct SecurityPolicy {
     pub action: PolicyAction,
 }
 
-/// The policies of one direction, the first that matches first.
+/// The policies of one direction, the first that matches first: those of each family apart, so that a packet is asked nothing about the
+/// other.
 #[derive(Clone, Debug, Default)]
 pub struct Policies {
-    list: Vec<SecurityPolicy>,
+    v4: Vec<Asked<u32>>,
+    v6: Vec<Asked<u128>>,
+}
+
+/// A policy, as packets with such addresses are asked.
+#[derive(Clone, Debug)]
+struct Asked<A> {
+    source: Masked<A>,
+    destination: Masked<A>,
+    protocol: Option<u8>,
+    /// The source and destination ports; none if it asks for neither.
+    ports: Option<[RangeInclusive<u16>; 2]>,
+    action: PolicyAction,
+}
+
+/// The bits of an address that are asked for, and where they are.
+#[derive(Clone, Copy, Debug)]
+struct Masked<A> {
+    bits: A,
+    mask: A,
 }
 
 impl Policies {
     /// The policies of `list`, in its order.
     pub fn new(list: Vec<SecurityPolicy>) -> Policies {
-        Policies { list }
+        let mut policies = Policies::default();
+        for policy in &list {
+            let Selector { source, destination, .. } = policy.selector;
+            match (source.family, destination.family) {
+                (IpFamily::V4, IpFamily::V4) => {
+                    policies.v4.push(Asked::new(policy, AddressPrefix::masked_v4))
+                }
+                (IpFamily::V6, IpFamily::V6) => {
+                    policies.v6.push(Asked::new(policy, AddressPrefix::masked_v6))
+                }
+                // No packet has addresses of two families.
+                _ => {}
+            }
+        }
+        policies
     }
 
     /// The action on a packet with these headers, all of them, on its way out.
@@ -147,7 +185,7 @@ impl Policies {
         {
             return Ok(action);
         }
-        match self.action(&Selected::of(packet, headers)?)? {
+        match self.action(packet, headers, || ports_of(packet, headers))? {
             // It may be an error about a packet that is protected.
             PolicyAction::Bypass if headers.hides_protocol() => Err(DropReason::EspFragment),
             action => Ok(action),
@@ -157,30 +195,44 @@ impl Policies {
     /// Returns whether fragments of a packet would pass as it does: no port decides on it, and no packet that it quotes, which the first
     /// fragment alone would tell.
     pub fn passes_cut(&self, packet: &[u8], headers: &IpHeaders) -> bool {
-        if !matches!(Quoted::of(packet, headers), Ok(None)) {
-            return false;
-        }
-        let selected = Selected::of(packet, headers);
-        selected.and_then(|selected| self.action(&Selected { ports: None, ..selected })).is_ok()
+        matches!(Quoted::of(packet, headers), Ok(None)) && self.action(packet, headers, || None).is_ok()
     }
 
     /// The action on the packets that answer a quoted one.
     #[cold]
     fn answering(&self, quoted: &Quoted) -> Result<PolicyAction, DropReason> {
-        self.action(&Selected::answering(quoted))
+        let pair = AddressPair::of(quoted.packet, quoted.family).turned();
+        self.first(pair, Some(quoted.protocol), || {
+            let [source, destination] = quoted.behind.and_then(ports)?;
+            Some([destination, source])
+        })
     }
 
-    // The fields of a packet stay in registers: written out in halves, they would be waited for.
+    /// The action on a packet with these headers, all of them, whose ports are read where one decides.
     #[inline(always)]
-    fn action(&self, selected: &Selected) -> Result<PolicyAction, DropReason> {
-        for policy in &self.list {
-            match policy.selector.matches(selected) {
-                Match::Yes => return Ok(policy.action),
-                Match::No => {}
-                Match::Unknown => return Err(DropReason::EspFragment),
-            }
+    fn action(
+        &self,
+        packet: &[u8],
+        headers: &IpHeaders,
+        ports: impl Fn() -> Option<[u16; 2]>,
+    ) -> Result<PolicyAction, DropReason> {
+        let protocol = (!headers.hides_protocol()).then(|| headers.next());
+        self.first(AddressPair::of(packet, headers.family()), protocol, ports)
+    }
+
+    /// The action of the first policy that matches. The protocol is none if a fragment hides it, as are the ports, or if the packet ends
+    /// before them.
+    #[inline(always)]
+    fn first(
+        &self,
+        pair: AddressPair,
+        protocol: Option<u8>,
+        ports: impl Fn() -> Option<[u16; 2]>,
+    ) -> Result<PolicyAction, DropReason> {
+        match pair {
+            AddressPair::V4(pair) => first_of(&self.v4, pair, protocol, ports),
+            AddressPair::V6(pair) => first_of(&self.v6, pair, protocol, ports),
         }
-        Ok(PolicyAction::Discard)
     }
 
     /// Checks that a packet may have come in by an association of these bundles, or by none.
@@ -200,15 +252,22 @@ impl Policies {
     }
 }
 
-/// The fields that selectors look at.
-struct Selected {
-    family: IpFamily,
-    source: u128,
-    destination: u128,
-    /// The protocol; `None` for a fragment that hides it.
+/// The action of the first policy of a family that matches.
+#[inline]
+fn first_of<A: Copy + Eq + BitAnd<Output = A>>(
+    list: &[Asked<A>],
+    pair: [A; 2],
     protocol: Option<u8>,
-    /// The ports; `None` for a fragment, or if the packet ends before them.
-    ports: Option<[u16; 2]>,
+    ports: impl Fn() -> Option<[u16; 2]>,
+) -> Result<PolicyAction, DropReason> {
+    for policy in list {
+        match policy.matches(pair, protocol, &ports) {
+            Match::Yes => return Ok(policy.action),
+            Match::No => {}
+            Match::Unknown => return Err(DropReason::EspFragment),
+        }
+    }
+    Ok(PolicyAction::Discard)
 }
 
 enum Match {
@@ -218,60 +277,74 @@ enum Match {
     Unknown,
 }
 
-impl Selected {
-    /// Reads the fields; options that ESP would protect hide none from a selector.
-    #[inline(always)]
-    fn of(packet: &[u8], headers: &IpHeaders) -> Result<Selected, DropReason> {
-        let packet = packet.get(..headers.packet_len()).ok_or(DropReason::Malformed)?;
-        let data = packet.get(headers.end()..).ok_or(DropReason::Malformed)?;
-        let ports = match data.first_chunk() {
-            Some(&[s0, s1, d0, d1]) if !headers.is_fragment() => {
-                Some([u16::from_be_bytes([s0, s1]), u16::from_be_bytes([d0, d1])])
-            }
-            _ => None,
-        };
-        let [source, destination] = ends(packet, headers.family());
-        let protocol = (!headers.hides_protocol()).then(|| headers.next());
-        Ok(Selected { family: headers.family(), source, destination, protocol, ports })
-    }
-
-    /// The fields of a packet that answers a quoted one.
-    fn answering(quoted: &Quoted) -> Selected {
-        let [destination, source] = ends(quoted.packet, quoted.family);
-        let ports = quoted
-            .behind
-            .and_then(<[u8]>::first_chunk)
-            .map(|&[s0, s1, d0, d1]| [u16::from_be_bytes([d0, d1]), u16::from_be_bytes([s0, s1])]);
-        Selected { family: quoted.family, source, destination, protocol: Some(quoted.protocol), ports }
+impl<A: Copy + Eq + BitAnd<Output = A>> Masked<A> {
+    #[inline]
+    fn holds(&self, address: A) -> bool {
+        address & self.mask == self.bits
     }
 }
 
-impl Selector {
-    #[inline(always)]
-    fn matches(&self, selected: &Selected) -> Match {
-        let addresses = self.source.contains(selected.family, selected.source)
-            && self.destination.contains(selected.family, selected.destination);
-        if !addresses {
-            return Match::No;
-        }
-        let names_ports = self.source_ports.is_some() || self.destination_ports.is_some();
-        match (selected.protocol, self.protocol) {
-            (None, None) if !names_ports => return Match::Yes,
-            (None, _) => return Match::Unknown,
-            (Some(one), Some(other)) if one != other => return Match::No,
-            _ if !names_ports => return Match::Yes,
-            (Some(one), _) if !has_ports(one) => return Match::No,
-            (Some(_), _) => {}
-        }
-        let Some([source, destination]) = selected.ports else { return Match::Unknown };
-        let within = |ports: &Option<RangeInclusive<u16>>, port: u16| {
-            ports.as_ref().is_none_or(|ports| ports.contains(&port))
-        };
-        match within(&self.source_ports, source) && within(&self.destination_ports, destination) {
-            true => Match::Yes,
-            false => Match::No,
+impl<A: Copy + Eq + BitAnd<Output = A>> Asked<A> {
+    /// A policy whose addresses are of one family; `masked` makes them those of its packets.
+    fn new(policy: &SecurityPolicy, masked: fn(&AddressPrefix) -> Masked<A>) -> Asked<A> {
+        let Selector { source, destination, protocol, source_ports, destination_ports } = &policy.selector;
+        let ports = [source_ports, destination_ports];
+        let asks = ports.iter().any(|ports| ports.is_some());
+        Asked {
+            source: masked(source),
+            destination: masked(destination),
+            protocol: *protocol,
+            ports: asks.then(|| ports.map(|ports| ports.clone().unwrap_or(0..=u16::MAX))),
+            action: policy.action,
         }
     }
+
+    #[inline]
+    fn matches(
+        &self,
+        [source, destination]: [A; 2],
+        protocol: Option<u8>,
+        ports: impl Fn() -> Option<[u16; 2]>,
+    ) -> Match {
+        if !self.source.holds(source) || !self.destination.holds(destination) {
+            return Match::No;
+        }
+        match (protocol, self.protocol, &self.ports) {
+            (None, None, None) => Match::Yes,
+            (None, ..) => Match::Unknown,
+            (Some(one), Some(other), _) if one != other => Match::No,
+            (_, _, None) => Match::Yes,
+            (Some(one), _, Some(wanted)) => match_ports(wanted, one, ports),
+        }
+    }
+}
+
+// Were it part of the loop, it would be made ready for policies that do not ask for ports too.
+#[inline(never)]
+fn match_ports(
+    wanted: &[RangeInclusive<u16>; 2],
+    protocol: u8,
+    ports: impl Fn() -> Option<[u16; 2]>,
+) -> Match {
+    if !has_ports(protocol) {
+        return Match::No;
+    }
+    match ports() {
+        None => Match::Unknown,
+        Some(ports) if wanted.iter().zip(ports).all(|(wanted, port)| wanted.contains(&port)) => Match::Yes,
+        Some(_) => Match::No,
+    }
+}
+
+/// The ports of a packet with these headers, all of them; none if they are in another fragment, or the packet ends before them.
+fn ports_of(packet: &[u8], headers: &IpHeaders) -> Option<[u16; 2]> {
+    packet.get(headers.end()..headers.packet_len()).filter(|_| !headers.is_fragment()).and_then(ports)
+}
+
+/// The source and destination ports with which a protocol's bytes begin.
+fn ports(bytes: &[u8]) -> Option<[u16; 2]> {
+    let &[s0, s1, d0, d1] = bytes.first_chunk()?;
+    Some([u16::from_be_bytes([s0, s1]), u16::from_be_bytes([d0, d1])])
 }
 
 #[cfg(test)]

@@ -165,9 +165,11 @@ fn options_hide_no_protocol() {
 fn prefixes_are_of_one_family_and_no_longer_than_it() {
     assert!(AddressPrefix::new([10, 0, 0, 0].into(), 33).is_none());
     assert!(AddressPrefix::new([0u16; 8].into(), 129).is_none());
-    assert!(prefix("0.0.0.0/0").contains(IpFamily::V4, 77));
-    assert!(!prefix("0.0.0.0/0").contains(IpFamily::V6, 77));
-    assert!(prefix("fd01::/128").contains(IpFamily::V6, 0xfd01 << 112));
+    assert!(prefix("0.0.0.0/0").masked_v4().holds(77));
+    assert!(!prefix("10.0.0.0/8").masked_v4().holds(77));
+    assert!(prefix("fd01::/128").masked_v6().holds(0xfd01 << 112));
+    assert!(!prefix("::/0").covers(&prefix("0.0.0.0/0")));
+    assert!(prefix("0.0.0.0/0").covers(&prefix("10.0.0.0/8")));
 }
 
 /// An ICMP error from `source` to `destination` that quotes a packet as far as its ports.

@@ -49,6 +49,7 @@ impl<'a> Quoted<'a> {
         }
     }
 
+    #[cold]
     fn of_icmp(packet: &'a [u8], headers: &IpHeaders) -> Result<Option<Quoted<'a>>, DropReason> {
         if headers.fragment_offset(packet) != 0 {
             return Ok(None);

@@ -26,7 +26,7 @@ use weir_core::drops::{Count, DropReason};
 use weir_core::packet::Packet;
 
 use crate::esp::UDP_LEN;
-use crate::ip::{self, FRAGMENT_HEADER_LEN, IPV6_LEN, IpFamily, IpHeaders, ends, number};
+use crate::ip::{self, AddressPair, FRAGMENT_HEADER_LEN, IPV6_LEN, IpFamily, IpHeaders, number};
 use crate::room::Room;
 
 /// The most fragments that wait.
@@ -55,8 +55,7 @@ pub struct Fragment {
 /// The packet that a fragment is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Datagram {
-    family: IpFamily,
-    ends: [u128; 2],
+    ends: AddressPair,
     protocol: u8,
     identification: u32,
 }
@@ -86,8 +85,8 @@ impl Fragment {
             number::ESP => Some(true),
             _ => (begin == 0).then(|| is_esp_in_udp(data, udp_ports)),
         };
-        let (family, protocol) = (headers.family(), headers.next());
-        let of = Datagram { family, ends: ends(packet, family), protocol, identification };
+        let (ends, protocol) = (AddressPair::of(packet, headers.family()), headers.next());
+        let of = Datagram { ends, protocol, identification };
         Ok(Fragment { of, begin, end, is_last: !more, is_esp })
     }
 }
