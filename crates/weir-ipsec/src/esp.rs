@@ -140,7 +140,9 @@ pub fn wrap(
     }
     room.grow(front, trailer_len + algorithm.icv_len())?;
     let packet = room.packet_mut();
-    packet.copy_within(front..front + clear, 0);
+    if clear > 0 {
+        packet.copy_within(front..front + clear, 0);
+    }
     let before = outer_len + clear;
 
     let esp_at = before + udp_len;

@@ -48,9 +48,12 @@ impl SequenceNumbers {
     /// The mark to be written now, if there is one.
     #[inline]
     pub fn wanted_mark(&self) -> Option<u64> {
+        // Asked of each packet, and mostly answered by this.
+        if self.reserved - self.next > self.ahead / 2 {
+            return None;
+        }
         let end = self.end();
-        let wanted = self.next.saturating_add(self.ahead).min(end);
-        (self.reserved < end && self.reserved - self.next <= self.ahead / 2).then_some(wanted)
+        (self.reserved < end).then(|| self.next.saturating_add(self.ahead).min(end))
     }
 
     /// Notes that the mark is safe on disk.
