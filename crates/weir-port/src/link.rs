@@ -29,6 +29,8 @@ pub struct Link {
     pub up: bool,
     /// True if it has a carrier.
     pub has_carrier: bool,
+    /// The number of times that it lost or got its carrier, since it was made.
+    pub carrier_changes: u32,
     /// The bridge or bond it belongs to.
     pub master: Option<u32>,
     /// Its Ethernet address.
@@ -97,6 +99,7 @@ impl Link {
             is_loopback: header.ifi_flags & libc::IFF_LOOPBACK as u32 != 0,
             up: header.ifi_flags & libc::IFF_UP as u32 != 0,
             has_carrier: header.ifi_flags & libc::IFF_LOWER_UP as u32 != 0,
+            carrier_changes: attributes.get_carrier_changes().unwrap_or(0),
             master: attributes.get_master().ok(),
             address: attributes
                 .get_address()

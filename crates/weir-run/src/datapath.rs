@@ -255,14 +255,15 @@ impl Datapath {
             };
             // Nobody can say where its other end was once it is gone.
             let ends = both_ends(link)?;
-            // The kernel has many words for an interface that goes in the middle of a call.
-            let is_gone = || {
+            // The kernel has many words for an interface that goes, or goes down, in the middle of a call. It may be back by now.
+            let has_gone = || {
                 let now = link_of(&plan.ports[index], kind);
-                now.is_ok_and(|now| now.is_none_or(|now| now.ifindex != link.ifindex))
+                let id = |link: &Link| (link.ifindex, link.carrier_changes);
+                now.is_ok_and(|now| now.is_none_or(|now| id(&now) != id(link)))
             };
             let prepared = match opener.prepare(index, keeper) {
                 // It has gone since that look.
-                Err(error) if kind == Kind::Topology && (error.is_absence() || is_gone()) => {
+                Err(error) if kind == Kind::Topology && (error.is_absence() || has_gone()) => {
                     keeper.put_back(&ends)?;
                     opener.queues_max[index] = link.rx_queues;
                     ports.push(None);
