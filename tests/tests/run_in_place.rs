@@ -9,6 +9,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use weir_lab::clock::{let_pass, wait_until};
 use weir_lab::process::{Process, Signal, run};
+use weir_port::hold::ends;
 use weir_tests::classes::File;
 use weir_tests::host::Host;
 use weir_tests::lacking::Lacking;
@@ -41,17 +42,24 @@ fn started(host: &Host, options: &[&str], script: &str) -> Result<Process> {
     Ok(process)
 }
 
-/// Two that begin at once: one gets the name. It is kept by nobody, neither the guardian nor the program, and free again after the run.
+/// Two that wait for a name together: one gets it, and the other is told whose it is. It is kept by nobody, neither the guardian nor the
+/// program, and free again after the run.
 fn a_name_is_given_to_one_run() -> Result<()> {
     let host = Host::alone()?;
     for (round, options) in [["", ""], ["", "--queue=5ms"], ["--queue=5ms", ""]].into_iter().enumerate() {
         let name = format!("{}-{round}", host.namespace.name());
+        let held = ends::hold(&[], &[&name], &mut |_| {})?;
         let spawn = |option: &str| {
             let options: Vec<_> =
                 ["--name", &name, option].into_iter().filter(|word| !word.is_empty()).collect();
             Process::spawn(&mut host.weir_run(&options, "echo started; exec sleep 1000"))
         };
         let mut runs = [spawn(options[0])?, spawn(options[1])?];
+        let waiting = format!("weir: waiting for the name {name}: ");
+        wait_until("both wait for the name", LIMIT, || {
+            Ok(runs.iter().all(|run| run.stderr().contains(&waiting)))
+        })?;
+        drop(held);
         wait_until("one of two is refused", LIMIT, || Ok(!runs[0].is_running()? || !runs[1].is_running()?))?;
         let [mut kept, refused] = if runs[0].is_running()? {
             runs
@@ -60,7 +68,13 @@ fn a_name_is_given_to_one_run() -> Result<()> {
             runs
         };
         let refused = refused.wait(LIMIT)?;
-        ensure!(!refused.status.success() && refused.stderr.contains("name"), "{}", refused.stderr);
+        let taken =
+            [format!("is called {name} already: give "), format!("a wire called {name} is up already")];
+        ensure!(
+            !refused.status.success() && taken.iter().any(|taken| refused.stderr.contains(taken)),
+            "{}",
+            refused.stderr
+        );
         kept.wait_for_output("started", LIMIT)?;
         let hold = format!("/run/weir/holds/name-{name}");
         ensure!(!fs::exists(&hold)?, "{hold} is there");
