@@ -154,25 +154,28 @@ impl Waiter {
     /// Returns when the program has been stopped or has ended.
     pub fn wait(&self) -> Turn {
         loop {
-            // SAFETY: all-zero is a valid `siginfo_t`, plain data that the kernel fills in.
-            let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
-            let turns = libc::WEXITED | libc::WSTOPPED;
-            // SAFETY: `info` is alive for the call.
-            let result = unsafe { libc::waitid(libc::P_PID, self.id, &mut info, turns | libc::WNOWAIT) };
-            match sys::check(result) {
+            match self.next(libc::WEXITED | libc::WSTOPPED | libc::WNOWAIT) {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Ok(_) if info.si_code == libc::CLD_STOPPED => {
-                    // It is told once. SAFETY: `info` is alive for the call, and without `WEXITED` nothing is reaped.
-                    unsafe {
-                        let once = libc::WSTOPPED | libc::WNOHANG;
-                        libc::waitid(libc::P_PID, self.id, &mut info, once);
-                        return Turn::Stopped(info.si_status());
+                // It is told once. The program may have been continued meanwhile, and then there is nothing to tell.
+                Ok((libc::CLD_STOPPED, _)) => {
+                    if let Ok((libc::CLD_STOPPED, signal)) = self.next(libc::WSTOPPED | libc::WNOHANG) {
+                        return Turn::Stopped(signal);
                     }
                 }
                 // The call fails when there is no such child any more.
                 _ => return Turn::Ended,
             }
         }
+    }
+
+    /// The code of the program's next change among `changes`, and its signal or status; zeros if there is none now.
+    fn next(&self, changes: c_int) -> io::Result<(c_int, c_int)> {
+        // SAFETY: all-zero is a valid `siginfo_t`, plain data that the kernel fills in.
+        let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        // SAFETY: `info` is alive for the call.
+        sys::check(unsafe { libc::waitid(libc::P_PID, self.id, &mut info, changes) })?;
+        // SAFETY: the kernel writes the fields of a child's change, or none, and they are the zeros from above.
+        Ok((info.si_code, unsafe { info.si_status() }))
     }
 }
 
