@@ -19,8 +19,10 @@ const SUMMARY: &str = "weir: 200mbit: ";
 fn main() -> ExitCode {
     harness::main(&[
         privileged!(ctrl_z_suspends_a_run).together(),
-        privileged!(ctrl_z_stops_no_child_of_a_wires_program).together(),
         privileged!(ctrl_z_stops_nothing_once_the_program_has_ended).together(),
+        privileged!(the_shell_alone_continues_a_suspended_run).together(),
+        privileged!(ctrl_z_leaves_no_child_stopped_where_a_run_must_go_on).together(),
+        privileged!(ctrl_z_leaves_a_program_in_a_group_of_its_own_alone).together(),
         privileged!(what_stands_for_the_terminal_can_be_ended).together(),
         privileged!(ctrl_c_reaches_a_program_in_a_group_of_its_own).together(),
     ])
@@ -48,8 +50,7 @@ fn type_run(terminal: &mut Terminal, options: &str, command: &str) -> Result<()>
 /// A program whose child answers each line: the shell has something to do behind that child.
 const ANSWERS: &str = r#"sh -c 'echo rea""dy; sed -u s/^/:heard/; exit 9'"#;
 
-/// A run limited in place is a job like any other: the shell has the terminal meanwhile, and the program's network stays. `timeout` is in
-/// a group of its own, to which the terminal sends nothing.
+/// A run limited in place is a job like any other: the shell has the terminal meanwhile, and the program's network stays.
 fn ctrl_z_suspends_a_run() -> Result<()> {
     let host = Host::alone()?;
     let mut terminal = shell(&host)?;
@@ -69,34 +70,68 @@ fn ctrl_z_suspends_a_run() -> Result<()> {
     terminal.wait_for(":heardlast", LIMIT)?;
     terminal.keys("\u{3}")?;
     terminal.wait_for(SUMMARY, LIMIT)?;
-    terminal.wait_for(PROMPT, LIMIT)?;
-    type_run(&mut terminal, "", r#"timeout 1000 sh -c 'echo rea""dy; exec sleep 1000'"#)?;
-    terminal.wait_for("ready", LIMIT)?;
-    terminal.keys("\u{1a}")?;
-    terminal.wait_for("Stopped", LIMIT)?;
-    terminal.wait_for(PROMPT, LIMIT)?;
-    terminal.keys("fg\n")?;
-    terminal.wait_for("run --rate", LIMIT)?;
-    terminal.keys("\u{3}")?;
-    terminal.wait_for(SUMMARY, LIMIT)?;
     terminal.wait_for(PROMPT, LIMIT)
 }
 
-/// A wire must not stand. The terminal stops the whole group, so the whole group is continued, and Ctrl-C ends it after that.
-fn ctrl_z_stops_no_child_of_a_wires_program() -> Result<()> {
+/// Another SIGCONT, of Weir's, would undo the next Ctrl-Z, if that comes first.
+fn the_shell_alone_continues_a_suspended_run() -> Result<()> {
+    const ROUNDS: usize = 20;
     let host = Host::alone()?;
     let mut terminal = shell(&host)?;
-    type_run(&mut terminal, "--queue 5ms", ANSWERS)?;
+    let counts =
+        r#"bash -c 'trap "((n++))" CONT; echo rea""dy; while read -r word; do echo ":heard$word $n."; done'"#;
+    type_run(&mut terminal, "", counts)?;
     terminal.wait_for("ready", LIMIT)?;
-    terminal.keys("first\n")?;
-    terminal.wait_for(":heardfirst", LIMIT)?;
-    terminal.keys("\u{1a}")?;
-    terminal.wait_for("cannot be suspended", LIMIT)?;
-    terminal.keys("second\n")?;
-    terminal.wait_for(":heardsecond", LIMIT)?;
+    for round in 0..ROUNDS {
+        terminal.keys("\u{1a}")?;
+        terminal.wait_for("Stopped", LIMIT)?;
+        terminal.wait_for(PROMPT, LIMIT)?;
+        terminal.keys("fg\n")?;
+        terminal.wait_for("run --rate", LIMIT)?;
+        terminal.keys(&format!("{round}\n"))?;
+        terminal.wait_for(&format!(":heard{round} "), LIMIT)?;
+    }
+    terminal.keys("last\n")?;
+    terminal.wait_for(&format!(":heardlast {ROUNDS}."), LIMIT)?;
     terminal.keys("\u{3}")?;
-    terminal.wait_for(SUMMARY, LIMIT)?;
-    terminal.wait_for(PROMPT, LIMIT)
+    terminal.wait_for(SUMMARY, LIMIT)
+}
+
+/// A run must go on by a wire. The terminal stops the whole group, so the whole group is continued, and Ctrl-C
+/// ends it after that.
+fn ctrl_z_leaves_no_child_stopped_where_a_run_must_go_on() -> Result<()> {
+    for (host, options) in [(Host::alone()?, "--queue 5ms")] {
+        let mut terminal = shell(&host)?;
+        type_run(&mut terminal, options, ANSWERS)?;
+        terminal.wait_for("ready", LIMIT)?;
+        terminal.keys("first\n")?;
+        terminal.wait_for(":heardfirst", LIMIT)?;
+        terminal.keys("\u{1a}")?;
+        terminal.wait_for("cannot be suspended", LIMIT)?;
+        terminal.keys("second\n")?;
+        terminal.wait_for(":heardsecond", LIMIT)?;
+        terminal.keys("\u{3}")?;
+        terminal.wait_for(SUMMARY, LIMIT)?;
+        terminal.wait_for(PROMPT, LIMIT)?;
+    }
+    Ok(())
+}
+
+/// Neither where a shell waits for the run, nor where the run leads the session and nobody would continue it.
+fn ctrl_z_leaves_a_program_in_a_group_of_its_own_alone() -> Result<()> {
+    let host = Host::alone()?;
+    let mut by_shell = shell(&host)?;
+    type_run(&mut by_shell, "", r#"timeout 1000 sh -c 'echo rea""dy; exec sleep 1000'"#)?;
+    let script = "exec timeout 1000 sh -c 'echo ready; exec sleep 1000'";
+    let leader = Terminal::start(&mut host.weir_run(&[], script))?;
+    for mut terminal in [by_shell, leader] {
+        terminal.wait_for("ready", LIMIT)?;
+        terminal.keys("\u{1a}")?;
+        terminal.wait_for("cannot be suspended", LIMIT)?;
+        terminal.keys("\u{3}")?;
+        terminal.wait_for(SUMMARY, LIMIT)?;
+    }
+    Ok(())
 }
 
 /// The wait for what the program sent last is short, and not suspended. Its children go on.

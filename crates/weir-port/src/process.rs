@@ -130,12 +130,6 @@ pub fn continue_group() {
     unsafe { libc::kill(0, libc::SIGCONT) };
 }
 
-/// Stops this process, until it is continued.
-pub fn stop_self() {
-    // SAFETY: takes no pointers. The number is this process's own.
-    unsafe { libc::kill(libc::getpid(), libc::SIGSTOP) };
-}
-
 /// A change of a program's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {

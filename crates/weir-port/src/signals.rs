@@ -13,7 +13,7 @@ use std::ffi::c_int;
 use std::io;
 
 pub use libc::{
-    SIGCONT, SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU, SIGUSR1, SIGUSR2, SIGWINCH,
+    SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU, SIGUSR1, SIGUSR2, SIGWINCH,
 };
 
 use crate::sys;
@@ -46,6 +46,19 @@ fn set_mask(how: c_int, set: &libc::sigset_t) -> io::Result<()> {
         0 => Ok(()),
         code => Err(io::Error::from_raw_os_error(code)),
     }
+}
+
+/// Stops this process, in a thread that has SIGTSTP blocked, as Ctrl-Z stops others, until it is continued. It goes on at once where that is
+/// ignored, and where nobody is there to continue it: so the kernel stops no process of an orphaned group.
+pub fn stop_self() {
+    let mut set = empty_set();
+    // SAFETY: the set is initialised and alive for the call.
+    unsafe { libc::sigaddset(&mut set, SIGTSTP) };
+    // A change of the mask fails only by an operation that there is not.
+    let _ = set_mask(libc::SIG_UNBLOCK, &set);
+    // SAFETY: takes no pointers. The signal is for this thread, and stops the process before the call returns.
+    unsafe { libc::raise(SIGTSTP) };
+    let _ = set_mask(libc::SIG_BLOCK, &set);
 }
 
 /// Returns whether this process was started with a signal ignored.
@@ -114,5 +127,35 @@ impl Signals {
                 Err(error) => return Err(error),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::CommandExt;
+    use std::process::Command;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_process_that_nobody_could_continue_does_not_stop() {
+        let (ended, end) = mpsc::channel();
+        std::thread::spawn(move || {
+            let mut command = Command::new("true");
+            let prepare = || {
+                // SAFETY: neither takes a pointer.
+                sys::check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) })?;
+                // SAFETY: as above.
+                sys::check(unsafe { libc::setsid() })?;
+                stop_self();
+                unblock_all()
+            };
+            // SAFETY: between fork and exec `prepare` makes bare system calls alone, which neither allocate nor lock.
+            unsafe { command.pre_exec(prepare) };
+            ended.send(command.status()).unwrap();
+        });
+        assert!(end.recv_timeout(Duration::from_secs(20)).unwrap().unwrap().success());
     }
 }

@@ -9,8 +9,9 @@
 //! them twice. To one that has left our group, as GNU `timeout` does, they are passed on. So a program may also stop, be brought
 //! back, and have the terminal to itself; in the background it waits for it ([`background`]).
 //!
-//! A program that Ctrl-Z has stopped has Weir stop itself, which is what its shell waits for, and is continued with it. A wire must not
-//! stand, so there the program is continued at once.
+//! A program that Ctrl-Z has stopped has Weir stop itself, which is what its shell waits for, and the shell continues the group of both.
+//! Where Weir must not stand, by a wire, it continues the group at once. Ctrl-Z is not passed on to a program
+//! that has left the group: it would stop that process without its children, and no shell would continue it.
 
 mod background;
 mod by_wire;
@@ -31,7 +32,7 @@ use weir_port::identity::Identity;
 use weir_port::monitor::State;
 use weir_port::process::{self, Process, Turn};
 use weir_port::signals::{
-    Received, SIGCONT, SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU, SIGWINCH,
+    self, Received, SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU, SIGWINCH,
 };
 use weir_run::clock::now_ns;
 use weir_run::watcher::News;
@@ -78,7 +79,9 @@ Good to know:
   of this host that drops forwarded packets, such as that of Docker, drops
   CMD's too. A limit on the way out that is below --rate, as of a container
   that this is, drops what is beyond it: there it has no sender to hold.
-  Ctrl-Z suspends a run that no wire carries, as any other job.
+  Ctrl-Z suspends a run as any other job, if no wire carries it and CMD makes
+  no process group of its own (as `timeout` does). Any other run goes on, and
+  says why.
   When CMD has ended, weir waits until what it sent has left: packets that are
   held, and TCP connections it closed. Ctrl-C, TERM or HUP ends that wait; so
   does a child of CMD that goes on sending, after twice the time that what
@@ -193,19 +196,23 @@ fn supervise(way: &dyn RunNetwork, process: &Process) -> Result<(), Failure> {
             let Some(event) = event else { continue };
             match event {
                 SessionEvent::ProgramEnded => return Ok(()),
-                // Whoever sends it to us sends it to the group, the terminal or the program itself.
-                SessionEvent::Signal(Received { signal: SIGTSTP, .. }) if process.is_in_group() => {}
+                SessionEvent::Signal(Received { signal: SIGTSTP, by_kernel }) => {
+                    if by_kernel && !process.is_in_group() {
+                        say_not_suspended("CMD in a process group of its own");
+                    }
+                }
                 // Without a terminal nobody waits for us to stop, and who stopped the program continues it.
-                SessionEvent::ProgramStopped(SIGTSTP) if background::has_terminal() => {
-                    match way.passes_by_itself() {
-                        true => process::stop_self(),
-                        false => {
-                            output::say("weir: a run by a wire cannot be suspended (Ctrl-Z): Ctrl-C ends it")
+                SessionEvent::ProgramStopped(SIGTSTP)
+                    if process.is_in_group() && background::has_terminal() =>
+                {
+                    match way.must_go_on() {
+                        None => signals::stop_self(),
+                        Some(run) => {
+                            say_not_suspended(run);
+                            // Children of the program stand too.
+                            process::continue_group();
                         }
                     }
-                    // Children of the program stand too.
-                    process::continue_group();
-                    process.signal(SIGCONT);
                 }
                 SessionEvent::ProgramStopped(_) => {}
                 SessionEvent::Signal(Received { signal: SIGTTIN | SIGTTOU, .. }) => background.stopped(),
@@ -237,6 +244,10 @@ fn supervise(way: &dyn RunNetwork, process: &Process) -> Result<(), Failure> {
     };
     process.signal(SIGKILL);
     Err(format!("{lost}; the program was killed, because it would have had no network").into())
+}
+
+fn say_not_suspended(what: &str) {
+    output::say(format_args!("weir: {what} cannot be suspended (Ctrl-Z): Ctrl-C ends it"));
 }
 
 /// The exit code for a status, as shells tell it.

@@ -1,7 +1,7 @@
 //! A program that asks for the terminal from the background of a shell.
 //!
-//! The terminal then sends SIGTTIN or SIGTTOU to the whole process group. Weir takes no notice, as the guardian would kill a Weir that is
-//! stopped. So the shell sees a job that runs on, and its `fg` does not continue the program.
+//! The terminal then sends SIGTTIN or SIGTTOU to the whole process group. Weir itself goes on, because many runs must (`must_go_on`), and
+//! does so in all of them. So the shell sees a job that runs on, and its `fg` does not continue the program.
 //!
 //! Rule: what Weir's process group stopped for is continued as soon as the group is in the foreground, and no earlier, unless it is to end:
 //! a signal waits at a process that stands.

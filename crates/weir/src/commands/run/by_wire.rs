@@ -164,8 +164,8 @@ impl RunNetwork for ByWire {
         FRAME_BYTES
     }
 
-    fn passes_by_itself(&self) -> bool {
-        false
+    fn must_go_on(&self) -> Option<&'static str> {
+        Some("a run by a wire")
     }
 
     fn finish(self: Box<Self>) -> Result<Totals, Failure> {

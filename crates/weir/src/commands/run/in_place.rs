@@ -221,8 +221,8 @@ impl RunNetwork for InPlace {
         link.gso_bytes_max.max(link.mtu_bytes).into()
     }
 
-    fn passes_by_itself(&self) -> bool {
-        true
+    fn must_go_on(&self) -> Option<&'static str> {
+        None
     }
 
     fn finish(self: Box<Self>) -> Result<Totals, Failure> {

@@ -15,7 +15,7 @@ use crate::commands::drops::DropsByReason;
 use crate::guarded::{self, Guarded, Namespaces};
 use crate::{Failure, names, output, text};
 
-/// Signals that are passed on to the program, but the last three, which would stop Weir and so the program's network.
+/// Signals that are passed on to the program, but the last three: those ask to stop, and Weir stops only after its program did.
 pub const HEARD: [i32; 10] =
     [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH, SIGTSTP, SIGTTIN, SIGTTOU];
 
@@ -31,8 +31,8 @@ pub trait RunNetwork {
     fn slowest(&self) -> u64;
     /// The length of the longest packet that the program's interface sends, with segments that are not cut yet.
     fn packet_bytes_max(&self) -> u64;
-    /// Returns whether packets pass while this process stands.
-    fn passes_by_itself(&self) -> bool;
+    /// The name of a run of this kind, if this process must not stand while it lasts; `None` if it may.
+    fn must_go_on(&self) -> Option<&'static str>;
     /// Ends the network, with all that is in it. Returns the totals of the run.
     fn finish(self: Box<Self>) -> Result<Totals, Failure>;
 }
