@@ -97,10 +97,10 @@ fn the_shell_alone_continues_a_suspended_run() -> Result<()> {
     terminal.wait_for(SUMMARY, LIMIT)
 }
 
-/// A run must go on by a wire. The terminal stops the whole group, so the whole group is continued, and Ctrl-C
+/// A run must go on by a wire, and where it has a way out. The terminal stops the whole group, so the whole group is continued, and Ctrl-C
 /// ends it after that.
 fn ctrl_z_leaves_no_child_stopped_where_a_run_must_go_on() -> Result<()> {
-    for (host, options) in [(Host::alone()?, "--queue 5ms")] {
+    for (host, options) in [(Host::alone()?, "--queue 5ms"), (Host::with_internet()?, "")] {
         let mut terminal = shell(&host)?;
         type_run(&mut terminal, options, ANSWERS)?;
         terminal.wait_for("ready", LIMIT)?;

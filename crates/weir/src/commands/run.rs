@@ -10,7 +10,7 @@
 //! back, and have the terminal to itself; in the background it waits for it ([`background`]).
 //!
 //! A program that Ctrl-Z has stopped has Weir stop itself, which is what its shell waits for, and the shell continues the group of both.
-//! Where Weir must not stand, by a wire, it continues the group at once. Ctrl-Z is not passed on to a program
+//! Where Weir must not stand it continues the group at once: by a wire, and where it guards a way out. Ctrl-Z is not passed on to a program
 //! that has left the group: it would stop that process without its children, and no shell would continue it.
 
 mod background;
@@ -79,9 +79,9 @@ Good to know:
   of this host that drops forwarded packets, such as that of Docker, drops
   CMD's too. A limit on the way out that is below --rate, as of a container
   that this is, drops what is beyond it: there it has no sender to hold.
-  Ctrl-Z suspends a run as any other job, if no wire carries it and CMD makes
-  no process group of its own (as `timeout` does). Any other run goes on, and
-  says why.
+  Ctrl-Z suspends a run as any other job, if no wire carries it, this host has
+  no default route, and CMD makes no process group of its own (as `timeout`
+  does). Any other run goes on, and says why.
   When CMD has ended, weir waits until what it sent has left: packets that are
   held, and TCP connections it closed. Ctrl-C, TERM or HUP ends that wait; so
   does a child of CMD that goes on sending, after twice the time that what
