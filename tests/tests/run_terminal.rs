@@ -35,8 +35,9 @@ fn shell(host: &Host) -> Result<Terminal> {
     command.args(["--default-signal", "bash", "--norc", "-i"]).env("PS1", PROMPT);
     let mut terminal = Terminal::start(&mut command)?;
     terminal.wait_for(PROMPT, LIMIT)?;
-    // SIGQUIT is to leave no file.
-    terminal.keys("ulimit -c 0\n")?;
+    // SIGQUIT is to leave no file. The kernel throws what is shown and typed away a moment after it has sent the signal of a key, when the
+    // shell may have prompted again already.
+    terminal.keys("ulimit -c 0; stty noflsh\n")?;
     terminal.wait_for(PROMPT, LIMIT)?;
     Ok(terminal)
 }

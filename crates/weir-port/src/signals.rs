@@ -54,10 +54,11 @@ pub fn stop_self() {
     let mut set = empty_set();
     // SAFETY: the set is initialised and alive for the call.
     unsafe { libc::sigaddset(&mut set, SIGTSTP) };
-    // A change of the mask fails only by an operation that there is not.
-    let _ = set_mask(libc::SIG_UNBLOCK, &set);
-    // SAFETY: takes no pointers. The signal is for this thread, and stops the process before the call returns.
+    // Raised while it is blocked: one of the terminal's that waits comes with it, and not first, to stop the process a second time.
+    // SAFETY: takes no pointers.
     unsafe { libc::raise(SIGTSTP) };
+    // It comes before the first call returns. A change of the mask fails only by an operation that there is not.
+    let _ = set_mask(libc::SIG_UNBLOCK, &set);
     let _ = set_mask(libc::SIG_BLOCK, &set);
 }
 
@@ -144,11 +145,15 @@ mod tests {
         let (ended, end) = mpsc::channel();
         std::thread::spawn(move || {
             let mut command = Command::new("true");
-            let prepare = || {
+            let mut of_tstp = empty_set();
+            // SAFETY: the set is initialised and alive for the call.
+            unsafe { libc::sigaddset(&mut of_tstp, SIGTSTP) };
+            let prepare = move || {
                 // SAFETY: neither takes a pointer.
                 sys::check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) })?;
                 // SAFETY: as above.
                 sys::check(unsafe { libc::setsid() })?;
+                set_mask(libc::SIG_BLOCK, &of_tstp)?;
                 stop_self();
                 unblock_all()
             };
