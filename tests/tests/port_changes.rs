@@ -140,14 +140,14 @@ fn a_port_that_bounces_as_it_begins_is_waited_for() -> Result<()> {
     let bouncing = Process::spawn(hosts.hosts[LAST].command("sh").args(["-c", bounces]))?;
     for start in 0..8 {
         let mut command = hosts.middle.command(weir_binary()?);
-        command.arg("up").arg(&path).args(["--wait", "60"]);
+        command.arg("up").arg(&path).args(["--wait", "30"]);
         let mut up = Process::spawn(&mut command)?;
         up.wait_for_output("ready", PATIENCE).with_context(|| format!("start {start}"))?;
         up.stop(PATIENCE)?.success()?;
     }
     // The batch that is under way goes on to its end, where the interface is up.
     drop(bouncing);
-    let up = hosts.up_with(BRIDGE, &["--wait", "60"])?;
+    let up = hosts.up_with(BRIDGE, &["--wait", "30"])?;
     answers(&hosts, "10.99.1.3")?;
     std::fs::remove_file(&path)?;
     up.down().map(drop)
