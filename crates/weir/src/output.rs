@@ -90,6 +90,11 @@ pub fn harmless(text: &str) -> String {
     shown
 }
 
+/// A name that anybody may choose, such as that of a process, without characters that would steer a terminal or end its line.
+pub fn harmless_name(name: &str) -> String {
+    name.replace(|c| is_harmful(c) || matches!(c, '\n' | '\t'), "?")
+}
+
 /// Returns whether a terminal would take a character for a command, or show what follows in another order (Unicode UAX 9, explicit
 /// formatting).
 fn is_harmful(c: char) -> bool {
@@ -195,5 +200,6 @@ mod tests {
         ] {
             assert_eq!(harmless(text), shown);
         }
+        assert_eq!(harmless_name("\u{1b}[1;31mä b\n\tc"), "?[1;31mä b??c");
     }
 }

@@ -348,7 +348,7 @@ fn held_now(senders: &[Sender]) -> String {
     let named = senders.iter().take(NAMED).map(|sender| {
         let bytes = human::bytes(sender.bytes);
         match sender.pid {
-            Some(pid) => format!("{} ({pid}) {bytes}", sender.command),
+            Some(pid) => format!("{} ({pid}) {bytes}", output::harmless_name(&sender.command)),
             None => format!("closed sockets {bytes}"),
         }
     });
@@ -371,5 +371,7 @@ mod tests {
         );
         let many: Vec<_> = (0..7).map(|pid| sender(Some(pid), 1)).collect();
         assert!(held_now(&many).ends_with(", and 2 more\n"));
+        let forger = Sender { command: "\u{1b}[1mEVIL\nlimit".into(), ..sender(Some(8), 1) };
+        assert_eq!(held_now(&[forger]), "  held now: ?[1mEVIL?limit (8) 1 B\n");
     }
 }
