@@ -28,6 +28,10 @@ pub mod topology;
 pub mod tun;
 pub mod xdp;
 
+use std::fs::OpenOptions;
+use std::io::{PipeWriter, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -75,6 +79,15 @@ pub fn guardian(process: u32) -> Result<u32> {
     };
     let found = text.split_whitespace().find(is_guardian);
     found.with_context(|| format!("{children}: no guardian among `{text}`"))?.parse().context("a number")
+}
+
+/// Fills a pipe, as one is whose pager shows its first page.
+pub fn fill(pipe: &PipeWriter) -> Result<()> {
+    // Another open file of the pipe, for which alone a full one is an error.
+    let path = format!("/proc/self/fd/{}", pipe.as_raw_fd());
+    let mut filling = OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    while filling.write(b".").is_ok() {}
+    Ok(())
 }
 
 /// The `weir` program under test: `$WEIR_BIN`, or the one built beside these tests.

@@ -1,15 +1,15 @@
 //! `weir gen` and `weir sink`: in memory, and at the two ends of a veth pair, where nothing may be lost either.
 
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
+use weir_lab::clock::wait_until;
 use weir_lab::process::run;
-use weir_tests::harness;
 use weir_tests::kernel::{require_same, traces};
 use weir_tests::pair::{LIMIT, Pair, json_of};
 use weir_tests::raw::{Random, RawSocket, frame};
-use weir_tests::{plain, privileged, weir_binary};
+use weir_tests::{fill, harness, plain, privileged, weir_binary};
 
 fn main() -> ExitCode {
     harness::main(&[
@@ -26,6 +26,7 @@ fn main() -> ExitCode {
         privileged!(what_a_rule_drops_is_counted).flooding(),
         privileged!(what_is_no_packet_is_counted_by_its_reason).flooding(),
         privileged!(an_interface_that_is_none).together(),
+        privileged!(a_sink_that_nobody_reads_ends_all_the_same).together(),
     ])
 }
 
@@ -293,5 +294,22 @@ fn an_interface_that_is_none() -> Result<()> {
         let done = run(Command::new(weir_binary()?).args([command, "nosuch0"]), LIMIT)?;
         ensure!(!done.status.success() && done.stderr.contains("nosuch0"), "{command}: {}", done.stderr);
     }
+    Ok(())
+}
+
+/// Its standard output is a full pipe.
+fn a_sink_that_nobody_reads_ends_all_the_same() -> Result<()> {
+    let pair = Pair::new(1)?;
+    let (_nobody_reads, lines) = std::io::pipe()?;
+    fill(&lines)?;
+    let mut sink = pair.right.command(weir_binary()?);
+    let mut sink =
+        sink.args(["sink", "veth1", "--time", "1s"]).stdout(lines).stderr(Stdio::null()).spawn()?;
+    let ended = wait_until("it ends", LIMIT, || Ok(sink.try_wait()?.is_some()));
+    // Whatever was found.
+    let _ = sink.kill();
+    let status = sink.wait()?;
+    ended?;
+    ensure!(status.success(), "it ended with {status}");
     Ok(())
 }

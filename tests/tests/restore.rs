@@ -1,10 +1,7 @@
 //! However a wire ends, the interfaces are as they were before, and nothing is left behind.
 
-use std::fs::OpenOptions;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::net::UdpSocket;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
 use std::process::{ExitCode, Stdio};
 use std::time::Duration;
 
@@ -12,17 +9,17 @@ use anyhow::{Context, Result, ensure};
 use weir_lab::bed::{End, Namespace, address, names};
 use weir_lab::clock::wait_until;
 use weir_lab::iperf::{Flood, Load};
-use weir_lab::process::{Signal, run};
-use weir_tests::harness;
+use weir_lab::process::{Signal, run, send_signal};
 use weir_tests::kernel::{Belongings, Traces, belongings, require_same, traces};
-use weir_tests::privileged;
 use weir_tests::rig::{MANY_QUEUES, Rig, stat_of};
+use weir_tests::{fill, harness, privileged};
 
 fn main() -> ExitCode {
     harness::main(&[
         privileged!(sigterm),
         privileged!(a_wire_that_is_taken_down_is_called_a_wire),
         privileged!(a_wire_whose_words_nobody_reads_ends_all_the_same),
+        privileged!(a_wire_whose_lines_nobody_reads_ends_all_the_same),
         privileged!(sigint_under_load),
         privileged!(what_was_sent_before_the_end_arrives),
         privileged!(what_is_not_delivered_in_time_is_told).flooding(),
@@ -52,21 +49,18 @@ fn a_wire_that_is_taken_down_is_called_a_wire() -> Result<()> {
     before.require_restored(&rig, Duration::from_secs(5))
 }
 
-/// Standard error is a full pipe, as of a pager that shows its first page.
+/// Standard error is a full pipe.
 fn a_wire_whose_words_nobody_reads_ends_all_the_same() -> Result<()> {
     const LIMIT: Duration = Duration::from_secs(20);
     let rig = Rig::new(1, 1)?;
     let before = Before::look(&rig)?;
     let name = rig.middle.name();
     let (_nobody_reads, words) = std::io::pipe()?;
-    // Another open file of the pipe, for which alone a full one is an error.
-    let path = format!("/proc/self/fd/{}", words.as_raw_fd());
-    let mut filling = OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     let mut command = rig.weir(&["wire", "wa", "wb", "--name", name]);
-    let mut wire = command.stdout(Stdio::piped()).stderr(words).spawn()?;
+    let mut wire = command.stdout(Stdio::piped()).stderr(words.try_clone()?).spawn()?;
     let mut said = BufReader::new(wire.stdout.take().context("its output")?);
     said.read_line(&mut String::new())?;
-    while filling.write(b".").is_ok() {}
+    fill(&words)?;
     for state in ["down", "up"] {
         rig.middle.ip(&format!("link set wa {state}"))?;
         wait_until("it has seen that", LIMIT, || {
@@ -84,6 +78,36 @@ fn a_wire_whose_words_nobody_reads_ends_all_the_same() -> Result<()> {
     ended?;
     ensure!(status.success(), "it ended with {status}");
     before.require_restored(&rig, Duration::from_secs(5))
+}
+
+/// Standard output is a full pipe, from before the first line.
+fn a_wire_whose_lines_nobody_reads_ends_all_the_same() -> Result<()> {
+    const LIMIT: Duration = Duration::from_secs(20);
+    let rig = Rig::new(1, 1)?;
+    let before = Before::look(&rig)?;
+    let name = rig.middle.name();
+    for is_taken_down in [true, false] {
+        let (_nobody_reads, lines) = std::io::pipe()?;
+        fill(&lines)?;
+        let mut wire =
+            rig.weir(&["wire", "wa", "wb", "--name", name]).stdout(lines).stderr(Stdio::null()).spawn()?;
+        let asked = wait_until("it is up", LIMIT, || {
+            Ok(run(&mut rig.weir(&["stat", name]), LIMIT)?.status.success())
+        })
+        .and_then(|()| match is_taken_down {
+            true => run(&mut rig.weir(&["down", name]), LIMIT)?.success().map(drop),
+            false => send_signal(wire.id(), Signal::TERM),
+        });
+        let ended = wait_until("it ends", LIMIT, || Ok(wire.try_wait()?.is_some()));
+        // Whatever was found.
+        let _ = wire.kill();
+        let status = wire.wait()?;
+        asked?;
+        ended?;
+        ensure!(status.success(), "it ended with {status}");
+        before.require_restored(&rig, Duration::from_secs(5))?;
+    }
+    Ok(())
 }
 
 /// Everything that a wire could change.

@@ -115,10 +115,7 @@ impl Guarded {
     pub fn start(guardian: Guardian, signals: &[i32]) -> Result<Guarded, Failure> {
         let (sender, events) = channel();
         match watch_signals(signals, sender.clone()) {
-            Ok(()) => {
-                output::hurry(true);
-                Ok(Guarded { guardian: Arc::new(Mutex::new(guardian)), events, sender })
-            }
+            Ok(()) => Ok(Guarded { guardian: Arc::new(Mutex::new(guardian)), events, sender }),
             Err(error) => Err(give_up(guardian, error.into())),
         }
     }
@@ -175,7 +172,6 @@ impl Guarded {
         // If a thread had the guardian still, it would put everything back when this process ends, and nobody would say how.
         let guardian = Arc::into_inner(self.guardian).ok_or("a thread has not given back the guardian")?;
         let faults = guardian.into_inner().unwrap_or_else(PoisonError::into_inner).finish();
-        output::hurry(false);
         for fault in &faults {
             output::say(format_args!("weir: while putting things back: {fault}"));
         }
@@ -192,6 +188,7 @@ impl Guarded {
 
 fn watch_signals(signals: &[i32], events: Sender<SessionEvent>) -> io::Result<()> {
     let signals = Signals::block(signals)?;
+    output::hurry(true);
     spawn("weir-signals", move || {
         while let Ok(received) = signals.wait() {
             if events.send(SessionEvent::Signal(received)).is_err() {

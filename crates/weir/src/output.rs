@@ -3,9 +3,9 @@
 //! Rule: nobody reading any more (EPIPE) is no failure; any other failure, such as a full disk, is one sentence and status 1.
 //! The standard library's `println!` panics instead, so no command uses it.
 //!
-//! Rule: while a command has interfaces to put back, standard error holds nobody up: a pipe that nobody reads, or a terminal that was
-//! stopped, would keep it from hearing that it is to end. What has no room then is left out. Limits: another process may take the room
-//! between the look and the writing; of a sentence longer than a piece the rest may be left out, and the next one follows in its line.
+//! Rule: while signals do not end a command by themselves, neither of the two holds it up: a pipe that nobody reads, or a terminal that
+//! was stopped, would keep it from ending. What has no room then is left out. Limits: another process may take the room between the look
+//! and the writing; of a text longer than a piece the rest may be left out, and the next one follows in its line.
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
@@ -20,14 +20,16 @@ use weir_port::sys;
 use crate::Failure;
 use crate::table::Style;
 
-/// The longest wait for room in standard error while others would be held up, in nanoseconds.
+/// The longest wait for room while the command may not be held up, in nanoseconds.
 const PATIENCE_NS: u64 = 1_000_000_000;
 /// A pipe that can be written to has room for as much: `PIPE_BUF` of pipe(7).
 const PIECE_BYTES: usize = 4096;
-/// True while [`say`] must hold nobody up.
+/// True while no writing may hold the command up.
 static HURRIES: AtomicBool = AtomicBool::new(false);
-/// True if the last look found no room.
-static IS_FULL: AtomicBool = AtomicBool::new(false);
+/// True if the last look at standard output found no room.
+static OUTPUT_IS_FULL: AtomicBool = AtomicBool::new(false);
+/// True if the last look at standard error found no room.
+static ERROR_IS_FULL: AtomicBool = AtomicBool::new(false);
 
 /// Work that takes longer is told of.
 const LONG: Duration = Duration::from_secs(1);
@@ -37,13 +39,12 @@ pub fn colour() -> bool {
     io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// Writes to standard output, at once and as a whole.
+/// Writes to standard output, at once.
 pub fn print(text: impl Display) -> Result<(), Failure> {
-    let mut out = io::stdout().lock();
-    written(write!(out, "{}", harmless(&text.to_string())).and_then(|()| out.flush()))
+    written(write(io::stdout().lock(), &OUTPUT_IS_FULL, &harmless(&text.to_string())))
 }
 
-/// Writes a line to standard output, at once and as a whole.
+/// Writes a line to standard output, at once.
 pub fn print_line(text: impl Display) -> Result<(), Failure> {
     print(format_args!("{text}\n"))
 }
@@ -125,30 +126,33 @@ pub fn written(result: io::Result<()>) -> Result<(), Failure> {
 
 /// Says something on standard error. Nobody is left to tell if that fails.
 pub fn say(text: impl Display) {
-    let line = harmless(&text.to_string()) + "\n";
-    let mut out = io::stderr().lock();
-    for piece in line.as_bytes().chunks(PIECE_BYTES) {
-        if HURRIES.load(Relaxed) && !has_room(&out) {
-            return;
-        }
-        if out.write_all(piece).is_err() {
-            return;
-        }
-    }
+    let _ = write(io::stderr().lock(), &ERROR_IS_FULL, &(harmless(&text.to_string()) + "\n"));
 }
 
-/// From now on [`say`] leaves out what has no room soon, or waits again for as long as it takes.
+/// Writes a text in pieces; in a hurry, what has no room is left out, and that is no failure.
+fn write(mut out: impl Write + AsRawFd, is_full: &AtomicBool, text: &str) -> io::Result<()> {
+    for piece in text.as_bytes().chunks(PIECE_BYTES) {
+        if HURRIES.load(Relaxed) && !has_room(&out, is_full) {
+            break;
+        }
+        out.write_all(piece)?;
+        out.flush()?;
+    }
+    Ok(())
+}
+
+/// From now on what has no room soon is left out, or is waited for again for as long as it takes.
 pub fn hurry(hurries: bool) {
     HURRIES.store(hurries, Relaxed);
 }
 
 /// Returns whether one piece can be written at once. It waits for room, but not again after it waited in vain: many sentences may come.
-fn has_room(out: &impl AsRawFd) -> bool {
-    let patience_ns = if IS_FULL.load(Relaxed) { 0 } else { PATIENCE_NS };
+fn has_room(out: &impl AsRawFd, is_full: &AtomicBool) -> bool {
+    let patience_ns = if is_full.load(Relaxed) { 0 } else { PATIENCE_NS };
     let mut fds = [sys::poll_out(out.as_raw_fd())];
     // Where it cannot be looked at, it is written to.
     let has_room = sys::poll(&mut fds, Some(patience_ns)).map_or(true, |count| count > 0);
-    IS_FULL.store(!has_room, Relaxed);
+    is_full.store(!has_room, Relaxed);
     has_room
 }
 

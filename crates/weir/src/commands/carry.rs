@@ -6,7 +6,6 @@
 //!
 //! Owner: the main thread.
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use weir_port::monitor::State;
@@ -29,9 +28,7 @@ pub fn carry(config: &DatapathConfig, cores: &[usize], ready: &str, begun: impl 
     guarded::confine();
     let session = Session::start(config, guardian, cores, &[SIGINT, SIGTERM, SIGHUP, SIGTSTP])?;
     begun();
-    let mut out = std::io::stdout();
-    let said = writeln!(out, "ready: {ready}").and_then(|()| out.flush());
-    if let Err(failure) = output::written(said) {
+    if let Err(failure) = output::print_line(format_args!("ready: {ready}")) {
         session.finish()?;
         return Err(failure);
     }

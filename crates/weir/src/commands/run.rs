@@ -163,6 +163,8 @@ pub fn run(arguments: &RunArguments) -> Outcome {
     let elapsed_ns = now_ns() - start_ns;
     let status = process.status();
     let finished = way.finish();
+    // The words of CMD may be before the summary in a pager, and nobody is held up any more.
+    output::hurry(false);
     supervised?;
     output::say(format_args!("weir: {}", summary::line(arguments.rate, &finished?, &rest, elapsed_ns)));
     Ok(exit_code(status?))

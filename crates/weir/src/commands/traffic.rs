@@ -95,6 +95,7 @@ impl Ticker {
         let stop = Stop::default();
         // First of all: every thread must block them.
         let signals = Signals::block(&[SIGINT, SIGTERM, SIGHUP, SIGTSTP])?;
+        output::hurry(true);
         let told = Arc::clone(&stop.now);
         spawn("weir-signals", move || {
             while let Ok(received) = signals.wait() {

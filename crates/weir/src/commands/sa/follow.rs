@@ -150,6 +150,7 @@ impl Following<'_> {
     /// Makes the esp as it is wanted, once or until a signal comes.
     fn follow(&mut self) -> Result<(), Failure> {
         let signals = Signals::block(&[SIGINT, SIGTERM, SIGHUP])?;
+        output::hurry(true);
         self.bring_about()?;
         while !self.arguments.once && !self.wait(&signals)? {
             self.catch_up()?;
