@@ -189,6 +189,9 @@ fn a_port_that_goes_under_another_name_is_awaited_by_its_first() -> Result<()> {
     let up = hosts.up(BRIDGE)?;
     hosts.middle.ip("link set p2 name px")?;
     wait_until("the name is followed", PATIENCE, || Ok(up.stderr().contains("p2 is called px now")))?;
+    let set = up.weir(&["set", &up.name, "--port", "p2", "--rate", "50mbit"])?;
+    let told = set.stderr.contains("; the interface that was p2 is called px now\n");
+    ensure!(set.status.code() == Some(2) && told, "{}", set.stderr);
     hosts.middle.ip("link del px")?;
     wait_for_port(&up, LAST, "gone")?;
     let said = up.stderr();

@@ -13,6 +13,7 @@ use weir_lab::clock::{let_pass, now, wait_until};
 use weir_lab::ping::Ping;
 use weir_lab::process::run;
 use weir_lab::wire::Wire;
+use weir_tests::classes::File;
 use weir_tests::crowd::Crowd;
 use weir_tests::harness;
 use weir_tests::kernel::{require_same, traces};
@@ -328,6 +329,11 @@ fn renamed(around: &[&str]) -> Result<()> {
     let stat = stat_of(&bed.wire)?;
     let seen = [&stat["wires"][0]["ports"][0], &stat["ports"][0]["name"], &stat["ports"][1]["sender"]];
     ensure!(seen == ["wan", "wan", "lan"], "{seen:?}");
+    let class = "default = \"a\"\n[[class]]\nname = \"a\"\nrate = \"50mbit\"\n";
+    let file = File::new(&format!("{class}[[filter]]\ninterface = \"wa\"\nclass = \"a\"\n"))?;
+    let set = bed.wire.weir(&["set", bed.wire.name(), "--classes", file.path()])?;
+    let told = "wan and wb; the interface that was wa is called wan now\n";
+    ensure!(!set.status.success() && set.stderr.contains(told), "{}", set.stderr);
     Ok(())
 }
 

@@ -1,5 +1,10 @@
 //! The nearest of some words by letters that are changed, added or removed, as a guess at the one that was meant; and words in a row.
 
+/// The clause that an interface has another name than before.
+pub fn called_now(before: &str, now: &str) -> String {
+    format!("; the interface that was {before} is called {now} now")
+}
+
 /// `; did you mean "x"?` for the candidate that is nearest to `word`, or nothing if none is near; of several, the first by letters.
 pub fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
     let letters: Vec<char> = word.chars().collect();

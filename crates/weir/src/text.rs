@@ -10,7 +10,7 @@ use weir_core::rate::Rate;
 use weir_core::shaper::tbf::TbfConfig;
 use weir_core::units::{parse_size_bytes, parse_time_ns, size_text};
 use weir_path::plan::{Plan, StageKind};
-use weir_run::classes::{self, Classes};
+use weir_run::classes::{self, Classes, Interfaces};
 use weir_run::control::FILE_BYTES_MAX;
 use weir_run::datapath::DatapathConfig;
 use weir_run::limits::{self, NAME_IS, PATH_NAME_IS, is_name, is_path_name};
@@ -84,7 +84,7 @@ pub fn check_burst(burst_bytes: u64) -> Result<(), Failure> {
 }
 
 /// Reads a classes file for a wire between two interfaces; warnings go to standard error.
-pub fn classes(file: &Path, interfaces: [&str; 2]) -> Result<(String, Classes), Failure> {
+pub fn classes<'a>(file: &Path, interfaces: impl Into<Interfaces<'a>>) -> Result<(String, Classes), Failure> {
     let (name, text) = classes_file(file)?;
     let classes = classes::read(&name, &text, interfaces).map_err(Failure::usage)?;
     warn_of(&classes);

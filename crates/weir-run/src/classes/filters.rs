@@ -9,7 +9,7 @@ use weir_core::classify::{Classifier, Conditions, RULES_MAX, Rule, RuleFault, Su
 
 use super::FREE;
 use super::file::{Filter, Words};
-use crate::nearest::{and, did_you_mean};
+use crate::nearest::{and, called_now, did_you_mean};
 use crate::source::SourceText;
 
 /// Transports by name, beside their numbers.
@@ -33,12 +33,19 @@ pub struct Interfaces<'a> {
     what: &'static str,
     /// Their names, each with the number that rules have for it.
     names: Vec<(&'a str, u16)>,
+    /// The names that they had before, each with the one of now.
+    renamed: Vec<(&'a str, &'a str)>,
 }
 
 impl<'a> Interfaces<'a> {
     /// Ports of a topology, which go by several names each, with their numbers. Of equal names the first counts.
     pub fn of_ports(names: Vec<(&'a str, u16)>) -> Interfaces<'a> {
-        Interfaces { what: "the ports", names }
+        Interfaces { what: "the ports", names, renamed: Vec::new() }
+    }
+
+    /// The two of a wire, by their names of now, which had other names before.
+    pub fn of_wire(now: [&'a str; 2], before: [&'a str; 2]) -> Interfaces<'a> {
+        Interfaces { renamed: before.into_iter().zip(now).collect(), ..now.into() }
     }
 
     fn number(&self, name: &str) -> Option<u16> {
@@ -62,7 +69,8 @@ impl<'a> Interfaces<'a> {
 impl<'a> From<[&'a str; 2]> for Interfaces<'a> {
     /// The interfaces of a wire.
     fn from([first, second]: [&'a str; 2]) -> Interfaces<'a> {
-        Interfaces { what: "the wire's interfaces", names: vec![(first, 0), (second, 1)] }
+        let names = vec![(first, 0), (second, 1)];
+        Interfaces { what: "the wire's interfaces", names, renamed: Vec::new() }
     }
 }
 
@@ -135,7 +143,10 @@ impl Rules {
 fn interface(source: SourceText, filter: &Filter, interfaces: &Interfaces) -> Result<Option<u16>, String> {
     let Some(name) = &filter.interface else { return Ok(None) };
     let number = interfaces.number(name.as_ref()).ok_or_else(|| {
-        let near = did_you_mean(name.as_ref(), interfaces.names.iter().map(|(name, _)| *name));
+        let near = match interfaces.renamed.iter().find(|(before, _)| before == name.as_ref()) {
+            Some((before, now)) => called_now(before, now),
+            None => did_you_mean(name.as_ref(), interfaces.names.iter().map(|(name, _)| *name)),
+        };
         source.tell(name.span(), format!("{} are {}{near}", interfaces.what, interfaces.list()))
     })?;
     Ok(Some(number))

@@ -13,10 +13,11 @@ use weir_path::plan::PortPlan;
 use weir_path::shape::PortShape;
 
 use super::{ApplyFile, Command, Responder, SetClasses};
-use crate::classes::{self, Classes};
+use crate::classes::{self, Classes, Interfaces};
 use crate::crew::Crew;
 use crate::datapath::Kind;
 use crate::limits::SetLimits;
+use crate::nearest::called_now;
 use crate::stats::Snapshot;
 use crate::topology::diff::LimitChange;
 use crate::topology::diff::plan::{Named, compare_plans};
@@ -74,6 +75,9 @@ pub struct RunningPort {
     pub name: String,
     /// Its interface.
     pub interface: String,
+    /// Its interface's name when the datapath came up; empty where an earlier version tells.
+    #[serde(default)]
+    pub interface_before: String,
 }
 
 /// A port of a file that is applied, or an ESP of it that changes.
@@ -98,11 +102,13 @@ fn running(crew: &Crew) -> Result<String, String> {
     let names = crew.port_names();
     let called: Vec<_> = names.iter().map(String::as_str).collect();
     let file = write::plan::write(crew.name(), &called, &plan);
-    let port = |(name, port): (&String, &PortPlan)| RunningPort {
+    let port = |((name, port), before): ((&String, &PortPlan), &String)| RunningPort {
         name: name.clone(),
         interface: port.interface.clone(),
+        interface_before: before.clone(),
     };
-    let running = Running { file, ports: names.iter().zip(&plan.ports).map(port).collect() };
+    let ports = names.iter().zip(&plan.ports).zip(crew.ports()).map(port).collect();
+    let running = Running { file, ports };
     serde_json::to_string(&running).map_err(|error| error.to_string())
 }
 
@@ -118,16 +124,19 @@ fn set(crew: &Crew, set: &SetLimits) -> Result<String, String> {
 /// Shapes both directions of a wire between two ends by these classes, or by none.
 fn change_classes(
     crew: &Crew,
-    wanted: impl FnOnce([&str; 2]) -> Result<Option<Classes>, String>,
+    wanted: impl FnOnce(Interfaces) -> Result<Option<Classes>, String>,
 ) -> Result<String, String> {
-    let (Kind::Wire, [first, second]) = (crew.kind(), &crew.interfaces()[..]) else {
+    let (Kind::Wire, [first, second], [first_before, second_before]) =
+        (crew.kind(), &crew.interfaces()[..], crew.ports())
+    else {
         return Err(
             "a topology has classes for each port, in its own file: change them there, and `weir apply` it"
                 .into(),
         );
     };
     // Read on this thread: the workers have packets to move.
-    let classes = wanted([first, second])?.map(Arc::new);
+    let ends = Interfaces::of_wire([first, second], [first_before, second_before]);
+    let classes = wanted(ends)?.map(Arc::new);
     let ports = crew.plan()?.ports;
     let shape =
         |(port, of): (usize, &PortPlan)| PortShape { port, limits: of.limits, classes: classes.clone() };
@@ -164,7 +173,7 @@ fn apply(crew: &Crew, ApplyFile { text, is_trial }: &ApplyFile) -> Result<String
 fn renamed(crew: &Crew) -> String {
     let interfaces = crew.interfaces();
     let names = crew.ports().iter().zip(&interfaces).filter(|(before, now)| before != now);
-    names.map(|(before, now)| format!("; the interface that was {before} is called {now} now")).collect()
+    names.map(|(before, now)| called_now(before, now)).collect()
 }
 
 /// Checks that there is such a direction; there is one for each port.

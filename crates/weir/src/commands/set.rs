@@ -14,10 +14,11 @@ use weir_path::classes::Classes;
 use weir_port::limit::Asked;
 use weir_port::limit::find::{LimitInPlace, STRANGE};
 use weir_port::limit::record::{Direction, LimitStage, Record};
+use weir_run::classes::Interfaces;
 use weir_run::control::{self, Command, Control, Running, SetClasses, ask};
 use weir_run::datapath::Kind;
 use weir_run::limits::{NO_LIMIT, SetLimits};
-use weir_run::nearest::{and, did_you_mean, or};
+use weir_run::nearest::{and, called_now, did_you_mean, or};
 use weir_run::stats::{DirectionStats, Snapshot};
 
 use super::limit::{Change, hold_and_change};
@@ -145,7 +146,7 @@ pub fn run(arguments: &SetArguments) -> Outcome {
     let had_classes =
         |snapshot: &Snapshot| directions(snapshot).any(|direction| !direction.classes.is_empty());
     let set_classes = match &limit.classes {
-        Some(file) => Some(Command::SetClasses(read_classes(&before.clone()?, file)?)),
+        Some(file) => Some(Command::SetClasses(read_classes(wire, file)?)),
         None => None,
     };
     // A limit has a queue of its own only without classes.
@@ -203,7 +204,8 @@ fn shared(direction: &DirectionStats) -> Option<(Rate, Vec<u64>)> {
     ))
 }
 
-/// The direction that leaves by the port that was named: by its name in the file, or by its interface, as it is called now or was at the start.
+/// The direction that leaves by the port that was named: by its name in the file, or by its interface, as it is called now, or
+/// was at the start where two are called alike now.
 fn direction(
     SetArguments { wire, port, limit, no_classes, rate_back, .. }: &SetArguments,
     is_topology: bool,
@@ -234,10 +236,13 @@ fn direction(
     let place = place.or_else(|| interfaces.iter().position(|interface| interface == wanted));
     let Some(place) = place else {
         let known = ports.iter().map(|port| port.name.as_str()).chain(interfaces.iter().copied());
+        let near = match ports.iter().find(|port| port.interface_before == *wanted) {
+            Some(port) => called_now(wanted, &port.interface),
+            None => did_you_mean(wanted, known),
+        };
         return Err(Failure::usage(format!(
-            "{wire} has no port {wanted}: its ports are {}{}",
-            and(&interfaces),
-            did_you_mean(wanted, known)
+            "{wire} has no port {wanted}: its ports are {}{near}",
+            and(&interfaces)
         )));
     };
     // A wire counts its two directions by where they start.
@@ -390,10 +395,14 @@ fn line(kind: &str, name: &str, parts: &[String]) -> String {
 }
 
 /// The file, checked for the interfaces of the wire.
-fn read_classes(snapshot: &Snapshot, file: &Path) -> Result<SetClasses, Failure> {
-    let ports = snapshot.wires.first().map_or(&[][..], |wire| &wire.ports);
-    let [first, second] = ports else { return Err("the wire that answered is none".into()) };
-    let (text, _) = text::classes(file, [first, second])?;
+fn read_classes(wire: &str, file: &Path) -> Result<SetClasses, Failure> {
+    let Running { ports, .. } = control::running(wire)?;
+    let [first, second] = &ports[..] else { return Err("the wire that answered is none".into()) };
+    let ends = Interfaces::of_wire(
+        [&first.interface, &second.interface],
+        [&first.interface_before, &second.interface_before],
+    );
+    let (text, _) = text::classes(file, ends)?;
     Ok(SetClasses { file: file.display().to_string(), text })
 }
 

@@ -153,7 +153,7 @@ pub fn run(arguments: &WireArguments) -> Outcome {
     let (memory_bytes, cores) = machine.check(2, 2)?;
     text::check_queue(limit.queue, limit.classes.is_some())?;
     let classes = match &limit.classes {
-        Some(file) => Some(Arc::new(text::classes(file, [first, second])?.1)),
+        Some(file) => Some(Arc::new(text::classes(file, [first.as_str(), second])?.1)),
         None => None,
     };
     let limits = [

@@ -151,7 +151,11 @@ fn locked(missing: &Mutex<Vec<String>>) -> MutexGuard<'_, Vec<String>> {
 fn running(config: &DatapathConfig) -> Running {
     let ports = config.port_names.iter().zip(&config.plan.ports);
     let ports = ports
-        .map(|(name, port)| RunningPort { name: name.clone(), interface: port.interface.clone() })
+        .map(|(name, port)| RunningPort {
+            name: name.clone(),
+            interface: port.interface.clone(),
+            interface_before: port.interface.clone(),
+        })
         .collect();
     Running { file: String::new(), ports }
 }
