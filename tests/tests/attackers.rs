@@ -79,7 +79,8 @@ fn any_user_reads_counters_and_only_root_changes_a_wire() -> Result<()> {
     let line = format!("wire {} changed: wa->wb 200mbit -> 1mbit", wire.name());
     ensure!(done.stdout.starts_with(&line) && done.stdout.lines().count() == 1, "{}", done.stdout);
     let shown = weir_as_nobody(&["stat"])?;
-    let said = shown.stderr.lines().filter(|line| line.contains("shown to root alone")).count();
+    let said =
+        shown.stderr.lines().filter(|line| line.contains("shown to root with CAP_SYS_ADMIN alone")).count();
     ensure!(said == 1, "{}", shown.stderr);
     let near = &wire.name()[1..];
     let shown = weir_as_nobody(&["stat", near])?;

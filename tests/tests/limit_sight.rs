@@ -17,6 +17,7 @@ fn main() -> ExitCode {
         privileged!(the_rest_of_a_limit_stays_while_the_other_end_is_out_of_sight).together(),
         privileged!(an_end_out_of_sight_stays_the_limits).together(),
         privileged!(a_limit_out_of_sight_is_not_denied).together(),
+        privileged!(root_without_capabilities_is_not_told_that_there_is_none).together(),
     ])
 }
 
@@ -95,4 +96,28 @@ fn a_limit_out_of_sight_is_not_denied() -> Result<()> {
     let told = format!("called wa: there is none that you may see; {WHERE}");
     ensure!(done.status.code() == Some(1) && done.stderr.contains(&told), "{}", done.stderr);
     Ok(())
+}
+
+/// As in a service with few capabilities, or a container.
+fn root_without_capabilities_is_not_told_that_there_is_none() -> Result<()> {
+    let row = Row::new(Between::Bridge)?;
+    row.weir("limit wa --rate 20mbit")?.success()?;
+    for (words, status, told) in [
+        ("show", 1, "looking at limits needs root (CAP_"),
+        ("stat", 0, "are shown to root with CAP_SYS_ADMIN alone"),
+        ("stat --check", 1, "nobody has looked whether they are whole"),
+        (
+            "set wa --rate 3mbit",
+            1,
+            "there is none that you may see; limits in place are shown to root with CAP_SYS_ADMIN",
+        ),
+        ("limit wa --off", 1, "limiting an interface needs root (CAP_"),
+    ] {
+        let mut command = row.middle.command("setpriv");
+        command.arg("--bounding-set=-sys_admin,-net_admin,-bpf,-perfmon").arg(weir_binary()?);
+        let done = run(command.args(words.split(' ')), PATIENCE)?;
+        ensure!(done.status.code() == Some(status), "{words}: {} {}", done.status, done.said());
+        ensure!(done.said().contains(told), "{words}: {}", done.said());
+    }
+    row.weir("limit wa --off")?.success().map(drop)
 }

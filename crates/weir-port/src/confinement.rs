@@ -26,6 +26,9 @@ use crate::sys;
 /// A capability: its number and its name.
 pub type Capability = (u32, &'static str);
 
+/// `CAP_SYS_ADMIN`.
+const SYS_ADMIN: u32 = 21;
+
 /// The capabilities that are kept, each with the reason why it is needed for as long as a wire is up.
 pub const KEPT: [Capability; 8] = [
     // Signals are passed on to a program of `weir run`, which may be another user's; so is its end with ours.
@@ -41,7 +44,7 @@ pub const KEPT: [Capability; 8] = [
     // The namespaces of other processes are found and opened by /proc/PID/ns, which asks for the rights of a debugger.
     (19, "sys_ptrace"),
     // Entering a namespace, and bpf(2).
-    (21, "sys_admin"),
+    (SYS_ADMIN, "sys_admin"),
     // A worker is real-time.
     (23, "sys_nice"),
 ];
@@ -119,6 +122,11 @@ struct Header {
 
 /// `_LINUX_CAPABILITY_VERSION_3`.
 const VERSION: u32 = 0x2008_0522;
+
+/// Returns whether this thread has `CAP_SYS_ADMIN`.
+pub fn is_admin() -> bool {
+    capabilities().is_ok_and(|own| own[0].effective & 1 << SYS_ADMIN != 0)
+}
 
 fn capabilities() -> io::Result<[Sets; 2]> {
     let mut header = Header { version: VERSION, pid: 0 };

@@ -12,6 +12,8 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
+use crate::confinement;
+
 /// Turns the -1 of a system call into the error it stands for.
 pub fn check(result: c_int) -> io::Result<c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
@@ -315,9 +317,10 @@ pub fn user() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// Returns whether this process runs as root.
+/// Returns whether this process runs as root and may do what root may: enter namespaces and look at their programs. A service with few
+/// capabilities, or a container, may not.
 pub fn is_root() -> bool {
-    user() == 0
+    user() == 0 && confinement::is_admin()
 }
 
 /// The user who connected to this end of a Unix socket, as the kernel noted it then (`SO_PEERCRED`).

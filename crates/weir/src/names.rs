@@ -37,7 +37,7 @@ pub fn unknown(name: &str) -> String {
     let hidden = match sys::is_root() {
         true if sees_all_processes() => None,
         true => Some(SEE_ALL),
-        false => Some("limits in place are shown to root alone: try sudo"),
+        false => Some("limits in place are shown to root with CAP_SYS_ADMIN alone: try sudo"),
     };
     sentence(name, &known, hidden)
 }

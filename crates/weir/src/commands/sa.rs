@@ -116,7 +116,7 @@ fn keys_directory(keys: &Path) -> Result<PathBuf, Failure> {
     let directory = std::fs::canonicalize(keys).map_err(missing)?;
     let about = std::fs::metadata(&directory).map_err(missing)?;
     if !about.is_dir() || about.uid() != sys::user() || about.mode() & OTHERS != 0 {
-        let who = if sys::is_root() { "root" } else { "you" };
+        let who = if sys::user() == 0 { "root" } else { "you" };
         return Err(Failure::usage(format!(
             "{shown}: keys go into a directory that only {who} may enter: make one by mkdir -m 700"
         )));

@@ -36,7 +36,8 @@ use crate::output::{colour, written};
 use crate::{Failure, Outcome, human, names, output};
 
 /// The sentence to users other than root.
-const LIMITS_HIDDEN: &str = "limits in place, as those of `weir run`, are shown to root alone";
+const LIMITS_HIDDEN: &str =
+    "limits in place, as those of `weir run`, are shown to root with CAP_SYS_ADMIN alone";
 /// Lines between two headers of `-i`.
 const HEADER_EVERY: u64 = 20;
 
