@@ -1,4 +1,4 @@
-//! `weir down`: whom it ends, and whom it does not; and `weir up` of a file that is up already.
+//! `weir down`: whom it ends and which limits it removes, and which not; and `weir up` of a file that is up already.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixListener;
@@ -10,6 +10,10 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use weir_lab::clock::wait_until;
 use weir_lab::process::{Finished, Process, Signal, run};
+use weir_port::hold::ends::hold;
+use weir_port::link::Link;
+use weir_port::netns::NetNs;
+use weir_tests::limits::{Between, Row};
 use weir_tests::topology::{Hosts, Up};
 use weir_tests::{harness, nobody, privileged, weir_binary};
 
@@ -23,6 +27,9 @@ fn main() -> ExitCode {
         privileged!(whoever_takes_the_place_of_what_has_ended_is_left_alone).together(),
         privileged!(a_socket_that_is_removed_comes_back).together(),
         privileged!(what_was_killed_is_put_back_before_it_is_told).together(),
+        privileged!(a_limit_that_may_be_anothers_is_left).together(),
+        privileged!(a_limit_without_its_interface_is_not_denied).together(),
+        privileged!(the_limits_of_a_file_go_together).together(),
     ])
 }
 
@@ -263,5 +270,112 @@ fn whoever_takes_the_place_of_what_has_ended_is_left_alone() -> Result<()> {
     restarts.join().ok().context("it panicked")??;
     ensure!(done.stdout == format!("ended: topology {name}\n"), "{}{}", done.stdout, done.stderr);
     ensure!(done.stderr.contains(&format!("{name} is up again")), "{}", done.stderr);
+    Ok(())
+}
+
+/// A row whose first pair's end in the middle is called so that no other test has a limit of that name.
+fn row_with(device: &str) -> Result<Row> {
+    let row = Row::new(Between::Bridge)?;
+    rename(&row, "wa", device)?;
+    Ok(row)
+}
+
+fn rename(row: &Row, from: &str, to: &str) -> Result<()> {
+    row.middle.ip(&format!("link set {from} down"))?;
+    row.middle.ip(&format!("link set {from} name {to}"))?;
+    row.middle.ip(&format!("link set {to} up")).map(drop)
+}
+
+fn down_in(row: &Row, file: &Written) -> Result<Finished> {
+    row.weir(&format!("down {}", file.0.display()))
+}
+
+/// The interface of the file has another name since, and what has its name now has a limit of somebody else's, or none.
+fn a_limit_that_may_be_anothers_is_left() -> Result<()> {
+    let device = format!("da{}", std::process::id());
+    let (old, precious) = (format!("o{device}"), format!("precious-{device}"));
+    let row = row_with(&device)?;
+    let file = Written::new(&old, &format!("[[limit]]\ndevice = \"{device}\"\nrate = \"10mbit\"\n"))?;
+    row.weir(&format!("apply {}", file.0.display()))?.success()?;
+    row.weir(&format!("limit wb --rate 7mbit --name {precious}"))?.success()?;
+    rename(&row, &device, &old)?;
+    rename(&row, "wb", &device)?;
+    let refused = |words: &str, limits: &[&String]| -> Result<()> {
+        let done = down_in(&row, &file)?;
+        ensure!(done.status.code() == Some(1) && done.stdout.is_empty(), "{} {}", done.status, done.said());
+        ensure!(done.stderr.contains(words), "{}", done.stderr);
+        limits.iter().try_for_each(|name| row.weir(&format!("stat {name}"))?.success().map(drop))
+    };
+    refused(&format!("{device} means two limits"), &[&old, &precious])?;
+    let named = format!("[[limit]]\ndevice = \"{device}\"\nname = \"{precious}\"\nrate = \"7mbit\"\n");
+    let said = down_in(&row, &Written::new(&precious, &named)?)?.success()?.stdout;
+    ensure!(said.lines().count() == 1 && said.starts_with("removed: "), "{said}");
+    refused(&format!("{device} is an interface here, which has no limit, and also"), &[&old])
+}
+
+fn a_limit_without_its_interface_is_not_denied() -> Result<()> {
+    let device = format!("db{}", std::process::id());
+    let (moved, gamma) = (format!("o{device}"), format!("gamma-{device}"));
+    let row = row_with(&device)?;
+    let text = format!("[[limit]]\ndevice = \"{device}\"\nrate = \"10mbit\"\n");
+    let file = Written::new(&moved, &text)?;
+    let apply = || row.weir(&format!("apply {}", file.0.display()))?.success();
+    apply()?;
+    row.middle.ip(&format!("link set {device} netns {}", row.right.name()))?;
+    let denies_none = |limit: &str| -> Result<()> {
+        let done = down_in(&row, &file)?;
+        let told = format!(
+            "there is no {device}, and a limit that was set for it may still be there, such as that at veth0 in network namespace {}",
+            row.left.name()
+        );
+        ensure!(
+            done.status.code() == Some(1) && done.stderr.contains(&told),
+            "{} {}",
+            done.status,
+            done.said()
+        );
+        row.weir(&format!("stat {limit}"))?.success().map(drop)
+    };
+    // A limit that is called as its interface was set for no other.
+    let other = format!("x{device}");
+    rename(&row, "wb", &other)?;
+    row.weir(&format!("limit {other} --rate 10mbit"))?.success()?;
+    denies_none(&device)?;
+    row.weir(&format!("limit {device} --off"))?.success()?;
+    row.right.ip(&format!("link set {device} netns {}", row.middle.name()))?;
+    row.middle.ip(&format!("link set {device} up"))?;
+    apply()?;
+    row.weir(&format!("limit {device} --name {gamma}"))?.success()?;
+    rename(&row, &device, &moved)?;
+    denies_none(&gamma)?;
+    let optional = Written::new(&gamma, &format!("{text}optional = true\n"))?;
+    let said = down_in(&row, &optional)?.success()?.stdout;
+    ensure!(said == format!("skipped: there is no {device}, which is optional\n"), "{said}");
+    row.weir(&format!("limit {gamma} --off"))?.success()?;
+    let said = down_in(&row, &file)?.success()?.stdout;
+    ensure!(said == format!("there is no {device}, and so no limit\n"), "{said}");
+    Ok(())
+}
+
+/// The command waits for the second limit's end, which the test holds. Another command would come before both are removed, or after.
+fn the_limits_of_a_file_go_together() -> Result<()> {
+    let device = format!("dc{}", std::process::id());
+    let row = row_with(&device)?;
+    let table = |device: &str| format!("[[limit]]\ndevice = \"{device}\"\nrate = \"10mbit\"\n");
+    let file = Written::new(&device, &(table(&device) + &table("wb")))?;
+    row.weir(&format!("apply {}", file.0.display()))?.success()?;
+    let netns = NetNs::open(Path::new(&format!("/run/netns/{}", row.right.name())))?;
+    let link = netns.run(|| Link::by_name("veth0"))?;
+    let held = hold(&[(&netns, &link)], &[], &mut |_| {})?;
+    let mut command = row.middle.command(weir_binary()?);
+    let mut going = Process::spawn(command.arg("down").arg(&file.0))?;
+    wait_until("the command waits", PATIENCE, || {
+        ensure!(going.is_running()?, "it has ended: {}", going.stderr());
+        Ok(going.stderr().contains("waiting for "))
+    })?;
+    row.weir(&format!("stat {device}"))?.success().context("the first limit is gone before the second")?;
+    drop(held);
+    let said = going.wait(PATIENCE)?.success()?.stdout;
+    ensure!(said.matches("removed: ").count() == 2, "{said}");
     Ok(())
 }

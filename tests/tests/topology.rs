@@ -190,8 +190,11 @@ fn what_is_not_called_so_any_more_is_taken_down_by_its_limits_name() -> Result<(
     row.middle.ip("link set wa down")?;
     row.middle.ip("link set wa name moved")?;
     row.middle.ip("link set moved up")?;
-    // Another interface has the name now.
+    // Another interface has the name now, and it is not sure which is meant.
     row.middle.ip("link add wa type veth peer name wc")?;
+    let done = row.weir(&format!("down {}", by_name.path()))?;
+    ensure!(done.stderr.contains("wa is an interface here, which has no limit"), "{}", done.said());
+    row.middle.ip("link del wa")?;
     row.weir(&format!("down {}", by_name.path()))?.success()?;
     ensure!(limits(&row)?.is_empty(), "{:?}", limits(&row)?);
     let process = idle_process(&row.right)?;

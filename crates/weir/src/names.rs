@@ -1,6 +1,8 @@
 //! Names of wires, topologies and limits in place: the sentence on one that nothing has, with those that there are; and the refusal of one
 //! that a limit has already.
 
+use std::borrow::Borrow;
+
 use weir_port::hold::{self, ends::Ends};
 use weir_port::limit::find::{self, LimitInPlace};
 use weir_port::limit::{NetnsInterface, sees_all_processes};
@@ -57,23 +59,40 @@ pub fn not_up_yet(name: &str, interfaces: &[String]) -> String {
 /// # Errors
 /// If it means two, or an interface here that has no limit and another's limit; and what to write instead.
 pub fn limits_meant(name: &str) -> Result<Vec<LimitInPlace>, Failure> {
-    let all = stat::limits()?;
-    let target = LimitTarget { pid: None, device: name };
+    limits_of(stat::limits()?, LimitTarget { pid: None, device: name }, Some(name))
+}
+
+/// The limits among `all` that an interface and the name of its limit mean, as [`limits_meant`]; the name may be another than the interface's.
+///
+/// # Errors
+/// As [`limits_meant`], but that a name of its own means the limit that has it, wherever that is.
+pub fn limits_of<L: Borrow<LimitInPlace>>(
+    all: impl IntoIterator<Item = L>,
+    target: LimitTarget,
+    name: Option<&str>,
+) -> Result<Vec<L>, Failure> {
     let (ways, half) = (target.ways(false).ok(), target.half_of_pair());
     let is_there =
-        |seen: &LimitInPlace| ways.iter().flat_map(Ways::ends).chain(&half).any(|end| end.is(&seen.place));
-    let is_called = |seen: &LimitInPlace| seen.record_or_left().is_some_and(|record| record.name == name);
+        |seen: &L| ways.iter().flat_map(Ways::ends).chain(&half).any(|end| end.is(&seen.borrow().place));
+    let is_called =
+        |seen: &L| seen.borrow().record_or_left().is_some_and(|record| Some(record.name.as_str()) == name);
     let (called, others): (Vec<_>, Vec<_>) = all.into_iter().partition(is_called);
     // The other way of a limit that has no name, as it is half made, or lost what was left of it too.
-    let is_half_of = |seen: &LimitInPlace| {
+    let is_half_of = |seen: &L| {
+        let seen = seen.borrow();
         let far_end = if seen.record.is_none() { seen.place.far_end().ok().flatten() } else { None };
-        far_end.is_some_and(|far_end| called.iter().any(|known| known.place.is(&far_end)))
+        far_end.is_some_and(|far_end| called.iter().any(|known| known.borrow().place.is(&far_end)))
     };
     let (halves, others): (Vec<_>, Vec<_>) = others.into_iter().partition(is_half_of);
     let (of_interface, _): (Vec<_>, Vec<_>) = others.into_iter().partition(is_there);
+    let Some(name) = name else { return Ok(of_interface) };
+    let is_own_name = name != target.device || target.pid.is_some();
+    let label = target.label();
     match (&called[..], &of_interface[..]) {
         ([], _) => Ok(of_interface),
         ([first, ..], [other, ..]) if !called.iter().any(is_there) => {
+            let (first, other) = (first.borrow(), other.borrow());
+            let what = if is_own_name { format!("{label} with a limit {name}") } else { label.clone() };
             let other = match other.record_or_left() {
                 // The interface of the first may be called as the other limit is.
                 Some(record) if record.name == first.place.link.name => {
@@ -83,16 +102,18 @@ pub fn limits_meant(name: &str) -> Result<Vec<LimitInPlace>, Failure> {
                 None => format!("that is {}:", other.unreadable_because()),
             };
             Err(Failure::usage(format!(
-                "{name} means two limits: {} has one that is called so, and the interface {name} one {other} give the first another name by \
+                "{what} means two limits: {} has one that is called so, and the interface {label} one {other} give the first another name by \
                  `weir limit DEV --name NAME`",
                 first.place.describe()
             )))
         }
-        ([first, ..], []) if ways.is_some() && !called.iter().any(is_there) => Err(Failure::usage(format!(
-            "{name} is an interface here, which has no limit, and also what the limit at {} is called: write a command for that limit \
-             where its interface is, or give it another name by `weir limit DEV --name NAME` there",
-            first.place.describe()
-        ))),
+        ([first, ..], []) if !is_own_name && ways.is_some() && !called.iter().any(is_there) => {
+            Err(Failure::usage(format!(
+                "{name} is an interface here, which has no limit, and also what the limit at {} is called: write a command for that limit \
+                 where its interface is, or give it another name by `weir limit DEV --name NAME` there",
+                first.borrow().place.describe()
+            )))
+        }
         _ => Ok(called.into_iter().chain(halves).collect()),
     }
 }

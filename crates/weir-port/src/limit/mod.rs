@@ -136,7 +136,8 @@ impl NetnsInterface {
         format!("{} in {}", self.link.name, self.netns.label())
     }
 
-    fn try_clone(&self) -> Result<NetnsInterface> {
+    /// The same interface, with a descriptor of its own for the namespace.
+    pub fn try_clone(&self) -> Result<NetnsInterface> {
         Ok(NetnsInterface { netns: self.netns.try_clone()?, link: self.link.clone() })
     }
 

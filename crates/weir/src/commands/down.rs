@@ -11,7 +11,7 @@ use std::time::Duration;
 use weir_port::error::PortError;
 use weir_port::hold;
 use weir_port::limit::NetnsInterface;
-use weir_port::limit::find;
+use weir_port::limit::find::LimitInPlace;
 use weir_port::netns::NetNs;
 use weir_run::clock::now_ns;
 use weir_run::control::{self, Command, Control, Listener, Running};
@@ -20,6 +20,7 @@ use weir_run::topology::{LimitWanted, Topology, name_of};
 
 use super::apply::target;
 use super::limit::removal::remove_each;
+use super::stat;
 use super::ways::Ways;
 use crate::output::Lines;
 use crate::{Failure, Outcome, names, output, text};
@@ -39,8 +40,8 @@ What is inside the ports of a file that is up is delivered, for a second at
 most, and what is left then is told; then they are put back as they were. Each
 limit is raised until nothing waits, then taken off while nothing is sent, so
 that nothing is lost. One whose interface has another name since is found by
-its own. One that is not there is no failure; one that cannot go is said, and
-the others go.
+its own. One that is not there is no failure. One that cannot go, or is not for
+sure the file's, is said, and the others go.
 A `weir run` by a wire is up under its name, and ends with its program. One
 whose limit is in place is not: a signal to it or its program ends it.")]
 pub struct DownArguments {
@@ -134,15 +135,8 @@ fn down(topology: &Topology) -> Outcome {
         ))?;
     }
     let mut lines = Lines::default();
-    for wanted in &topology.limits {
-        match remove(wanted, &mut lines) {
-            Ok(true) => {}
-            Ok(false) => status = ExitCode::FAILURE,
-            Err(failure) => {
-                status = ExitCode::FAILURE;
-                output::say(format_args!("weir: {}: {}", wanted.at, failure.message));
-            }
-        }
+    if !topology.limits.is_empty() && !remove_limits(topology, &mut lines)? {
+        status = ExitCode::FAILURE;
     }
     lines.end().map(|()| status)
 }
@@ -266,39 +260,109 @@ fn of_killed(name: &str) -> Option<Result<(), Failure>> {
     })
 }
 
-/// The ends of a limit whose interface is not called as in the file any more, or whose process has ended, found by what it is called. Another
-/// namespace's limit may be called so: of an interface of this one, a limit with an end here is meant.
-fn ways_by_name(wanted: &LimitWanted) -> Result<Option<Ways>, Failure> {
-    let name = wanted.name.as_deref().or_else(|| wanted.pid.is_none().then_some(&wanted.device));
-    let Some(name) = name else { return Ok(None) };
-    let here = NetNs::current()?;
-    let is_meant = |ways: &Ways| wanted.pid.is_some() || ways.ends().any(|end| end.netns.is(&here));
-    Ok(Ways::of_limits_called(name)?.filter(is_meant))
+/// Removes the limits of a file, while no other command changes any of them. Returns whether all are gone as they should be.
+fn remove_limits(topology: &Topology, lines: &mut Lines) -> Result<bool, Failure> {
+    let mut is_done = true;
+    let mut fail = |wanted: &LimitWanted, message: &str| {
+        is_done = false;
+        output::say(format_args!("weir: {}: {message}", wanted.at));
+    };
+    let all = stat::limits()?;
+    let current = NetNs::current()?;
+    let here: Vec<_> =
+        all.iter().filter(|seen| ends_of(seen).iter().any(|end| end.netns.is(&current))).collect();
+    let (mut found, mut missing) = (Vec::new(), Vec::new());
+    for wanted in &topology.limits {
+        // Another namespace's interface may be called so too, and its limit after that.
+        let among = if wanted.pid.is_none() { here.clone() } else { all.iter().collect() };
+        match find(wanted, topology, among) {
+            Ok(Some(ways)) => found.push((wanted, ways)),
+            Ok(None) => missing.push(wanted),
+            Err(failure) => fail(wanted, &failure.message),
+        }
+    }
+    // One that cannot go does not hinder the others.
+    found.retain(|(wanted, ways)| {
+        let why = ways.ends().find_map(|end| hold::ends::in_use(&end.netns, &end.link));
+        why.inspect(|why| fail(wanted, why)).is_none()
+    });
+    let places: Vec<_> = found.iter().flat_map(|(_, ways)| ways.ends()).collect();
+    let held: Vec<_> = places.iter().map(|place| (&place.netns, &place.link)).collect();
+    let _ends = hold::ends::hold(&held, &[], &mut |text| output::say(format_args!("weir: {text}")))?;
+    let mut are_gone = true;
+    for (wanted, ways) in &found {
+        match remove(wanted, ways, lines) {
+            Ok(is_gone) => are_gone &= is_gone,
+            Err(failure) => fail(wanted, &failure.message),
+        }
+    }
+    for wanted in missing {
+        let label = target(wanted).label();
+        let may_be = |seen: &&LimitInPlace| may_be(wanted, seen, &places, &here);
+        match (wanted.pid, all.iter().find(may_be)) {
+            _ if wanted.is_optional => {
+                lines.print(format_args!("skipped: there is no {label}, which is optional"));
+            }
+            (Some(pid), _) => lines.print(format_args!(
+                "there is no {label}: if the interface outlived process {pid}, so did its limit, which `weir stat` lists then"
+            )),
+            (None, None) => lines.print(format_args!("there is no {label}, and so no limit")),
+            (None, Some(seen)) => fail(
+                wanted,
+                &format!(
+                    "there is no {label}, and a limit that was set for it may still be there, such as that at {}: `weir stat` lists them, and \
+                     `weir limit NAME --off` removes one",
+                    seen.place.describe()
+                ),
+            ),
+        }
+    }
+    Ok(is_done && are_gone)
 }
 
-/// Returns whether a limit is gone as it should be.
-fn remove(wanted: &LimitWanted, lines: &mut Lines) -> Result<bool, Failure> {
+/// The interface of a limit, and the other end of its pair if that can be seen.
+fn ends_of(seen: &LimitInPlace) -> Vec<NetnsInterface> {
+    seen.place.try_clone().into_iter().chain(seen.place.far_end().ok().flatten()).collect()
+}
+
+/// The ends of the limit that a table means `among` these, as `weir limit DEV --off` finds them; `None` if there is neither its interface nor
+/// a limit of its name.
+fn find(
+    wanted: &LimitWanted,
+    topology: &Topology,
+    among: Vec<&LimitInPlace>,
+) -> Result<Option<Ways>, Failure> {
     let target = target(wanted);
-    let ways = match target.is_missing() {
-        true => None,
-        false => Some(target.ways(wanted.rate_back.is_some())?),
+    let is_anothers = |other: &LimitWanted| other.name.as_ref() == Some(&wanted.device);
+    let is_after_device = wanted.pid.is_none() && !topology.limits.iter().any(is_anothers);
+    let name = wanted.name.as_deref().or(is_after_device.then_some(&wanted.device));
+    match Ways::of_first(names::limits_of(among, target, name)?) {
+        None if !target.is_missing() => target.ways(wanted.rate_back.is_some()).map(Some),
+        ways => Ok(ways),
+    }
+}
+
+/// Returns whether a limit may be that of a table, whose interface is missing: it is called so, but has no end here any more, or it has one
+/// `here` and may have got another name. One that is called as its interface was set for that; those at `places` are other tables'.
+fn may_be(
+    wanted: &LimitWanted,
+    seen: &LimitInPlace,
+    places: &[&NetnsInterface],
+    here: &[&LimitInPlace],
+) -> bool {
+    let ends = ends_of(seen);
+    let name = seen.record_or_left().map(|record| record.name);
+    let is_of_end = |end: &NetnsInterface| {
+        Some(&end.link.name) == name.as_ref() || places.iter().any(|place| place.is(end))
     };
-    // Another interface may have the name by now.
-    let is_limited = |place: &NetnsInterface| find::record_at(place).is_ok_and(|record| record.is_some());
-    let is_there = ways.as_ref().is_some_and(|ways| ways.ends().any(is_limited));
-    let by_name = if is_there { None } else { ways_by_name(wanted)? };
-    let Some(ways) = by_name.or(ways) else {
-        match wanted.pid {
-            None => lines.print(format_args!("there is no {}, and so no limit", target.label())),
-            Some(pid) => lines.print(format_args!(
-                "there is no {}: if the interface outlived process {pid}, so did its limit, which `weir stat` lists then",
-                target.label()
-            )),
-        }
-        return Ok(true);
-    };
-    let held: Vec<_> = ways.ends().map(|place| (&place.netns, &place.link)).collect();
-    let _ends = hold::ends::hold(&held, &[], &mut |text| output::say(format_args!("weir: {text}")))?;
+    let is_here = here.iter().any(|other| other.place.is(&seen.place));
+    let is_called = name.as_ref() == Some(wanted.name.as_ref().unwrap_or(&wanted.device));
+    is_called || is_here && !names::is_run(ends.iter()) && !ends.iter().any(is_of_end)
+}
+
+/// Removes the limits of a table, whose ends are held. Returns whether they are gone as they should be.
+fn remove(wanted: &LimitWanted, ways: &Ways, lines: &mut Lines) -> Result<bool, Failure> {
+    let target = target(wanted);
     let there = wanted.rate.map(|_| ways.there(target)).transpose();
     let back = wanted.rate_back.map(|_| ways.back(target, "rate_back")).transpose();
     let places: Vec<_> =

@@ -1,5 +1,6 @@
 //! An interface as a user names it, and the interfaces by which packets go there and back: where the limits of both ways stand.
 
+use std::borrow::Borrow;
 use std::io;
 
 use weir_port::error::PortError;
@@ -12,7 +13,6 @@ use weir_port::sys;
 use weir_run::control::{self, Control};
 use weir_run::nearest::did_you_mean;
 
-use crate::commands::stat;
 use crate::{Failure, names, output};
 
 /// An interface of this namespace, or of a process's.
@@ -148,18 +148,11 @@ pub struct Ways {
 }
 
 impl Ways {
-    /// The ways of the limits of the machine that are called so, whatever interface is.
-    pub fn of_limits_called(name: &str) -> Result<Option<Ways>, Failure> {
-        let mut limits = stat::limits()?;
-        limits.retain(|seen| seen.record_or_left().is_some_and(|record| record.name == name));
-        Ok(Ways::of_first(limits))
-    }
-
     /// The ways of the first of these limits that can be read.
-    fn of_first(limits: Vec<LimitInPlace>) -> Option<Ways> {
+    pub fn of_first<L: Borrow<LimitInPlace>>(limits: Vec<L>) -> Option<Ways> {
         let (place, direction) = limits.into_iter().find_map(|seen| {
-            let direction = seen.record_or_left()?.direction;
-            Some((seen.place, direction))
+            let seen = seen.borrow();
+            Some((seen.place.try_clone().ok()?, seen.record_or_left()?.direction))
         })?;
         Some(match (direction, place.far_end().ok().flatten()) {
             (Direction::Back, Some(there)) => {
