@@ -1,8 +1,6 @@
 //! The messages of `weir limit` where it cannot do what is asked, or not as one might think; and that it then changes nothing.
 
-use std::net::UdpSocket;
 use std::process::{Command, ExitCode};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -12,7 +10,7 @@ use weir_lab::process::{Finished, Process, Signal, run};
 use weir_tests::classes::File;
 use weir_tests::limits::{Between, Row, idle_process};
 use weir_tests::rig::Rig;
-use weir_tests::{harness, nobody, privileged, require_timing, weir_binary};
+use weir_tests::{harness, nobody, privileged, weir_binary};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -24,14 +22,11 @@ fn main() -> ExitCode {
         privileged!(a_name_reaches_past_no_interface_that_is_here).together(),
         privileged!(without_root_it_is_said_first_what_is_missing).together(),
         privileged!(whom_the_way_back_holds_is_said).together(),
-        privileged!(an_end_that_is_cut_short_leaves_an_open_limit).together(),
-        privileged!(an_interface_that_vanishes_takes_its_limit_along).together(),
         privileged!(a_queue_of_another_tool_is_left_alone),
         privileged!(a_name_is_given_once),
         privileged!(a_wire_is_no_limit_in_place).together(),
         privileged!(both_ways_are_set_or_neither),
         privileged!(both_ways_are_changed_or_neither).together(),
-        privileged!(a_change_does_not_bring_a_removed_limit_back).together(),
         privileged!(a_limit_is_found_and_renamed_by_its_name),
         privileged!(what_could_not_be_looked_at_is_no_proof).together(),
         privileged!(what_is_set_again_is_as_it_was_and_said).together(),
@@ -140,74 +135,6 @@ fn whom_the_way_back_holds_is_said() -> Result<()> {
         .filter(|line| line.contains("held is who sends from this network namespace itself"));
     ensure!(said.count() == 1 && done.stdout.contains("25ms"), "{}", done.stdout);
     row.weir("limit wa --off")?.success().map(drop)
-}
-
-/// Packets of four programs, of which one goes on while another is late, that keep `--off` from finding a pause, until this is over.
-fn sending<T>(row: &Row, work: impl FnOnce() -> Result<T>) -> Result<T> {
-    let to = row.right_address(Between::Bridge);
-    let socket = row.left.enter(|| UdpSocket::bind(("0.0.0.0", 0)))??;
-    socket.set_nonblocking(true)?;
-    let is_over = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        for _ in 0..4 {
-            scope.spawn(|| {
-                while !is_over.load(Ordering::Relaxed) {
-                    // The datagram may be refused, and its interface may be gone.
-                    let _ = socket.send_to(&[0; 100], (to.as_str(), 7003));
-                    std::thread::sleep(Duration::from_millis(1));
-                }
-            });
-        }
-        let done = work();
-        is_over.store(true, Ordering::Relaxed);
-        done
-    })
-}
-
-/// `weir limit wa --off` in the middle, as soon as the limit is open. Where the machine stood still it may have found a pause.
-fn opening(row: &Row) -> Result<Process> {
-    let mut command = row.middle.command("env");
-    command.arg("--default-signal").arg(weir_binary()?).args(["limit", "wa", "--off"]);
-    let mut process = Process::spawn(&mut command)?;
-    wait_until("the limit is open", PATIENCE, || {
-        require_timing!(process.is_running()?, "it ended: {}{}", process.stdout(), process.stderr());
-        Ok(row.limits("wa")?.first().is_some_and(|limit| limit["stage"] == "opening"))
-    })?;
-    Ok(process)
-}
-
-fn an_end_that_is_cut_short_leaves_an_open_limit() -> Result<()> {
-    let row = Row::new(Between::Bridge)?;
-    row.weir("limit wa --rate 10mbit")?.success()?;
-    sending(&row, || {
-        let mut process = opening(&row)?;
-        process.signal(Signal::INT)?;
-        process.wait(PATIENCE).map(drop)
-    })?;
-    let limits = row.limits("wa")?;
-    let limit = limits.first().context("no limit")?;
-    ensure!(limit["stage"] == "opening" && limit["rate_bits_per_s"].is_null(), "{limit}");
-    let shown = row.weir("stat wa")?.success()?.stdout;
-    ensure!(shown.contains("is open, to be removed") && !shown.contains("10mbit"), "{shown}");
-    let checked = row.weir("stat wa --check")?;
-    ensure!(checked.status.code() == Some(1) && checked.stderr.contains("is open"), "{}", checked.stderr);
-    row.weir("limit wa --off")?.success()?;
-    let qdisc = row.left.tc("qdisc show dev veth0")?;
-    ensure!(qdisc.contains("noqueue"), "{qdisc}");
-    Ok(())
-}
-
-fn an_interface_that_vanishes_takes_its_limit_along() -> Result<()> {
-    let row = Row::new(Between::Bridge)?;
-    row.weir("limit wa --rate 10mbit")?.success()?;
-    let done = sending(&row, || {
-        let process = opening(&row)?;
-        row.middle.ip("link del wa")?;
-        process.wait(PATIENCE)
-    })?;
-    line(&done, 1, &["veth0 in network namespace", "vanished", "nothing is left to remove"])?;
-    ensure!(!done.stderr.contains("No such device"), "{}", done.stderr);
-    Ok(())
 }
 
 /// The queue has the handle of limits, and neither their shape nor their program.
@@ -355,33 +282,6 @@ fn a_name_reaches_past_no_interface_that_is_here() -> Result<()> {
     // From anywhere else the name is enough.
     here.left.sh(&format!("{} set {name} --rate 2mbit", weir_binary()?.display()))?;
     there.weir(&format!("limit {name} --off"))?.success().map(drop)
-}
-
-/// It is asked for while the limit is being removed, and waits for that.
-fn a_change_does_not_bring_a_removed_limit_back() -> Result<()> {
-    let row = Row::new(Between::Bridge)?;
-    row.weir("limit wa --rate 10mbit")?.success()?;
-    let (off, set) = sending(&row, || {
-        let off = opening(&row)?;
-        let mut command = row.middle.command(weir_binary()?);
-        let mut set = Process::spawn(command.args(["set", "wa", "--rate", "5mbit"]))?;
-        wait_until("the change waits", PATIENCE, || {
-            ensure!(set.is_running()?, "it ended: {}{}", set.stdout(), set.stderr());
-            Ok(set.stderr().contains("waiting for"))
-        })?;
-        Ok((off, set))
-    })?;
-    off.wait(PATIENCE)?.success()?;
-    let done = set.wait(PATIENCE)?;
-    let qdisc = row.left.tc("qdisc show dev veth0")?;
-    ensure!(!qdisc.contains("htb"), "the limit is back: {}{}", done.stdout, done.stderr);
-    ensure!(done.status.code() == Some(1), "{:?} {}", done.status, done.stdout);
-    ensure!(
-        done.stderr.contains("limit wa at") && done.stderr.contains("is gone meanwhile"),
-        "{}",
-        done.stderr
-    );
-    Ok(())
 }
 
 /// The name finds it when the interface has another name, or the process is gone by which it was named.

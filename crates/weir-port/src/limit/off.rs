@@ -4,7 +4,7 @@
 //! doubles until nothing waits. While the kernel swaps the root of an interface, packets are lost; so the queue goes in a moment in which
 //! no packet is sent. A busy machine holds a sender up for tens of milliseconds, which looks the same; so the moment must have lasted
 //! longer than that, and packets that are lost all the same are counted. If there is no such moment, the open queue stays: it limits
-//! nothing.
+//! nothing. One who asks it to end meanwhile has the open queue left to the caller.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -43,15 +43,23 @@ pub enum Off {
     },
     /// The limit is open and limits nothing, and could not be removed without loss.
     Open,
+    /// It was asked to end: the limit is open, and to be set again.
+    Interrupted,
     /// The interface vanished meanwhile, and the limit with it.
     Gone,
 }
 
-/// Removes the limit of the packets that an interface sends; `now` without regard for packets that wait.
-pub fn off(place: &NetnsInterface, now: bool, clock_ns: fn() -> u64) -> Result<Off> {
+/// Removes the limit of the packets that an interface sends; `now` without regard for packets that wait. It ends early where it
+/// `is_interrupted` while it waits for a moment without packets.
+pub fn off(
+    place: &NetnsInterface,
+    now: bool,
+    clock_ns: fn() -> u64,
+    is_interrupted: &dyn Fn() -> bool,
+) -> Result<Off> {
     let far_end = place.far_end().ok().flatten();
     // The kernel's errors for an absent interface are several.
-    take_off(place, now, clock_ns).or_else(|error| match place.is_gone() {
+    take_off(place, now, clock_ns, is_interrupted).or_else(|error| match place.is_gone() {
         true => put_back_left(place, far_end).map(|()| Off::Gone),
         false => Err(error),
     })
@@ -62,7 +70,12 @@ pub fn mend(place: &NetnsInterface) -> Result<bool> {
     Ok(find::at(place)?.is_none() && forget(&Lock::take()?, place, false)? != Off::None)
 }
 
-fn take_off(place: &NetnsInterface, now: bool, clock_ns: fn() -> u64) -> Result<Off> {
+fn take_off(
+    place: &NetnsInterface,
+    now: bool,
+    clock_ns: fn() -> u64,
+    is_interrupted: &dyn Fn() -> bool,
+) -> Result<Off> {
     let Some(Found { memories, record, is_strange }) = find::at(place)? else {
         return forget(&Lock::take()?, place, now);
     };
@@ -76,10 +89,13 @@ fn take_off(place: &NetnsInterface, now: bool, clock_ns: fn() -> u64) -> Result<
     let ifindex = place.link.ifindex;
     // Another limit that goes, or comes, at the same time looks at this one's record.
     let lock = match &record {
-        Some(record) if !now => open_and_empty(place, &memories, record, clock_ns)?,
-        _ => Some(Lock::take()?),
+        Some(record) if !now => open_and_empty(place, &memories, record, clock_ns, is_interrupted)?,
+        _ => Ok(Lock::take()?),
     };
-    let Some(lock) = lock else { return Ok(Off::Open) };
+    let lock = match lock {
+        Ok(lock) => lock,
+        Err(stays) => return Ok(stays),
+    };
     let waiting = traffic(place)?.waiting;
     let dropped_before = tx_dropped(place)?;
     place.netns.run(|| htb::remove(ifindex))?;
@@ -100,14 +116,15 @@ fn take_off(place: &NetnsInterface, now: bool, clock_ns: fn() -> u64) -> Result<
     }
 }
 
-/// Opens the limit and waits for a moment in which no packet waits and none is sent. Returns the lock, taken in that moment; `None` if there
-/// is no such moment.
+/// Opens the limit and waits for a moment in which no packet waits and none is sent. Returns the lock, taken in that moment; or why
+/// the open queue stays.
 fn open_and_empty(
     place: &NetnsInterface,
     memories: &[Memory],
     record: &Record,
     clock_ns: fn() -> u64,
-) -> Result<Option<Lock>> {
+    is_interrupted: &dyn Fn() -> bool,
+) -> Result<std::result::Result<Lock, Off>> {
     if traffic(place)?.waiting > 0 {
         order::widen(place, memories, record, true)?;
     }
@@ -121,6 +138,9 @@ fn open_and_empty(
             break;
         }
         open(&plan.opened(rate))?;
+        if is_interrupted() {
+            return Ok(Err(Off::Interrupted));
+        }
         let end_ns = clock_ns() + STEP_NS;
         while clock_ns() < end_ns && traffic(place)?.waiting > 0 {
             sleep(Duration::from_millis(1));
@@ -130,6 +150,9 @@ fn open_and_empty(
     let end_ns = clock_ns() + PATIENCE_NS;
     let (mut last, mut since_ns) = (traffic(place)?, clock_ns());
     while clock_ns() < end_ns {
+        if is_interrupted() {
+            return Ok(Err(Off::Interrupted));
+        }
         sleep(Duration::from_micros(500));
         let now = traffic(place)?;
         if now.waiting > 0 || now.packets != last.packets {
@@ -139,12 +162,12 @@ fn open_and_empty(
             let after = traffic(place)?;
             // Another command may have had the lock for long.
             if after.waiting == 0 && after.packets == last.packets {
-                return Ok(Some(lock));
+                return Ok(Ok(lock));
             }
             (last, since_ns) = (after, clock_ns());
         }
     }
-    Ok(None)
+    Ok(Err(Off::Open))
 }
 
 fn traffic(place: &NetnsInterface) -> Result<QueueTraffic> {

@@ -31,7 +31,7 @@ pub fn limits_in_place(clock_ns: fn() -> u64) -> Result<()> {
         }
         let place_again = NetnsInterface { netns: place.netns.try_clone()?, link: place.link.clone() };
         let faults = find::seen_at(place_again)?.map(|seen| seen.faults());
-        let removed = off::off(&place, true, clock_ns)?;
+        let removed = off::off(&place, true, clock_ns, &|| false)?;
         if faults.is_none_or(|faults| !faults.is_empty()) || !matches!(removed, Off::Removed { .. }) {
             return Err(htb::without_queues());
         }

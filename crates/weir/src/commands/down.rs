@@ -20,6 +20,7 @@ use weir_run::topology::{LimitWanted, Topology, name_of};
 
 use super::apply::target;
 use super::limit::removal::remove_each;
+use super::limit::transaction::Interruption;
 use super::stat;
 use super::ways::Ways;
 use crate::output::Lines;
@@ -289,9 +290,10 @@ fn remove_limits(topology: &Topology, lines: &mut Lines) -> Result<bool, Failure
     let places: Vec<_> = found.iter().flat_map(|(_, ways)| ways.ends()).collect();
     let held: Vec<_> = places.iter().map(|place| (&place.netns, &place.link)).collect();
     let _ends = hold::ends::hold(&held, &[], &mut |text| output::say(format_args!("weir: {text}")))?;
+    let interruption = Interruption::begin()?;
     let mut are_gone = true;
     for (wanted, ways) in &found {
-        match remove(wanted, ways, lines) {
+        match remove(wanted, ways, &interruption, lines) {
             Ok(is_gone) => are_gone &= is_gone,
             Err(failure) => fail(wanted, &failure.message),
         }
@@ -361,13 +363,18 @@ fn may_be(
 }
 
 /// Removes the limits of a table, whose ends are held. Returns whether they are gone as they should be.
-fn remove(wanted: &LimitWanted, ways: &Ways, lines: &mut Lines) -> Result<bool, Failure> {
+fn remove(
+    wanted: &LimitWanted,
+    ways: &Ways,
+    interruption: &Interruption,
+    lines: &mut Lines,
+) -> Result<bool, Failure> {
     let target = target(wanted);
     let there = wanted.rate.map(|_| ways.there(target)).transpose();
     let back = wanted.rate_back.map(|_| ways.back(target, "rate_back")).transpose();
     let places: Vec<_> =
         [&there, &back].into_iter().filter_map(|way| way.as_ref().ok().copied().flatten()).collect();
-    let removed = remove_each(places.iter().copied(), false, lines);
+    let removed = remove_each(places.iter().copied(), false, interruption, lines);
     for (place, outcome) in places.iter().zip(removed.iter().flatten()) {
         if outcome.is_none() {
             lines.print(format_args!("there is no limit at {}", place.describe()));

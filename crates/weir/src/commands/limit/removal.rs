@@ -1,15 +1,18 @@
 //! The removal of limits in place, for `weir limit --off` and `weir down`.
 //!
-//! Rule: a limit that cannot go does not hinder the others, and is said.
+//! Rule: a limit that cannot go does not hinder the others, and is said. A signal that asks the command to end is heard while a limit waits
+//! to be quiet: that one limits again as it did, and those behind it stay.
 //!
 //! Owner: the command, which holds the ends so that nobody else changes them. Source: [`weir_port::limit::off`].
 
 use std::process::ExitCode;
 
-use weir_port::limit::NetnsInterface;
+use weir_port::limit::find;
 use weir_port::limit::off::{self, Off};
+use weir_port::limit::{Asked, NetnsInterface};
 use weir_run::clock::now_ns;
 
+use super::transaction::{Interruption, set_with_room};
 use super::warn_of_doubtful;
 use crate::commands::backlog;
 use crate::commands::ways::Ways;
@@ -19,7 +22,9 @@ use crate::{Failure, Outcome, human, names, output};
 /// Removes the limits of both ways, and says the outcome of each.
 pub fn remove(ways: &Ways, now: bool) -> Outcome {
     let mut lines = Lines::default();
-    let outcomes: Vec<_> = remove_each(ways.ends(), now, &mut lines)?.into_iter().flatten().collect();
+    let interruption = Interruption::begin()?;
+    let outcomes = remove_each(ways.ends(), now, &interruption, &mut lines)?;
+    let outcomes: Vec<_> = outcomes.into_iter().flatten().collect();
     if outcomes.is_empty() {
         ways.ends().for_each(|place| warn_of_doubtful(place, None));
         return Err(format!(
@@ -45,11 +50,12 @@ pub fn remove(ways: &Ways, now: bool) -> Outcome {
 pub fn remove_each<'a>(
     places: impl IntoIterator<Item = &'a NetnsInterface>,
     now: bool,
+    interruption: &Interruption,
     lines: &mut Lines,
 ) -> Result<Vec<Option<bool>>, Failure> {
     let (mut outcomes, mut failed) = (Vec::new(), None);
     for place in places {
-        match remove_one(place, now, lines) {
+        match remove_one(place, now, interruption, lines) {
             Ok(outcome) => outcomes.push(outcome),
             Err(failure) if failed.is_none() => failed = Some(failure),
             Err(failure) => output::say(format_args!("weir: {}", failure.message)),
@@ -58,8 +64,19 @@ pub fn remove_each<'a>(
     failed.map_or(Ok(outcomes), Err)
 }
 
-fn remove_one(place: &NetnsInterface, now: bool, lines: &mut Lines) -> Result<Option<bool>, Failure> {
-    let off = off::off(place, now, now_ns);
+fn remove_one(
+    place: &NetnsInterface,
+    now: bool,
+    interruption: &Interruption,
+    lines: &mut Lines,
+) -> Result<Option<bool>, Failure> {
+    if interruption.has_come() {
+        let there = find::record_at(place)?;
+        return there.map_or(Ok(None), |_| {
+            Err(format!("it was interrupted; the limit at {} stays", place.describe()).into())
+        });
+    }
+    let off = off::off(place, now, now_ns, &|| interruption.has_come());
     if !matches!(off, Ok(Off::None)) {
         backlog::put_back();
     }
@@ -88,6 +105,7 @@ fn remove_one(place: &NetnsInterface, now: bool, lines: &mut Lines) -> Result<Op
             ));
             return Ok(Some(false));
         }
+        Off::Interrupted => return Err(limit_again(place)),
         Off::Open => {
             output::say(format_args!(
                 "weir: {} limits nothing any more, but never stops sending, and its queue could not be removed without loss: --off again \
@@ -98,4 +116,22 @@ fn remove_one(place: &NetnsInterface, now: bool, lines: &mut Lines) -> Result<Op
         }
     }
     Ok(Some(true))
+}
+
+/// Sets a limit as it was, which was being removed. Returns what to say.
+fn limit_again(place: &NetnsInterface) -> Failure {
+    let set = find::record_at(place).and_then(|record| {
+        // The limit went with its interface, or its queue was taken away.
+        record.map(|record| set_with_room(place, &Asked::of(&record))).transpose()
+    });
+    let place = place.describe();
+    match set {
+        Ok(Some(_)) => format!("it was interrupted; {place} is limited as it was before"),
+        Ok(None) => format!("it was interrupted; there is no limit at {place} any more"),
+        Err(error) => format!(
+            "it was interrupted; {place} limits nothing any more, and its limit could not be set again, as {error}: `weir limit --off` \
+             removes it"
+        ),
+    }
+    .into()
 }

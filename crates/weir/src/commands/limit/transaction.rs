@@ -6,6 +6,7 @@
 //! Owner: the command, which holds the ends so that nobody else changes them. Source: [`weir_port::limit::set`]. Limits: killed, it leaves
 //! limits that are set, and perhaps one that is half made, which `weir stat --check` says.
 
+use std::cell::Cell;
 use std::io;
 
 use weir_port::limit::find;
@@ -19,9 +20,31 @@ use weir_run::limits::burst_bytes_default;
 use crate::commands::backlog;
 use crate::output;
 
+/// A wish that the command ends, by a signal.
+pub struct Interruption {
+    signals: Signals,
+    has_come: Cell<bool>,
+}
+
+impl Interruption {
+    /// From now on signals to end are heard by [`has_come`](Interruption::has_come) alone.
+    pub fn begin() -> io::Result<Interruption> {
+        let signals = Signals::block(&[SIGINT, SIGTERM, SIGHUP])?;
+        Ok(Interruption { signals, has_come: Cell::new(false) })
+    }
+
+    /// Returns whether a signal has asked the command to end.
+    pub fn has_come(&self) -> bool {
+        // A look that fails is no reason to leave limits half done.
+        let has_come = self.has_come.get() || self.signals.arrived().is_ok_and(|signal| signal.is_some());
+        self.has_come.set(has_come);
+        has_come
+    }
+}
+
 /// Limits that are being set.
 pub struct Transaction<'a> {
-    signals: Signals,
+    interruption: Interruption,
     /// The limits that were set, or begun, each as it was before.
     begun: Vec<(&'a NetnsInterface, Before<'a>)>,
 }
@@ -39,15 +62,14 @@ enum Before<'a> {
 }
 
 impl<'a> Transaction<'a> {
-    /// Begins; from now on signals to end are heard by [`is_interrupted`](Transaction::is_interrupted) alone.
+    /// Begins; signals to end are then heard as [`Interruption`] says.
     pub fn begin() -> io::Result<Transaction<'a>> {
-        Ok(Transaction { signals: Signals::block(&[SIGINT, SIGTERM, SIGHUP])?, begun: Vec::new() })
+        Ok(Transaction { interruption: Interruption::begin()?, begun: Vec::new() })
     }
 
-    /// Returns whether a signal has asked the command to end; it is told once.
+    /// Returns whether a signal has asked the command to end.
     pub fn is_interrupted(&self) -> bool {
-        // A look that fails is no reason to leave limits half done.
-        self.signals.arrived().is_ok_and(|signal| signal.is_some())
+        self.interruption.has_come()
     }
 
     /// Sets a limit, which was so `before`, or was not there. After an error the caller undoes all.
@@ -82,7 +104,7 @@ impl<'a> Transaction<'a> {
 fn put_back(place: &NetnsInterface, before: &Before) -> Option<String> {
     let unlike = match before {
         Before::Absent | Before::Unrecorded | Before::Gone => {
-            let off = off::off(place, false, now_ns);
+            let off = off::off(place, false, now_ns, &|| false);
             backlog::put_back();
             off.map(|off| match (off, before) {
                 (Off::Open, _) => Some(
@@ -110,7 +132,7 @@ fn put_back(place: &NetnsInterface, before: &Before) -> Option<String> {
 }
 
 /// Sets a limit, with room for what has left it.
-fn set_with_room(place: &NetnsInterface, asked: &Asked) -> weir_port::Result<(Done, Record)> {
+pub fn set_with_room(place: &NetnsInterface, asked: &Asked) -> weir_port::Result<(Done, Record)> {
     backlog::raise();
     let set = set_patiently(place, asked);
     match &set {
