@@ -1,12 +1,13 @@
 //! The limits in place of a machine, found from their interfaces: queue, filter, program, memory.
 //!
 //! Rule: what is found is what the kernel has at the moment of the look, and is taken for a limit by its queue's handle alone; a record that
-//! cannot be read is no reason to pass a limit over. What a command is just changing is said to be so, not to be wrong.
+//! cannot be read is no reason to pass a limit over. What a command is just changing is said to be so, not to be wrong. Leaves that are no
+//! more of the record's plan are counted in the record, and not by themselves.
 //!
 //! Owner: the kernel. Limits: namespaces that no process is in, and that are not mounted, are not found; a user who is not root of the machine
 //! sees none.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use weir_core::limit::ROOT_CLASS;
 use weir_core::limit::gate::{self, Node, Tokens};
@@ -34,6 +35,14 @@ pub struct Found {
     pub record: Option<Record>,
     /// True if its program is not one that this version makes, so that it is not known what waits.
     pub is_strange: bool,
+}
+
+impl Found {
+    /// Returns whether another look found the same record and the same memories.
+    fn is_as(&self, other: &Found) -> bool {
+        let bases = |found: &Found| found.memories.iter().map(Memory::base).collect::<Vec<_>>();
+        self.record == other.record && bases(self) == bases(other)
+    }
 }
 
 /// The number of looks at a limit that changes.
@@ -434,10 +443,16 @@ fn look(netns: NetNs, root: RootQueue, looks: u32) -> Result<LimitInPlace> {
     };
     let classes = place.netns.run(|| htb::classes(root.ifindex))?;
     // A change between both reads is over now, or its record says that it is under way.
-    let record_now = found.memories.first().and_then(Memory::record);
-    if record_now != found.record && looks > 1 {
+    if looks > 1 && !below_root(&place)?.is_as(&found) {
         return look(place.netns, root, looks - 1);
     }
+    let plan = found.record.as_ref().and_then(|record| record.plan().ok());
+    let planned: Option<HashSet<_>> = plan.map(|plan| plan.classes().map(|class| class.number).collect());
+    let is_counted = |class: &ClassTraffic| {
+        let is_leaf = matches!(kind_of(class.number), Some((_, HtbClassKind::Held | HtbClassKind::Passing)));
+        !is_leaf || planned.as_ref().is_none_or(|planned| planned.contains(&class.number))
+    };
+    let classes = classes.into_iter().filter(is_counted).collect();
     let command = command.or_else(|| command_at(&place.netns, &place.link));
     let counts_of_classes: Vec<_> =
         found.memories.iter().skip(1).map(|memory| (memory.base(), memory.counts())).collect();

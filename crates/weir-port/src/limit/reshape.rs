@@ -4,7 +4,8 @@
 //! shape    names -> bases: a class that stays keeps its own, and so its leaves with all packets that wait in them
 //! make     the new classes; set those that stay; swap the program for one that asks the new filters and the ones before
 //! drain    flows leave the classes that they are in by the filters before ([`super::drain`])
-//! remove   the classes that go and were left; then, if nothing waits by the filters before, swap the program for one without them
+//! remove   the classes that go and were left; then, if nothing waits by the filters before, swap the program for one without them;
+//!          what goes is counted in the record before it goes
 //! ```
 //!
 //! A limit may lose all of its classes so: then new flows go to the limit's own leaves, and when the last class has gone no filter is asked
@@ -221,6 +222,7 @@ fn drain(
     moves_at_once: bool,
 ) -> Result<Record> {
     let ifindex = place.link.ifindex;
+    let mut before = Record { stage: LimitStage::Limiting, ..record.clone() };
     let earlier = &record.filters[1..];
     let is_led_to = |memory: &&Memory| earlier.iter().any(|filters| filters.leads_to(memory.base()));
     let plan_before = record.plan().map_err(|why| unsuitable(place, &why))?;
@@ -256,10 +258,18 @@ fn drain(
         memories.into_iter().partition(|memory| gone.contains(&memory.base()));
     let program = load(place, &memories, &record)?;
     place.netns.run(|| htb::CHOICE.attach(ifindex, &program))?;
+    // A look finds the memories that the program asks, and takes the counts of the others from the record.
+    let counts = going.iter().map(Memory::counts).fold(LimitCounts::default(), LimitCounts::and);
+    let gone = &mut before.gone;
+    gone.passing += counts.passing_full;
+    gone.by_root += counts.passing_full;
+    gone.crowded += counts.crowded;
+    gone.marked += counts.marked;
+    write(&memories[0], &before)?;
     let stays: HashSet<_> = plan.classes().map(|class| class.number).collect();
     let goes: Vec<_> =
         plan_before.classes().map(|class| class.number).filter(|number| !stays.contains(number)).collect();
-    let [(held, held_by_root), (passing, passing_by_root)] = place.netns.run(|| {
+    let [(held, held_by_root), (passing, passing_by_root)] = place.netns.run(|| -> Result<_> {
         // Only packets that were on their way when the program was swapped can have come in since.
         for _ in 0..LOOKS {
             let classes = htb::classes(ifindex)?;
@@ -282,20 +292,19 @@ fn drain(
                 (sum, by_root + class.traffic.dropped)
             })
         };
-        let counted = [HtbClassKind::Held, HtbClassKind::Passing].map(of);
-        htb::remove_classes(ifindex, goes.iter().copied().rev())?;
-        Ok(counted)
+        Ok([HtbClassKind::Held, HtbClassKind::Passing].map(of))
     })?;
-    let counts = going.iter().map(Memory::counts).fold(LimitCounts::default(), LimitCounts::and);
+    record.gone = before.gone;
     let gone = &mut record.gone;
     gone.held += held.dropped;
-    gone.passing += passing.dropped + counts.passing_full;
-    gone.by_root += held_by_root + passing_by_root + counts.passing_full;
+    gone.passing += passing.dropped;
+    gone.by_root += held_by_root + passing_by_root;
     for (sum, of_kind) in gone.sent.iter_mut().zip([held, passing]) {
         *sum = [sum[0] + of_kind.packets, sum[1] + of_kind.bytes];
     }
-    gone.crowded += counts.crowded;
-    gone.marked += counts.marked;
+    // The same holds for leaves, which the kernel takes off one after the other.
+    write(&memories[0], &Record { stage: LimitStage::Making, ..record.clone() })?;
+    place.netns.run(|| htb::remove_classes(ifindex, goes.iter().copied().rev()))?;
     change(place, &memories, &plan, record.clone(), true)?;
     Ok(Record { stage: LimitStage::Limiting, ..record })
 }
