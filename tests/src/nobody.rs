@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use weir_lab::process::{Finished, run};
@@ -11,15 +12,24 @@ use weir_lab::process::{Finished, run};
 use crate::weir_binary;
 
 /// Runs `weir ARGUMENTS` without root.
-pub fn weir(arguments: &[&str], limit: std::time::Duration) -> Result<Finished> {
+pub fn weir(arguments: &[&str], limit: Duration) -> Result<Finished> {
+    weir_by(&[], arguments, limit)
+}
+
+/// Runs `weir ARGUMENTS` without root, as root of a user namespace and a network namespace of its own.
+pub fn weir_in_user_namespace(arguments: &[&str], limit: Duration) -> Result<Finished> {
+    weir_by(&["unshare", "--user", "--map-root-user", "--net", "--"], arguments, limit)
+}
+
+fn weir_by(launcher: &[&str], arguments: &[&str], limit: Duration) -> Result<Finished> {
     let binary = weir_binary()?;
     if !weir_lab::bed::is_privileged() {
         return run(Command::new(&binary).args(arguments), limit);
     }
     let copy = PublicCopy::of(&binary)?;
     let mut command = Command::new("setpriv");
-    command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"]).arg(&copy.binary);
-    run(command.args(arguments), limit)
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"]);
+    run(command.args(launcher).arg(&copy.binary).args(arguments), limit)
 }
 
 /// A copy of the program that any user can run; removed with this value.

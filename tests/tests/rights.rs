@@ -10,7 +10,7 @@ use weir_lab::process::{Process, Signal, run};
 use weir_tests::host::Host;
 use weir_tests::pair::Pair;
 use weir_tests::rig::Rig;
-use weir_tests::{harness, privileged};
+use weir_tests::{harness, nobody, privileged};
 
 const LIMIT: Duration = Duration::from_secs(30);
 /// A user who owns nothing.
@@ -23,7 +23,19 @@ fn main() -> ExitCode {
         privileged!(a_program_run_under_sudo_is_the_user_who_called_it).together(),
         privileged!(a_program_is_root_where_that_is_asked_for).together(),
         privileged!(signals_reach_a_program_of_another_user).together(),
+        privileged!(a_user_namespace_has_nothing_of_the_machine_removed).together(),
     ])
+}
+
+/// The directory is that of the machine's root, whom the namespace does not know.
+fn a_user_namespace_has_nothing_of_the_machine_removed() -> Result<()> {
+    let rig = Rig::new(1, 1)?;
+    run(&mut rig.weir(&["limit", "wa", "--rate", "10mbit"]), LIMIT)?.success()?;
+    let done = nobody::weir_in_user_namespace(&["limit", "lo", "--rate", "1mbit"], LIMIT)?;
+    ensure!(done.status.code() == Some(1), "{}", done.said());
+    ensure!(!done.stderr.contains("remove it"), "{}", done.stderr);
+    ensure!(done.stderr.contains("run weir as root outside of it"), "{}", done.stderr);
+    Ok(())
 }
 
 /// `net_broadcast`, `net_admin`, `net_raw`, `ipc_lock`, `kill`, `sys_ptrace`, `sys_admin`, `sys_nice`: capabilities(7).

@@ -5,7 +5,8 @@
 //! in one that nobody else may open. Its mode is set whatever the umask says. A directory that belongs to another user is refused, and so
 //! is one in which others may have made names.
 //!
-//! Source: `open(2)` for `O_NOFOLLOW`; `fchmod(2)`, which the umask does not concern.
+//! Source: `open(2)` for `O_NOFOLLOW`; `fchmod(2)`, which the umask does not concern; user_namespaces(7) for unmapped users; kernel
+//! `include/linux/proc_ns.h`.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -18,6 +19,8 @@ use crate::sys;
 const MODE: u32 = 0o755;
 /// The mode of a directory that only its owner may open, and so lock.
 const MODE_PRIVATE: u32 = 0o700;
+/// The inode of the machine's first user namespace (`PROC_USER_INIT_INO`).
+const FIRST_USER_NAMESPACE: u64 = 0xefff_fffd;
 /// The bits of a mode that let others make names.
 const OTHERS_WRITE: u32 = 0o022;
 
@@ -54,6 +57,12 @@ fn make_with(path: &Path, mode: u32) -> io::Result<File> {
     if about.uid() == 0 && sys::user() != 0 {
         return Err(io::Error::other(format!("{} is root's: run weir as root, with sudo", path.display())));
     }
+    if about.uid() != sys::user() && is_unmapped(about.uid()) {
+        return Err(io::Error::other(format!(
+            "{} belongs to a user of the machine whom this user namespace does not know: run weir as root outside of it",
+            path.display()
+        )));
+    }
     if about.uid() != sys::user() {
         return Err(io::Error::other(format!(
             "{} belongs to user {}, who could answer in weir's place: remove it, and weir makes it anew",
@@ -71,6 +80,15 @@ fn make_with(path: &Path, mode: u32) -> io::Result<File> {
         directory.set_permissions(PermissionsExt::from_mode(mode))?;
     }
     Ok(directory)
+}
+
+/// Returns whether a user may be any that this process's user namespace does not know, perhaps the machine's root. It is not told apart
+/// from one of that number whom the namespace knows.
+fn is_unmapped(user: u32) -> bool {
+    let overflow = std::fs::read_to_string("/proc/sys/kernel/overflowuid");
+    let namespace = std::fs::metadata("/proc/thread-self/ns/user");
+    overflow.is_ok_and(|overflow| overflow.trim() == user.to_string())
+        && namespace.is_ok_and(|namespace| namespace.ino() != FIRST_USER_NAMESPACE)
 }
 
 #[cfg(test)]
