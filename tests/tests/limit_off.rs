@@ -95,6 +95,8 @@ fn an_end_that_is_interrupted_limits_as_before() -> Result<()> {
         process.signal(Signal::INT)?;
         process.wait(PATIENCE)
     })?;
+    // The look and the signal take a moment, in which it may have come to its end.
+    require_timing!(done.stderr.contains("it was interrupted"), "it had ended: {}", done.stderr);
     line(&done, &["it was interrupted; veth0 in network namespace", "is limited as it was before"])?;
     row.weir("stat wa --check")?.success()?;
     let limit = row.lossless_limit("wa")?;

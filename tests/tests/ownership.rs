@@ -138,14 +138,14 @@ fn a_second_wire_is_told_whose_the_interface_is() -> Result<()> {
     wire.stop().map(drop)
 }
 
-/// The commands want both ends of a pair, and get some of that before they come to the end that the wire has.
 /// A command that is about to have a name keeps it from others, long before anybody can see that it has it.
 fn a_name_is_given_by_one_command_at_a_time() -> Result<()> {
     let rig = Rig::new(1, 1)?;
     let name = format!("{}-once", rig.middle.name());
     let said = |words: &str| -> Result<String> {
         let mut command = rig.middle.command(weir_tests::weir_binary()?);
-        let done = run(command.args(words.split(' ')), A_MOMENT)?;
+        // It waits for the name, which takes it 15 s.
+        let done = run(command.args(words.split(' ')), 3 * A_MOMENT)?;
         ensure!(done.status.code() == Some(1), "`weir {words}` ended with {}: {}", done.status, done.stderr);
         Ok(done.stderr)
     };
@@ -170,6 +170,7 @@ fn a_name_is_given_by_one_command_at_a_time() -> Result<()> {
     Ok(())
 }
 
+/// The commands want both ends of a pair, and get some of that before they come to the end that the wire has.
 fn commands_that_are_refused_leave_no_hold() -> Result<()> {
     let rig = Rig::new(1, 1)?;
     let namespaces = [&rig.left, &rig.middle, &rig.right];
@@ -181,7 +182,8 @@ fn commands_that_are_refused_leave_no_hold() -> Result<()> {
         [(&rig.left, "mend veth0"), (&rig.middle, "limit wa --rate 10mbit"), (&rig.middle, "wire wb wa")];
     for (namespace, words) in wanted {
         let mut command = namespace.command(weir_tests::weir_binary()?);
-        let done = run(command.args(words.split(' ')), A_MOMENT)?;
+        // It waits for the name, which takes it 15 s.
+        let done = run(command.args(words.split(' ')), 3 * A_MOMENT)?;
         ensure!(done.status.code() == Some(1), "`weir {words}` ended with {}: {}", done.status, done.stderr);
         let expected = format!("is held by process {}", wire.id());
         ensure!(done.stderr.contains(&expected), "`{expected}` is not in: {}", done.stderr);

@@ -85,7 +85,7 @@ impl Keeper for Deleter<'_> {
     fn say(&mut self, _text: &str) {}
 }
 
-/// Whatever the kernel says of an interface that vanishes under its calls.
+/// The kernel has many words for an interface that vanishes under its calls.
 fn a_port_that_goes_while_it_is_taken_over_is_waited_for() -> Result<()> {
     let hosts = hosts(None)?;
     let netns = hosts.hosts[LAST].enter(NetNs::current)??.inode();

@@ -71,7 +71,7 @@ fn a_wire_whose_words_nobody_reads_ends_all_the_same() -> Result<()> {
     }
     let down = run(&mut rig.weir(&["down", name]), LIMIT);
     let ended = wait_until("it ends", LIMIT, || Ok(wire.try_wait()?.is_some()));
-    // Whatever was found.
+    // The process goes in any case.
     let _ = wire.kill();
     let status = wire.wait()?;
     down?.success()?;
@@ -99,7 +99,7 @@ fn a_wire_whose_lines_nobody_reads_ends_all_the_same() -> Result<()> {
             false => send_signal(wire.id(), Signal::TERM),
         });
         let ended = wait_until("it ends", LIMIT, || Ok(wire.try_wait()?.is_some()));
-        // Whatever was found.
+        // The process goes in any case.
         let _ = wire.kill();
         let status = wire.wait()?;
         asked?;

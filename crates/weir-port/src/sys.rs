@@ -317,10 +317,15 @@ pub fn user() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// Returns whether this process runs as root and may do what root may: enter namespaces and look at their programs. A service with few
-/// capabilities, or a container, may not.
+/// Returns whether this process runs as root.
 pub fn is_root() -> bool {
-    user() == 0 && confinement::is_admin()
+    user() == 0
+}
+
+/// Returns whether this process may look at the limits of the machine: enter namespaces, and look at their programs. Root of a service with
+/// few capabilities, or of a container, may not.
+pub fn sees_limits() -> bool {
+    is_root() && confinement::is_admin()
 }
 
 /// The user who connected to this end of a Unix socket, as the kernel noted it then (`SO_PEERCRED`).

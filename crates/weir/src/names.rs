@@ -36,7 +36,7 @@ pub fn unknown(name: &str) -> String {
     known.extend(limits.iter().filter_map(|seen| Some(seen.record_or_left()?.name)));
     known.sort();
     known.dedup();
-    let hidden = match sys::is_root() {
+    let hidden = match sys::sees_limits() {
         true if sees_all_processes() => None,
         true => Some(SEE_ALL),
         false => Some("limits in place are shown to root with CAP_SYS_ADMIN alone: try sudo"),
@@ -120,7 +120,7 @@ pub fn limits_of<L: Borrow<LimitInPlace>>(
 
 /// Refuses the name of a wire or topology that is up, if it is also an interface of this namespace which has a limit of another name.
 pub fn refuse_two_meanings(name: &str) -> Result<(), Failure> {
-    if !sys::is_root() {
+    if !sys::sees_limits() {
         return Ok(());
     }
     let Ok(ways) = (LimitTarget { pid: None, device: name }).ways(false) else { return Ok(()) };
@@ -140,7 +140,7 @@ pub fn refuse_two_meanings(name: &str) -> Result<(), Failure> {
 /// # Errors
 /// If a limit in place has it, as `weir set` could tell neither, or another command keeps it.
 pub fn hold_new(name: &str) -> Result<Option<Ends>, Failure> {
-    if !sys::is_root() {
+    if !sys::sees_limits() {
         // Only root may hold a name. Everybody else is refused by the command itself, which sets up nothing.
         return Ok(None);
     }
@@ -156,7 +156,7 @@ pub fn hold_new(name: &str) -> Result<Option<Ends>, Failure> {
 
 /// Refuses interfaces whose senders are limited in place, for a wire or topology that is to take them.
 pub fn refuse_limited<'a>(devices: impl Iterator<Item = &'a str>) -> Result<(), Failure> {
-    if !sys::is_root() {
+    if !sys::sees_limits() {
         return Ok(());
     }
     let limits = stat::limits()?;

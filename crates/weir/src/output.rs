@@ -5,7 +5,8 @@
 //!
 //! Rule: while signals do not end a command by themselves, neither of the two holds it up: a pipe that nobody reads, or a terminal that
 //! was stopped, would keep it from ending. What has no room then is left out. Limits: another process may take the room between the look
-//! and the writing; of a text longer than a piece the rest may be left out, and the next one follows in its line.
+//! and the writing; of a text longer than a piece the rest may be left out, and the next one follows in its line. The summary of `weir run` is
+//! waited for, as it comes behind the program's own output.
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};

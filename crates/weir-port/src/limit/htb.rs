@@ -213,7 +213,8 @@ pub fn create(ifindex: u32, first: &HtbClass) -> Result<()> {
 }
 
 /// As [`create`], where a `noqueue` with the handle `chosen` was seen, or none with 0. One that somebody chose is there to the kernel, which
-/// replaces whatever is there or nothing: so it goes first, by its handle.
+/// replaces whatever is there or nothing: so it goes first, by its handle. A kernel that makes no HTB then leaves the interface with its
+/// default queue.
 fn create_in_place_of(ifindex: u32, chosen: u32, first: &HtbClass) -> Result<()> {
     let doing = || format!("giving interface number {ifindex} a queue that limits");
     let mut batch = RequestBatch::new();

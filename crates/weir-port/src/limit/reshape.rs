@@ -15,7 +15,8 @@
 //! packets always wait keeps its class alive; the command says so, and the same command later looks again, or moves it at once if it is
 //! asked to, past its packets.
 //!
-//! Owner: the command, under the lock of both ends. Limits: [`EARLIER_MAX`] files before, as long as flows wait by them.
+//! Owner: the command, under the lock of both ends. Limits: [`EARLIER_MAX`] files before, as long as flows wait by them. A command that is
+//! killed while the kernel takes classes off leaves some of them, without packets, until `--off`.
 
 use std::collections::HashSet;
 use std::thread::sleep;

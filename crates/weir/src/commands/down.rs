@@ -13,6 +13,7 @@ use weir_port::hold;
 use weir_port::limit::NetnsInterface;
 use weir_port::limit::find::LimitInPlace;
 use weir_port::netns::NetNs;
+use weir_port::sys;
 use weir_run::clock::now_ns;
 use weir_run::control::{self, Command, Control, Listener, Running};
 use weir_run::datapath::Kind;
@@ -72,7 +73,7 @@ pub fn run(arguments: &DownArguments) -> Outcome {
             return Err(Failure { message, ..failure });
         }
         // A file that happens to be called so is not what was meant.
-        require_root()?;
+        require(sys::is_root())?;
         let waited = end_waiting(&name)?;
         if !waited || control::is_up(&Control::path_of(&name)) {
             end(&name, Kind::Topology.noun())?;
@@ -98,8 +99,8 @@ fn name_alone(file: &Path) -> Option<&str> {
     file.to_str().filter(|text| !text.contains('/') && !text.ends_with(".toml"))
 }
 
-fn require_root() -> Result<(), Failure> {
-    match weir_port::sys::is_root() {
+fn require(is_allowed: bool) -> Result<(), Failure> {
+    match is_allowed {
         true => Ok(()),
         false => Err(PortError::NotRoot { doing: "ending a topology and removing limits".into() }.into()),
     }
@@ -113,7 +114,7 @@ fn called(file: &Path) -> String {
 
 /// Ends the topology of a file, and removes its limits.
 fn down(topology: &Topology) -> Outcome {
-    require_root()?;
+    require(if topology.limits.is_empty() { sys::is_root() } else { sys::sees_limits() })?;
     let name = &topology.name;
     let waited = is_waiting(topology) && end_waiting(name)?;
     let is_up = control::is_up(&Control::path_of(name));
@@ -287,9 +288,25 @@ fn remove_limits(topology: &Topology, lines: &mut Lines) -> Result<bool, Failure
         let why = ways.ends().find_map(|end| hold::ends::in_use(&end.netns, &end.link));
         why.inspect(|why| fail(wanted, why)).is_none()
     });
+    let _ends = loop {
+        let ends = found.iter().flat_map(|(_, ways)| ways.ends());
+        let ends: Vec<_> = ends.map(|end| (&end.netns, &end.link)).collect();
+        let held = hold::ends::hold(&ends, &[], &mut |text| output::say(format_args!("weir: {text}")));
+        let Err(error) = held else { break held };
+        // Another command has had one of them for long.
+        let before = found.len();
+        found.retain(|(wanted, ways)| {
+            let is_free = ways.ends().all(|end| hold::ends::command_at(&end.netns, &end.link).is_none());
+            if !is_free {
+                fail(wanted, &error.to_string());
+            }
+            is_free
+        });
+        if found.len() == before {
+            return Err(error.into());
+        }
+    };
     let places: Vec<_> = found.iter().flat_map(|(_, ways)| ways.ends()).collect();
-    let held: Vec<_> = places.iter().map(|place| (&place.netns, &place.link)).collect();
-    let _ends = hold::ends::hold(&held, &[], &mut |text| output::say(format_args!("weir: {text}")))?;
     let interruption = Interruption::begin()?;
     let mut are_gone = true;
     for (wanted, ways) in &found {
@@ -353,10 +370,11 @@ fn may_be(
     here: &[&LimitInPlace],
 ) -> bool {
     let ends = ends_of(seen);
+    if ends.iter().any(|end| places.iter().any(|place| place.is(end))) {
+        return false;
+    }
     let name = seen.record_or_left().map(|record| record.name);
-    let is_of_end = |end: &NetnsInterface| {
-        Some(&end.link.name) == name.as_ref() || places.iter().any(|place| place.is(end))
-    };
+    let is_of_end = |end: &NetnsInterface| Some(&end.link.name) == name.as_ref();
     let is_here = here.iter().any(|other| other.place.is(&seen.place));
     let is_called = name.as_ref() == Some(wanted.name.as_ref().unwrap_or(&wanted.device));
     is_called || is_here && !names::is_run(ends.iter()) && !ends.iter().any(is_of_end)

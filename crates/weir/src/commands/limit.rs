@@ -139,7 +139,7 @@ pub fn run(arguments: &LimitArguments) -> Outcome {
             "nothing to do: give --rate, --rate-back, --burst, --classes, --no-classes or --name, or --off",
         ));
     }
-    if !sys::is_root() {
+    if !sys::sees_limits() {
         return Err(PortError::NotRoot { doing: "limiting an interface".into() }.into());
     }
     let meant = if arguments.off && target.pid.is_none() { target.ways_meant()? } else { None };

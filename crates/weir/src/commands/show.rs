@@ -34,7 +34,7 @@ pub struct ShowArguments {
 
 /// Runs the command.
 pub fn run(arguments: &ShowArguments) -> Outcome {
-    if !weir_port::sys::is_root() {
+    if !weir_port::sys::sees_limits() {
         return Err(PortError::NotRoot { doing: "looking at limits".into() }.into());
     }
     if let [name] = &arguments.devices[..]

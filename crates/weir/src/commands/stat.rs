@@ -162,7 +162,7 @@ fn show(arguments: &StatArguments) -> Result<ExitCode, Fault> {
     if arguments.json {
         let text = serde_json::to_value(&snapshot).and_then(|mut value| {
             // Limits that nobody can see are null.
-            let are_seen = arguments.wire.is_some() || weir_port::sys::is_root();
+            let are_seen = arguments.wire.is_some() || weir_port::sys::sees_limits();
             value["limits"] =
                 if are_seen { limits.iter().map(limits::to_json).collect() } else { Value::Null };
             serde_json::to_string_pretty(&value)
@@ -190,7 +190,7 @@ fn show(arguments: &StatArguments) -> Result<ExitCode, Fault> {
         print_waiting(&snapshot, &mut out)?;
     }
     // A limit that is asked for by name is there, and seen.
-    let is_hidden = arguments.wire.is_none() && !weir_port::sys::is_root();
+    let is_hidden = arguments.wire.is_none() && !weir_port::sys::sees_limits();
     let unchecked = is_hidden && arguments.check;
     if unchecked {
         output::say(format_args!(
@@ -245,7 +245,7 @@ fn none_up() -> String {
     const WIRE: &str =
         "no wire is up: `weir wire A B --rate 200mbit` joins two veth interfaces, `weir up FILE` any number";
     const LIMIT: &str = "`weir limit DEV --rate 200mbit` limits one where it stands";
-    match weir_port::sys::is_root() {
+    match weir_port::sys::sees_limits() {
         true if sees_all_processes() => format!("{WIRE}; no limit is set: {LIMIT}"),
         true => format!("{WIRE}; no limit is set that is seen from here: {LIMIT}; {}", names::SEE_ALL),
         false => format!("{WIRE}; {LIMITS_HIDDEN}"),

@@ -7,12 +7,12 @@
 
 use std::process::ExitCode;
 
+use weir_port::limit::NetnsInterface;
 use weir_port::limit::find;
 use weir_port::limit::off::{self, Off};
-use weir_port::limit::{Asked, NetnsInterface};
 use weir_run::clock::now_ns;
 
-use super::transaction::{Interruption, set_with_room};
+use super::transaction::{Before, Interruption, put_back};
 use super::warn_of_doubtful;
 use crate::commands::backlog;
 use crate::commands::ways::Ways;
@@ -70,11 +70,12 @@ fn remove_one(
     interruption: &Interruption,
     lines: &mut Lines,
 ) -> Result<Option<bool>, Failure> {
+    let before = find::record_at(place)?;
     if interruption.has_come() {
-        let there = find::record_at(place)?;
-        return there.map_or(Ok(None), |_| {
-            Err(format!("it was interrupted; the limit at {} stays", place.describe()).into())
-        });
+        return match before.is_some() || find::at(place)?.is_some() {
+            true => Err(format!("it was interrupted; the limit at {} stays", place.describe()).into()),
+            false => Ok(None),
+        };
     }
     let off = off::off(place, now, now_ns, &|| interruption.has_come());
     if !matches!(off, Ok(Off::None)) {
@@ -105,7 +106,20 @@ fn remove_one(
             ));
             return Ok(Some(false));
         }
-        Off::Interrupted => return Err(limit_again(place)),
+        Off::Interrupted => {
+            // Without a record there is nothing to limit by, and the limit stays open.
+            let unlike = before.as_ref().map(|record| put_back(place, &Before::Recorded(record)));
+            let place_text = place.describe();
+            return Err(match unlike {
+                _ if place.is_gone() => format!("it was interrupted, and {place_text} vanished with its limit"),
+                Some(None) => format!("it was interrupted; {place_text} is limited as it was before"),
+                Some(Some(why)) => format!("it was interrupted; {why}"),
+                None => format!(
+                    "it was interrupted; {place_text} limits nothing any more: `weir limit --off` removes its limit"
+                ),
+            }
+            .into());
+        }
         Off::Open => {
             output::say(format_args!(
                 "weir: {} limits nothing any more, but never stops sending, and its queue could not be removed without loss: --off again \
@@ -116,22 +130,4 @@ fn remove_one(
         }
     }
     Ok(Some(true))
-}
-
-/// Sets a limit as it was, which was being removed. Returns what to say.
-fn limit_again(place: &NetnsInterface) -> Failure {
-    let set = find::record_at(place).and_then(|record| {
-        // The limit went with its interface, or its queue was taken away.
-        record.map(|record| set_with_room(place, &Asked::of(&record))).transpose()
-    });
-    let place = place.describe();
-    match set {
-        Ok(Some(_)) => format!("it was interrupted; {place} is limited as it was before"),
-        Ok(None) => format!("it was interrupted; there is no limit at {place} any more"),
-        Err(error) => format!(
-            "it was interrupted; {place} limits nothing any more, and its limit could not be set again, as {error}: `weir limit --off` \
-             removes it"
-        ),
-    }
-    .into()
 }

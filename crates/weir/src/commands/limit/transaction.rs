@@ -30,6 +30,7 @@ impl Interruption {
     /// From now on signals to end are heard by [`has_come`](Interruption::has_come) alone.
     pub fn begin() -> io::Result<Interruption> {
         let signals = Signals::block(&[SIGINT, SIGTERM, SIGHUP])?;
+        output::hurry(true);
         Ok(Interruption { signals, has_come: Cell::new(false) })
     }
 
@@ -50,7 +51,7 @@ pub struct Transaction<'a> {
 }
 
 /// A limit before it was set.
-enum Before<'a> {
+pub enum Before<'a> {
     /// There was none.
     Absent,
     /// It was half made, without a record of what it is.
@@ -101,7 +102,7 @@ impl<'a> Transaction<'a> {
 }
 
 /// Puts a limit back as it was before, which may be none. Returns a sentence if it is not so all the same.
-fn put_back(place: &NetnsInterface, before: &Before) -> Option<String> {
+pub fn put_back(place: &NetnsInterface, before: &Before) -> Option<String> {
     let unlike = match before {
         Before::Absent | Before::Unrecorded | Before::Gone => {
             let off = off::off(place, false, now_ns, &|| false);
@@ -132,7 +133,7 @@ fn put_back(place: &NetnsInterface, before: &Before) -> Option<String> {
 }
 
 /// Sets a limit, with room for what has left it.
-pub fn set_with_room(place: &NetnsInterface, asked: &Asked) -> weir_port::Result<(Done, Record)> {
+fn set_with_room(place: &NetnsInterface, asked: &Asked) -> weir_port::Result<(Done, Record)> {
     backlog::raise();
     let set = set_patiently(place, asked);
     match &set {
