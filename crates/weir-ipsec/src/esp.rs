@@ -140,9 +140,8 @@ pub fn wrap(
     }
     room.grow(front, trailer_len + algorithm.icv_len())?;
     let packet = room.packet_mut();
-    if clear > 0 {
-        packet.copy_within(front..front + clear, 0);
-    }
+    // Of no bytes too, in tunnels: a pass calls what moves bytes in any case then, and goes as deep through one tunnel as through many.
+    packet.copy_within(front..front + clear, 0);
     let before = outer_len + clear;
 
     let esp_at = before + udp_len;
