@@ -70,7 +70,8 @@ fn remove_one(
     interruption: &Interruption,
     lines: &mut Lines,
 ) -> Result<Option<bool>, Failure> {
-    let before = find::record_at(place)?;
+    // If it cannot be looked at, the removal says so.
+    let before = find::record_at(place).ok().flatten();
     if interruption.has_come() {
         return match before.is_some() || find::at(place)?.is_some() {
             true => Err(format!("it was interrupted; the limit at {} stays", place.describe()).into()),
