@@ -98,6 +98,16 @@ fn the_shell_alone_continues_a_suspended_run() -> Result<()> {
     terminal.wait_for(SUMMARY, LIMIT)
 }
 
+/// Requires that a reader of words behind the terminal goes on after Ctrl-Z, and that this is said.
+fn goes_on_after_ctrl_z(terminal: &mut Terminal) -> Result<()> {
+    terminal.keys("first\n")?;
+    terminal.wait_for(":heardfirst", LIMIT)?;
+    terminal.keys("\u{1a}")?;
+    terminal.wait_for("cannot be suspended", LIMIT)?;
+    terminal.keys("second\n")?;
+    terminal.wait_for(":heardsecond", LIMIT)
+}
+
 /// A run must go on by a wire, and where it has a way out. The terminal stops the whole group, so the whole group is continued, and Ctrl-C
 /// ends it after that.
 fn ctrl_z_leaves_no_child_stopped_where_a_run_must_go_on() -> Result<()> {
@@ -105,12 +115,7 @@ fn ctrl_z_leaves_no_child_stopped_where_a_run_must_go_on() -> Result<()> {
         let mut terminal = shell(&host)?;
         type_run(&mut terminal, options, ANSWERS)?;
         terminal.wait_for("ready", LIMIT)?;
-        terminal.keys("first\n")?;
-        terminal.wait_for(":heardfirst", LIMIT)?;
-        terminal.keys("\u{1a}")?;
-        terminal.wait_for("cannot be suspended", LIMIT)?;
-        terminal.keys("second\n")?;
-        terminal.wait_for(":heardsecond", LIMIT)?;
+        goes_on_after_ctrl_z(&mut terminal)?;
         terminal.keys("\u{3}")?;
         terminal.wait_for(SUMMARY, LIMIT)?;
         terminal.wait_for(PROMPT, LIMIT)?;
@@ -145,12 +150,7 @@ fn ctrl_z_stops_nothing_once_the_program_has_ended() -> Result<()> {
                   for ((i = 0; i < 60; i++)); do printf %s $word >&3; done; exec 3>&-; sed -u s/^/:heard/ <&4 & exit 0";
     terminal.keys(&format!("{weir} run --rate 8kbit -- bash -c '{script}'\n"))?;
     terminal.wait_for("CMD has ended; waiting for", LIMIT)?;
-    terminal.keys("first\n")?;
-    terminal.wait_for(":heardfirst", LIMIT)?;
-    terminal.keys("\u{1a}")?;
-    terminal.wait_for("cannot be suspended", LIMIT)?;
-    terminal.keys("second\n")?;
-    terminal.wait_for(":heardsecond", LIMIT)?;
+    goes_on_after_ctrl_z(&mut terminal)?;
     terminal.keys("\u{3}")?;
     terminal.wait_for("weir: 8kbit: ", LIMIT)?;
     terminal.wait_for(PROMPT, LIMIT)

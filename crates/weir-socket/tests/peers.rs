@@ -28,6 +28,7 @@ fn a_stranger_puts_no_timeout_off() {
         scope.spawn(|| {
             while !is_over.load(Ordering::Relaxed) && !is_late() {
                 stranger.send_to(b"stranger", server.local_addr()).expect("sent");
+                // The pace of the strangers, ten to a timeout; nothing waits for it.
                 thread::sleep(Duration::from_millis(5));
             }
         });
