@@ -5,6 +5,8 @@
 //!
 //! Ownership: a packet is moved, never copied or shared: it is always in exactly one place (ARCHITECTURE.md, the law).
 
+use crate::drops::Count;
+
 /// Anything that can travel the path.
 pub trait Packet {
     /// Length on the wire in bytes, Ethernet header included, frame check sequence excluded.
@@ -37,11 +39,19 @@ impl Meta {
     /// Returns whether two packets came by the same queue at the same time.
     #[inline]
     pub fn came_with(&self, other: &Meta) -> bool {
-        self.arrival_ns == other.arrival_ns && self.port == other.port && self.queue == other.queue
+        // Both numbers are compared as one.
+        self.arrival_ns == other.arrival_ns && [self.port, self.queue] == [other.port, other.queue]
     }
 }
 
 const _: () = assert!(size_of::<Meta>() == 16, "a packet is twice as large, and two share a cache line");
+
+/// The count of packets.
+#[inline]
+pub fn count_of<P: Packet>(packets: &[P]) -> Count {
+    let bytes = packets.iter().map(|packet| u64::from(packet.len_bytes())).sum();
+    Count { packets: packets.len() as u64, bytes }
+}
 
 /// Moves the first `count` packets behind others. If these are all and there are no others, the lists are exchanged and no packet moves.
 /// Otherwise all packets are moved as memory: a packet moved by itself is written in parts and read again as a whole, for which a processor

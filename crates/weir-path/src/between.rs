@@ -74,7 +74,14 @@ struct StageAt {
     /// The way that each of its ports leads, if packets leave by it.
     ways: Box<[Option<Way>]>,
     /// Packets that wait before each of its ports.
-    arrived: Box<[Vec<PathPacket>]>,
+    arrived: Box<[Arrived]>,
+}
+
+/// Packets that wait before a port of a stage, and their count.
+#[derive(Default)]
+struct Arrived {
+    packets: Vec<PathPacket>,
+    count: Count,
 }
 
 impl Between {
@@ -87,7 +94,7 @@ impl Between {
     ) -> Between {
         let stages = stages.into_iter().map(|(stage, ways)| StageAt {
             stage,
-            arrived: ways.iter().map(|_| Vec::new()).collect(),
+            arrived: ways.iter().map(|_| Arrived::default()).collect(),
             ways: ways.into(),
         });
         Between {
@@ -141,26 +148,27 @@ impl Between {
         }
     }
 
-    /// Moves packets on, and leaves none; `landed` is told each place that one came to.
+    /// Moves packets with this count on, and leaves none; `landed` is told each place that one came to.
     pub fn take(
         &mut self,
         way: Way,
         received: &mut Vec<PathPacket>,
+        count: Count,
         now_ns: u64,
         mut landed: impl FnMut(Landed),
     ) {
         match way {
             Way::Egress(queue) => {
-                let count = received.len();
                 self.egress.enqueue_all(queue, received, count, &mut self.frames, &mut landed);
             }
             Way::Over(worker, to) => {
-                let count = received.len();
                 hand(&mut self.over, &self.egress, (worker, to), received, count);
             }
             Way::Stage(stage, port) => {
                 if !received.is_empty() {
-                    move_all(received, &mut self.stages[stage].arrived[usize::from(port)]);
+                    let arrived = &mut self.stages[stage].arrived[usize::from(port)];
+                    move_all(received, &mut arrived.packets);
+                    arrived.count.merge(count);
                     self.turns.push_back((stage, port));
                     self.serve(now_ns, &mut landed);
                 }
@@ -186,7 +194,8 @@ impl Between {
         while let Some((number, port)) = self.turns.pop_front() {
             let StageAt { stage, arrived, .. } = &mut self.stages[number];
             let mut around = Around { frames: &mut self.frames, sent: &mut self.sent, now_ns };
-            stage.process(port, &mut arrived[usize::from(port)], &mut around);
+            let Arrived { packets, count } = &mut arrived[usize::from(port)];
+            stage.process(port, packets, std::mem::take(count), &mut around);
             self.pass_on(number, landed);
         }
     }
@@ -208,24 +217,25 @@ impl Between {
                 }
                 Way::Over(worker, to) => hand(over, egress, (worker, to), packets, count),
                 Way::Stage(next, port) => {
-                    let waiting = &mut stages[next].arrived[usize::from(port)];
-                    if waiting.is_empty() {
+                    let arrived = &mut stages[next].arrived[usize::from(port)];
+                    if arrived.packets.is_empty() {
                         turns.push_back((next, port));
                     }
-                    move_first(packets, count, waiting);
+                    arrived.count.merge(count);
+                    move_first(packets, count.packets as usize, &mut arrived.packets);
                 }
             }
         }
     }
 }
 
-/// Hands the first `count` packets over to another worker, for the attachment `to` there.
+/// Hands the first packets, which have this count, over to another worker, for the attachment `to` there.
 fn hand(
     over: &mut Option<Departures>,
     egress: &EgressQueues,
     (worker, to): (usize, u32),
     packets: &mut Vec<PathPacket>,
-    count: usize,
+    count: Count,
 ) {
     let receive_queue = |packet: &PathPacket| egress.receive_queue_of(&packet.meta);
     over.as_mut().expect("links lead to others").hand(worker, to, packets, count, receive_queue);

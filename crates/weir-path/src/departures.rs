@@ -143,30 +143,32 @@ impl Departures {
         Departures { worker, outlets, boards, handed, unwoken: 0, unwoken_ns: 0, bunches }
     }
 
-    /// Hands the first `count` packets over with the next [`Departures::flush`]; `receive_queue` gives the receive queue of each, if a port
-    /// brought it.
+    /// Hands the first packets, which have this count, over with the next [`Departures::flush`]; `receive_queue` gives the receive queue of
+    /// each, if a port brought it.
     pub(crate) fn hand(
         &mut self,
         worker: usize,
         to: u32,
         packets: &mut Vec<PathPacket>,
-        count: usize,
+        count: Count,
         receive_queue: impl Fn(&PathPacket) -> Option<usize>,
     ) {
+        let first = ..count.packets as usize;
+        let mut handed = self.handed[worker].packets;
+        self.handed[worker].merge(count);
         // Neighbours are mostly of one receive queue, and the other worker's count of landed packets is in that worker's cache.
         let mut landed = None;
-        for run in packets[..count].chunk_by(|one, next| receive_queue(one) == receive_queue(next)) {
-            let bytes = run.iter().map(|packet| u64::from(packet.len_bytes)).sum();
-            self.handed[worker].merge(Count { packets: run.len() as u64, bytes });
+        for run in packets[first].chunk_by(|one, next| receive_queue(one) == receive_queue(next)) {
+            handed += run.len() as u64;
             if let Some(bunch) = receive_queue(&run[0]).and_then(|queue| self.bunches[worker].get_mut(queue))
             {
                 let landed = *landed.get_or_insert_with(|| self.boards[worker].landed(self.worker));
                 let before = if bunch.last <= landed { 0 } else { bunch.packets };
                 bunch.packets = before + run.len() as u64;
-                bunch.last = self.handed[worker].packets;
+                bunch.last = handed;
             }
         }
-        for packet in packets.drain(..count) {
+        for packet in packets.drain(first) {
             self.stage(worker, Crosser::Packet(PathPacket { to, ..packet }));
         }
     }

@@ -266,21 +266,22 @@ impl EgressQueues {
         self.first_flow[usize::from(port)] + usize::from(queue)
     }
 
-    /// Puts the first `count` packets into their classes; `landed` is told the place and receive queue of each.
+    /// Puts the first packets, which have this count, into their classes; `landed` is told the place and receive queue of each.
     #[inline]
     pub fn enqueue_all(
         &mut self,
         egress: usize,
         packets: &mut Vec<PathPacket>,
-        count: usize,
+        count: Count,
         frames: &mut Frames,
         landed: &mut impl FnMut(Landed),
     ) {
         let queue = &mut self.queues[egress];
-        let fills = queue.is_closed || !queue.has_more_room_than(count as u64);
+        let fills = queue.is_closed || !queue.has_more_room_than(count.packets);
         let EgressQueue { shaping, counts, is_closed, .. } = queue;
-        let Some(class) = shaping.passing(count).filter(|_| !*is_closed) else {
-            return packets.drain(..count).for_each(|packet| landed(self.enqueue(egress, packet, frames)));
+        let Some(class) = shaping.passing(count.packets as usize).filter(|_| !*is_closed) else {
+            let first = packets.drain(..count.packets as usize);
+            return first.for_each(|packet| landed(self.enqueue(egress, packet, frames)));
         };
         let (first_flow, flows) = (&self.first_flow, self.flows);
         // Where the packets fill the place, each receive queue that has some of them there waits for it.
@@ -289,7 +290,7 @@ impl EgressQueues {
             landed(Landed { place: Place { egress, class: 0 }, fills, receive_queue });
             flow_in(first_flow, flows, meta)
         });
-        counts.entered += count as u64;
+        counts.entered += count.packets;
         counts.held_max = counts.held_max.max(shaping.held().packets);
     }
 

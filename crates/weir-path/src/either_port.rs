@@ -94,8 +94,8 @@ impl<K: TransmitRing, M: TransmitRing> TransmitRing for EitherPort<K, M> {
         either!(self, port => port.room())
     }
 
-    fn put(&mut self, packets: &mut Vec<PathPacket>, frames: &mut Frames) {
-        either!(self, port => port.put(packets, frames));
+    fn put(&mut self, packets: &mut Vec<PathPacket>, count: Count, frames: &mut Frames) {
+        either!(self, port => port.put(packets, count, frames));
     }
 
     fn flush(&mut self, carrier: &mut Carrier, now_ns: u64) -> io::Result<Transmit> {

@@ -12,13 +12,14 @@
 use std::io;
 
 use weir_core::account::Account;
-use weir_core::drops::{Count, DropReason};
+use weir_core::drops::DropReason;
 
 use crate::backoff::Backoff;
 use crate::carrier::{Carrier, DOWN_RETRY_NS};
 use crate::frames::Frames;
 use crate::packet::PathPacket;
 use crate::port::{Completion, Transmit, TransmitRing};
+use crate::shaping::Release;
 
 /// The uses of the device of a port, by the names of the seed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -59,36 +60,35 @@ enum Offer {
 }
 
 impl Exit {
-    /// Puts packets on the transmit ring of `port` in their order, which has room for them, and leaves none. `is_short`: more would have
-    /// come if there were room.
+    /// Puts the packets of a release on the transmit ring of `port` in their order, which has room for them, and leaves none.
     pub fn put(
         &mut self,
         packets: &mut Vec<PathPacket>,
-        is_short: bool,
+        released: &Release,
         port: &mut impl TransmitRing,
         frames: &mut Frames,
     ) {
-        if is_short {
+        if released.is_short {
             self.offer = Offer::Beyond;
         } else if !packets.is_empty() {
             self.offer = Offer::Ring;
         }
-        let mut put = Count::default();
         let mut longest_bytes = 0;
         for packet in packets.iter_mut() {
             packet.make_mark(frames.memory());
             longest_bytes = packet.len_bytes.max(longest_bytes);
-            put.add(packet.len_bytes.into());
         }
+        let mut put = released.left;
         self.account.accept_all(put);
         let bytes_max = port.packet_bytes_max();
         if u32::from(longest_bytes) > bytes_max {
             for packet in packets.extract_if(.., |packet| u32::from(packet.len_bytes) > bytes_max) {
+                put.sub(packet.len_bytes.into());
                 self.account.drop(DropReason::TooLong, packet.len_bytes.into());
                 frames.pool.give(packet.frame);
             }
         }
-        port.put(packets, frames);
+        port.put(packets, put, frames);
     }
 
     /// Makes the device transmit; returns the time at which to try again the packets that it does not take now.

@@ -22,7 +22,8 @@
 
 use std::cell::Cell;
 
-use weir_core::packet::Meta;
+use weir_core::drops::Count;
+use weir_core::packet::{Meta, count_of};
 use weir_core::poll_order::PollOrder;
 
 use crate::between::{Between, Way};
@@ -283,16 +284,16 @@ impl Intake {
         if is_full {
             port.set_announced(queue);
         }
-        let bytes: u64 = self.received.iter().map(|packet| u64::from(packet.len_bytes)).sum();
+        let received = count_of(&self.received);
         // The packets that the poll brought and that did not come here had a turn too.
         let elsewhere = count.saturating_sub(self.received.len()) as u64;
-        let bytes = bytes + elsewhere * u64::from(QUANTUM_BYTES);
+        let bytes = received.bytes + elsewhere * u64::from(QUANTUM_BYTES);
         self.order.polled(queue, count, bytes, is_full, now_ns);
         if self.backlogged[queue] != is_full {
             self.backlogged[queue] = is_full;
             port.set_backlog(queue, is_full);
         }
-        self.move_on(queue, port.is_inner(), between, now_ns);
+        self.move_on(queue, received, port.is_inner(), between, now_ns);
         count
     }
 
@@ -300,11 +301,11 @@ impl Intake {
     pub fn collect(&mut self, port: &mut impl ReceiveQueues, between: &mut Between, now_ns: u64) {
         for queue in 0..port.queues() {
             port.collect(queue, &mut between.frames, &mut self.received);
-            self.move_on(queue, port.is_inner(), between, now_ns);
+            self.move_on(queue, count_of(&self.received), port.is_inner(), between, now_ns);
         }
     }
 
-    fn move_on(&mut self, queue: usize, is_inner: bool, between: &mut Between, now_ns: u64) {
+    fn move_on(&mut self, queue: usize, count: Count, is_inner: bool, between: &mut Between, now_ns: u64) {
         if self.received.is_empty() {
             return;
         }
@@ -318,7 +319,7 @@ impl Intake {
         gate.begin();
         let mut is_here = self.crosses.is_empty();
         let filled = &mut self.filled;
-        between.take(self.way, &mut self.received, now_ns, |landed| {
+        between.take(self.way, &mut self.received, count, now_ns, |landed| {
             is_here = true;
             match is_inner {
                 false => gate.note(landed.place, landed.fills),

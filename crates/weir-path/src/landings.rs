@@ -18,6 +18,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use weir_core::drops::Count;
+use weir_core::packet::count_of;
 use weir_ring::doorbell::DoorbellCounts;
 use weir_ring::handoff::{self, Inbox, InboxError, Source};
 use weir_simd::prefetch::prefetch_write;
@@ -267,7 +268,7 @@ impl Gates {
             return;
         }
         let way = way.expect("packets are handed to the worker that has what they come to");
-        between.take(way, arrived, now_ns, |landed| self.note(landed));
+        between.take(way, arrived, count_of(arrived), now_ns, |landed| self.note(landed));
         self.tell(&between.egress);
     }
 

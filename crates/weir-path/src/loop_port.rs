@@ -16,7 +16,7 @@
 use std::io;
 
 use weir_core::drops::Count;
-use weir_core::packet::{move_all, move_first};
+use weir_core::packet::{count_of, move_all, move_first};
 
 use crate::carrier::Carrier;
 use crate::frames::Frames;
@@ -71,7 +71,11 @@ impl ReceiveQueues for LoopPort {
 
     fn poll(&mut self, _: usize, _: &mut Frames, received: &mut Vec<PathPacket>) -> usize {
         let count = self.ring.len().min(self.poll_budget as usize);
-        self.polled.merge(count_of(&self.ring[..count]));
+        if count == self.ring.len() {
+            self.polled = self.inside;
+        } else {
+            self.polled.merge(count_of(&self.ring[..count]));
+        }
         move_first(&mut self.ring, count, received);
         count
     }
@@ -96,8 +100,8 @@ impl TransmitRing for LoopPort {
     }
 
     #[inline]
-    fn put(&mut self, packets: &mut Vec<PathPacket>, _: &mut Frames) {
-        self.inside.merge(count_of(packets));
+    fn put(&mut self, packets: &mut Vec<PathPacket>, count: Count, _: &mut Frames) {
+        self.inside.merge(count);
         move_all(packets, &mut self.ring);
     }
 
@@ -118,9 +122,4 @@ impl TransmitRing for LoopPort {
     fn in_flight(&self) -> Count {
         self.inside
     }
-}
-
-fn count_of(packets: &[PathPacket]) -> Count {
-    let bytes = packets.iter().map(|packet| u64::from(packet.len_bytes)).sum();
-    Count { packets: packets.len() as u64, bytes }
 }

@@ -61,8 +61,8 @@ pub trait TransmitRing {
     /// The number of packets that the ring takes now.
     fn room(&self) -> u32;
 
-    /// Puts packets on the ring in their order, and leaves none; there must be room for all.
-    fn put(&mut self, packets: &mut Vec<PathPacket>, frames: &mut Frames);
+    /// Puts packets, which have this count, on the ring in their order, and leaves none; there must be room for all.
+    fn put(&mut self, packets: &mut Vec<PathPacket>, count: Count, frames: &mut Frames);
 
     /// Makes the device transmit the packets on the ring, or as many as it takes now. After a packet that was refused for good it goes on
     /// only if there is a carrier.

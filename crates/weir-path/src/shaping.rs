@@ -28,6 +28,7 @@ use weir_core::account::Account;
 use weir_core::classify::fragments::FragmentTargets;
 use weir_core::classify::{Target, headers::Headers};
 use weir_core::drops::Count;
+use weir_core::packet::count_of;
 use weir_core::shaper::Shaper;
 use weir_core::shaper::backlog::{Backlog, Dequeue, FullPolicy, Refused};
 use weir_core::shaper::blocked::Blocked;
@@ -65,8 +66,8 @@ pub struct Size {
 /// The packets that left in one release.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Release {
-    /// The number of packets.
-    pub packets: usize,
+    /// The packets.
+    pub left: Count,
     /// The time at which the next packet may leave, if it waits for that.
     pub wake_ns: Option<u64>,
     /// True if there was room for fewer than a burst, and more wait.
@@ -222,9 +223,9 @@ impl Shaping {
         out: &mut Vec<PathPacket>,
     ) -> Release {
         let (before, most) = (out.len(), BURST.min(room as usize));
-        let came_now = match &mut self.shaper {
+        let (mut left, came_now) = match &mut self.shaper {
             Shaper::Class(class) => class.pass_out(most, now_ns, out),
-            Shaper::Htb(_) | Shaper::Cbq(_) => 0,
+            Shaper::Htb(_) | Shaper::Cbq(_) => (Count::default(), 0),
         };
         let (passed, dropped) = (out.len(), self.released.dropped);
         let mut wake_ns = self.dequeue_all(before + most, frames, now_ns, out);
@@ -233,11 +234,12 @@ impl Shaping {
             wake_ns = Some(now_ns);
         }
         let also_now = out[passed..].iter().filter(|packet| packet.meta.arrival_ns == now_ns).count();
-        let (packets, dispatched) = (out.len() - before, came_now + also_now as u64);
+        left.merge(count_of(&out[passed..]));
+        let dispatched = came_now + also_now as u64;
         self.released.dispatched += dispatched;
-        self.released.delayed += packets as u64 - dispatched;
-        let is_short = most < BURST && packets == most && self.held().packets > 0;
-        Release { packets, wake_ns, is_short }
+        self.released.delayed += left.packets - dispatched;
+        let is_short = most < BURST && left.packets == most as u64 && self.held().packets > 0;
+        Release { left, wake_ns, is_short }
     }
 
     /// Moves the packets that may leave now behind others in `out`, until there are `most`; returns the time at which the next may leave,

@@ -29,7 +29,7 @@ use weir_core::net::BURST_MAX;
 use weir_core::net::bridge::{Bridge, Egress as Forwarded, PortSet};
 use weir_core::net::fragment::Fragments;
 use weir_core::net::router::{Router, RouterError, RouterSettings, Verdict};
-use weir_core::packet::{Meta, move_first};
+use weir_core::packet::{Meta, count_of, move_first};
 use weir_ring::memory::{Frame, FrameMemory};
 
 use crate::dispatch::{Dispatch, Handled};
@@ -45,36 +45,28 @@ use crate::shaping::ReleaseCounts;
 #[derive(Default)]
 pub struct StageOutput {
     pub(crate) packets: Vec<PathPacket>,
-    /// The port of each run, and its number of packets.
-    pub(crate) runs: Vec<(u16, usize)>,
+    /// The port of each run, and its count.
+    pub(crate) runs: Vec<(u16, Count)>,
 }
 
 impl StageOutput {
     fn push(&mut self, out: u16, packet: PathPacket) {
+        self.note(out, Count { packets: 1, bytes: packet.len_bytes.into() });
         self.packets.push(packet);
-        self.note(out, 1);
     }
 
-    /// Moves the first `count` packets here as a run; returns their count.
-    fn take_run(&mut self, out: u16, packets: &mut Vec<PathPacket>, count: usize) -> Count {
-        let before = self.packets.len();
-        move_first(packets, count, &mut self.packets);
-        let run = &self.packets[before..];
-        let count = Count { packets: run.len() as u64, bytes: len_bytes_of(run) };
-        self.note(out, run.len());
-        count
+    /// Moves the first packets here as a run, which has this count.
+    fn take_run(&mut self, out: u16, packets: &mut Vec<PathPacket>, run: Count) {
+        move_first(packets, run.packets as usize, &mut self.packets);
+        self.note(out, run);
     }
 
-    fn note(&mut self, out: u16, packets: usize) {
+    fn note(&mut self, out: u16, run: Count) {
         match self.runs.last_mut() {
-            Some((last, count)) if *last == out => *count += packets,
-            _ => self.runs.push((out, packets)),
+            Some((last, count)) if *last == out => count.merge(run),
+            _ => self.runs.push((out, run)),
         }
     }
-}
-
-fn len_bytes_of(packets: &[PathPacket]) -> u64 {
-    packets.iter().map(|packet| u64::from(packet.len_bytes)).sum()
 }
 
 /// A stage.
@@ -90,6 +82,8 @@ pub struct Stage {
     cutting: Vec<Frame>,
     /// Packets that are back from sealers and being decided on; empty otherwise.
     merged: Vec<PathPacket>,
+    /// The decisions of a bridge on a burst; empty between bursts.
+    forwarded: Vec<(Forwarded, usize)>,
 }
 
 /// The counts of the packets that a stage does not decide on at once, apart from its books.
@@ -152,36 +146,43 @@ impl Stage {
             keeping: Keeping::default(),
             cutting: Vec::new(),
             merged: Vec::new(),
+            forwarded: Vec::new(),
         })
     }
 
-    /// Takes the packets that came in by `port`, and leaves none.
-    pub fn process(&mut self, port: u16, packets: &mut Vec<PathPacket>, around: &mut Around) {
-        self.defer(port, packets, around);
-        let accepted = Count { packets: packets.len() as u64, bytes: len_bytes_of(packets) };
-        self.account.accept_all(accepted);
+    /// Takes the packets that came in by `port`, which have this count, and leaves none.
+    pub fn process(
+        &mut self,
+        port: u16,
+        packets: &mut Vec<PathPacket>,
+        mut count: Count,
+        around: &mut Around,
+    ) {
+        if self.defer(port, packets, around) {
+            count = count_of(packets);
+        }
+        self.account.accept_all(count);
+        // The count of the packets that are left, as long as all have gone on.
+        let mut left = count;
         while !packets.is_empty() {
             let burst = packets.len().min(BURST_MAX);
             match &mut self.decision {
                 Decision::Bridge(bridge) => {
-                    let mut forwarded = [Forwarded::Flood; BURST_MAX];
+                    let mut runs = std::mem::take(&mut self.forwarded);
                     let memory = around.frames.memory();
                     let frames = packets[..burst].iter().map(|packet| packet.bytes(memory));
-                    bridge.forward(port, frames, around.now_ns, &mut forwarded);
+                    bridge.forward(port, frames, around.now_ns, &mut runs);
                     let flooded = bridge.flood_ports(port);
                     let mut others = flooded;
                     let only = others.next().filter(|_| others.next().is_none());
                     // Neighbours in a burst mostly go the same way.
-                    for run in forwarded[..burst].chunk_by(|one, next| one == next) {
-                        let count = run.len();
-                        let forwarded = match (run[0], only) {
+                    for (forwarded, count) in runs.drain(..) {
+                        let forwarded = match (forwarded, only) {
                             (Forwarded::Flood, Some(out)) => Forwarded::Port(out),
                             (forwarded, _) => forwarded,
                         };
                         match forwarded {
-                            Forwarded::Port(out) => {
-                                self.account.deliver_all(around.sent.take_run(out, packets, count));
-                            }
+                            Forwarded::Port(out) => self.send_run(out, packets, count, &mut left, around),
                             Forwarded::Flood => {
                                 packets.drain(..count).for_each(|packet| self.flood(packet, flooded, around));
                             }
@@ -190,15 +191,22 @@ impl Stage {
                             }
                         }
                     }
+                    // The memory of the list is used again.
+                    self.forwarded = runs;
                 }
                 Decision::Router(router) => {
                     let mut verdicts = [Verdict::Local; BURST_MAX];
                     let memory: &FrameMemory = around.frames.memory();
-                    router.process(port, &mut packets[..burst], memory, around.now_ns, &mut verdicts);
+                    let only = router.process(port, &mut packets[..burst], memory, around.now_ns, &mut verdicts);
+                    if let Some(out) = only {
+                        self.send_run(out, packets, burst, &mut left, around);
+                        self.release(around);
+                        continue;
+                    }
                     for run in verdicts[..burst].chunk_by(|one, next| one == next) {
                         let count = run.len();
                         if let Verdict::Forward(out) = run[0] {
-                            self.account.deliver_all(around.sent.take_run(out, packets, count));
+                            self.send_run(out, packets, count, &mut left, around);
                         } else {
                             packets.drain(..count).for_each(|packet| self.route(packet, run[0], around));
                         }
@@ -211,9 +219,7 @@ impl Stage {
                     for run in handled[..burst].chunk_by(|one, next| one == next) {
                         let count = run.len();
                         match run[0] {
-                            Handled::Sent(out) => {
-                                self.account.deliver_all(around.sent.take_run(out, packets, count));
-                            }
+                            Handled::Sent(out) => self.send_run(out, packets, count, &mut left, around),
                             Handled::Delivered => {
                                 packets.drain(..count).for_each(|packet| self.consume(packet, around));
                             }
@@ -226,8 +232,7 @@ impl Stage {
                 Decision::Esp(_) => self.protect(port, packets, burst, around),
                 Decision::Sealer(sealer) => {
                     sealer.process(packets, around.frames.memory());
-                    let count = packets.len();
-                    self.account.deliver_all(around.sent.take_run(port, packets, count));
+                    self.send_run(port, packets, packets.len(), &mut left, around);
                 }
             }
         }
@@ -342,6 +347,22 @@ impl Stage {
             Decision::Dispatch(dispatch) => Some(dispatch),
             _ => None,
         }
+    }
+
+    /// Sends the first `count` packets. That of all packets is `left`, if so many are left.
+    fn send_run(
+        &mut self,
+        out: u16,
+        packets: &mut Vec<PathPacket>,
+        count: usize,
+        left: &mut Count,
+        around: &mut Around,
+    ) {
+        let is_rest = count == packets.len() && count as u64 == left.packets;
+        let run = if is_rest { *left } else { count_of(&packets[..count]) };
+        left.sub_all(run);
+        self.account.deliver_all(run);
+        around.sent.take_run(out, packets, run);
     }
 
     fn send(&mut self, out: u16, packet: PathPacket, around: &mut Around) {

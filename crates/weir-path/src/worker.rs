@@ -54,7 +54,7 @@ impl Pass {
     }
 
     fn add(&mut self, released: Release) {
-        self.moved += released.packets;
+        self.moved += released.left.packets as usize;
         self.wake(released.wake_ns);
     }
 }
@@ -277,7 +277,7 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
                 let room = port.room();
                 let released = shaping.release(room, frames, now_ns, &mut self.released);
                 pass.add(released);
-                exit.put(&mut self.released, released.is_short, port, frames);
+                exit.put(&mut self.released, &released, port, frames);
             }
         }
     }

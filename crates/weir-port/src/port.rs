@@ -346,7 +346,7 @@ impl TransmitRing for Port {
         self.transmissions.iter().map(Transmission::room).min().unwrap_or(0)
     }
 
-    fn put(&mut self, packets: &mut Vec<PathPacket>, frames: &mut Frames) {
+    fn put(&mut self, packets: &mut Vec<PathPacket>, _: Count, frames: &mut Frames) {
         for packet in packets.drain(..) {
             let queue = match self.transmissions.len() {
                 1 => 0,

@@ -115,7 +115,7 @@ impl TransmitRing for PortShare<'_> {
         1
     }
 
-    fn put(&mut self, packets: &mut Vec<PathPacket>, frames: &mut Frames) {
+    fn put(&mut self, packets: &mut Vec<PathPacket>, _: Count, frames: &mut Frames) {
         frames.pool.give_all(packets.drain(..).map(|packet| packet.frame));
     }
 

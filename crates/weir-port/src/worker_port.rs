@@ -134,7 +134,7 @@ impl TransmitRing for WorkerPort {
         self.transmission.room()
     }
 
-    fn put(&mut self, packets: &mut Vec<PathPacket>, frames: &mut Frames) {
+    fn put(&mut self, packets: &mut Vec<PathPacket>, _: Count, frames: &mut Frames) {
         let WorkerPort { queues, transmission, .. } = self;
         packets.drain(..).for_each(|packet| transmission.put(packet, queues[0].socket_mut(), frames));
     }

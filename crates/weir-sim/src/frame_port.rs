@@ -113,7 +113,7 @@ impl TransmitRing for FramePort {
         TRANSMIT_PACKETS_MAX - self.in_flight.len() as u32
     }
 
-    fn put(&mut self, packets: &mut Vec<PathPacket>, frames: &mut Frames) {
+    fn put(&mut self, packets: &mut Vec<PathPacket>, _: Count, frames: &mut Frames) {
         for packet in packets.drain(..) {
             self.left.push(packet.bytes(frames.memory()).to_vec());
             self.in_flight.push(packet.len_bytes.into());

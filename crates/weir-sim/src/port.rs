@@ -201,7 +201,7 @@ impl TransmitRing for SimPort {
         TRANSMIT_PACKETS_MAX - self.in_flight.len() as u32
     }
 
-    fn put(&mut self, packets: &mut Vec<PathPacket>, frames: &mut Frames) {
+    fn put(&mut self, packets: &mut Vec<PathPacket>, _: Count, frames: &mut Frames) {
         let inside = &mut *self.inside.borrow_mut();
         for packet in packets.drain(..) {
             let index = frames.memory().index_of(&packet.frame) as usize;

@@ -158,8 +158,8 @@ impl TransmitRing for LinkPort {
         RING_PACKETS.saturating_sub(most as u32)
     }
 
-    fn put(&mut self, packets: &mut Vec<PathPacket>, frames: &mut Frames) {
-        packets.iter().for_each(|packet| self.in_flight.add(packet.len_bytes.into()));
+    fn put(&mut self, packets: &mut Vec<PathPacket>, count: Count, frames: &mut Frames) {
+        self.in_flight.merge(count);
         while !packets.is_empty() {
             if self.out.len() == 1 {
                 let count = packets.len();

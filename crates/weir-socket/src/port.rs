@@ -399,7 +399,7 @@ impl TransmitRing for SocketPort {
         }
     }
 
-    fn put(&mut self, packets: &mut Vec<PathPacket>, frames: &mut Frames) {
+    fn put(&mut self, packets: &mut Vec<PathPacket>, _: Count, frames: &mut Frames) {
         for packet in packets.drain(..) {
             let len_bytes = u32::from(packet.len_bytes);
             let held_packets = self.in_flight.packets;

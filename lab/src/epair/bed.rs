@@ -79,6 +79,7 @@ pub struct Front {
     slots: Arc<Slots>,
     flows: Flows,
     bridge: Bridge,
+    runs: Vec<(Egress, usize)>,
     frames: Vec<Frame>,
 }
 
@@ -87,6 +88,7 @@ pub struct Back {
     slots: Arc<Slots>,
     router: Router<Frame>,
     bridge: Bridge,
+    runs: Vec<(Egress, usize)>,
     frames: Vec<Frame>,
     waiting: usize,
     sequences: Sequences,
@@ -101,7 +103,7 @@ pub fn halves() -> Result<(Front, Back)> {
         for (port, mac) in [0, 1].into_iter().zip(stations) {
             bridge.add_port(port);
             let frame = [&[0xff; 6][..], &mac, &[0; 2]].concat();
-            bridge.forward(port, &[frame], 0, &mut [Egress::Flood]);
+            bridge.forward(port, &[frame], 0, &mut Vec::new());
         }
         bridge
     };
@@ -109,12 +111,14 @@ pub fn halves() -> Result<(Front, Back)> {
         slots: Arc::clone(&slots),
         flows: Flows::new(&traffic())?,
         bridge: bridge([GENERATOR.0, JAIL_0.0]),
+        runs: Vec::new(),
         frames: Frame::burst(),
     };
     let back = Back {
         slots,
         router: Router::new(jail(), 0)?,
         bridge: bridge([JAIL_1.0, SINK.0]),
+        runs: Vec::new(),
         frames: Frame::burst(),
         waiting: 0,
         sequences: Sequences::new(FLOWS),
@@ -130,10 +134,10 @@ impl Front {
         for frame in &mut *frames {
             self.flows.write_next(&mut frame.bytes);
         }
-        let mut egress = [Egress::Flood; BURST];
-        self.bridge.forward(0, frames.iter(), 0, &mut egress);
-        for ((packet, frame), egress) in burst.iter().zip(frames).zip(egress) {
-            assert_eq!(egress, Egress::Port(1), "the first bridge knows the router");
+        self.runs.clear();
+        self.bridge.forward(0, frames.iter(), 0, &mut self.runs);
+        assert!(self.runs.iter().all(|run| run.0 == Egress::Port(1)), "the first bridge knows the router");
+        for (packet, frame) in burst.iter().zip(frames) {
             *self.slots.of(*packet) = frame.bytes;
         }
     }
@@ -154,8 +158,9 @@ impl Back {
         let frames = &mut self.frames[..std::mem::take(&mut self.waiting)];
         let mut verdicts = [Verdict::Local; BURST];
         self.router.process(0, frames, &Carried, 0, &mut verdicts);
-        let mut egress = [Egress::Flood; BURST];
-        self.bridge.forward(0, frames.iter(), 0, &mut egress);
+        self.runs.clear();
+        self.bridge.forward(0, frames.iter(), 0, &mut self.runs);
+        let egress = self.runs.iter().flat_map(|&(egress, count)| std::iter::repeat_n(egress, count));
         for ((frame, verdict), egress) in frames.iter().zip(verdicts).zip(egress) {
             self.astray += u64::from((verdict, egress) != (Verdict::Forward(1), Egress::Port(1)));
             self.sequences.note(frame.as_ref());

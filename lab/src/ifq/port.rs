@@ -150,7 +150,7 @@ impl TransmitRing for IfqPort {
         self.device.room() as u32
     }
 
-    fn put(&mut self, packets: &mut Vec<PathPacket>, frames: &mut Frames) {
+    fn put(&mut self, packets: &mut Vec<PathPacket>, _: Count, frames: &mut Frames) {
         self.is_untold |= !packets.is_empty();
         for packet in packets.iter() {
             let bytes = packet.bytes(frames.memory());

@@ -171,7 +171,7 @@ mod bench {
                 let mut bridge = Bridge::new(1024, AGEING_NS, 0x5eed);
                 for (port, source) in [(0, behind_0), (1, behind_1)] {
                     bridge.add_port(port);
-                    bridge.forward(port, &[udp([0xff; 6], source, [0; 4], 0, 60)], 0, &mut [Egress::Flood]);
+                    bridge.forward(port, &[udp([0xff; 6], source, [0; 4], 0, 60)], 0, &mut Vec::new());
                 }
                 bridge
             };
@@ -216,12 +216,12 @@ mod bench {
 
         /// Takes a burst on its whole way.
         fn pass(&mut self) {
-            let mut egress = [Egress::Flood; BURST_MAX];
+            let mut runs = Vec::with_capacity(2);
             let mut verdicts = [Verdict::Local; BURST_MAX];
             self.generate();
-            self.bridges[0].forward(0, &self.burst, 0, &mut egress);
-            for (packet, egress) in self.burst.drain(..).zip(egress) {
-                assert_eq!(egress, Egress::Port(1));
+            self.bridges[0].forward(0, &self.burst, 0, &mut runs);
+            assert_eq!(runs, [(Egress::Port(1), BURST_MAX)]);
+            for packet in self.burst.drain(..) {
                 self.epairs[0].send(packet);
             }
             self.epairs[0].flush(&mut self.burst);
@@ -231,9 +231,10 @@ mod bench {
                 self.epairs[1].send(packet);
             }
             self.epairs[1].flush(&mut self.burst);
-            self.bridges[1].forward(1, &self.burst, 0, &mut egress);
-            for (packet, egress) in self.burst.drain(..).zip(egress) {
-                assert_eq!(egress, Egress::Port(0));
+            runs.clear();
+            self.bridges[1].forward(1, &self.burst, 0, &mut runs);
+            assert_eq!(runs, [(Egress::Port(0), BURST_MAX)]);
+            for packet in self.burst.drain(..) {
                 let bytes = packet.as_ref();
                 let word = |at: usize| bytes[at..].first_chunk().map(|word| u32::from_be_bytes(*word));
                 let (flow, number) = (word(PAYLOAD), word(PAYLOAD + 4));
@@ -274,7 +275,7 @@ mod bench {
             let mut bridge = Bridge::new(1024, AGEING_NS, 0x5eed);
             for (port, source) in [(0, GENERATOR), (1, SINK)] {
                 bridge.add_port(port);
-                bridge.forward(port, &[udp([0xff; 6], source, [0; 4], 0, 60)], 0, &mut [Egress::Flood]);
+                bridge.forward(port, &[udp([0xff; 6], source, [0; 4], 0, 60)], 0, &mut Vec::new());
             }
             let one = |n: u16| udp(SINK, GENERATOR, [192, 168, 1, 2], n, 64).try_into().expect("64 bytes");
             Forwarder {
@@ -309,11 +310,12 @@ mod bench {
         }
 
         fn round_bridge(&mut self) {
-            let mut egress = [Egress::Flood; BURST_MAX];
+            let mut runs = Vec::with_capacity(1);
             for _ in 0..ROUND / BURST_MAX {
                 self.receive();
-                self.bridge.forward(0, &self.burst, 0, &mut egress);
-                assert!(egress.iter().all(|&egress| egress == Egress::Port(1)));
+                runs.clear();
+                self.bridge.forward(0, &self.burst, 0, &mut runs);
+                assert_eq!(runs, [(Egress::Port(1), BURST_MAX)]);
                 self.free.append(black_box(&mut self.burst));
             }
         }

@@ -129,13 +129,13 @@ impl Bridge {
         self.stations.len()
     }
 
-    /// Decides the egress of each frame of a burst, into the places of `egress`, of which there are as many as frames.
+    /// Decides the egress of each frame of a burst: appends that of each run of neighbours which have the same, and the number of them.
     pub fn forward<F: AsRef<[u8]>>(
         &mut self,
         ingress: u16,
         frames: impl IntoIterator<Item = F>,
         now_ns: u64,
-        egress: &mut [Egress],
+        runs: &mut Vec<(Egress, usize)>,
     ) {
         self.forget_aged(now_ns);
         let flood = if self.flood_ports(ingress) == PortSet::default() {
@@ -148,10 +148,12 @@ impl Bridge {
         let mut decided = Egress::Drop(DropReason::Malformed);
         let mut last_source = NO_STATION;
         // 1 if the decision kept is to flood because no station has the destination, which is counted for each frame.
-        let mut unknown = 0;
-        for (frame, egress) in frames.into_iter().zip(egress) {
+        let (mut unknown, mut flooded_unknown) = (0, 0);
+        let mut run = 0;
+        for frame in frames {
             let head = head_of(frame.as_ref());
             if (head ^ last) & compared != 0 {
+                let before = decided;
                 let Head { destination, source, vlan } = Head::from(head);
                 (last, compared) = (head, if vlan.is_some() { u128::MAX } else { UNTAGGED });
                 (decided, unknown) = (Egress::Drop(DropReason::Malformed), 0);
@@ -162,15 +164,19 @@ impl Bridge {
                         self.learn(source, ingress, now_ns);
                         last_source = source;
                     }
-                    let before = self.counts.flooded_unknown;
-                    decided = self.decide(destination, vlan, ingress, now_ns, flood);
-                    unknown = self.counts.flooded_unknown - before;
+                    (decided, unknown) = self.decide(destination, vlan, ingress, now_ns, flood);
                 }
-            } else {
-                self.counts.flooded_unknown += unknown;
+                if decided != before && run > 0 {
+                    runs.push((before, std::mem::take(&mut run)));
+                }
             }
-            *egress = decided;
+            flooded_unknown += unknown;
+            run += 1;
         }
+        if run > 0 {
+            runs.push((decided, run));
+        }
+        self.counts.flooded_unknown += flooded_unknown;
     }
 
     fn learn(&mut self, source: u64, ingress: u16, now_ns: u64) {
@@ -192,23 +198,18 @@ impl Bridge {
         }
     }
 
-    fn decide(&mut self, destination: u64, vlan: u64, ingress: u16, now_ns: u64, flood: Egress) -> Egress {
+    /// The egress of frames with such a destination, and 1 if they are flooded because no station has it.
+    fn decide(&self, destination: u64, vlan: u64, ingress: u16, now_ns: u64, flood: Egress) -> (Egress, u64) {
         if destination & GROUP != 0 {
             let is_kept = destination & !0xf == RESERVED && destination != BPDU;
-            return if is_kept { Egress::Drop(DropReason::LinkLocal) } else { flood };
+            return (if is_kept { Egress::Drop(DropReason::LinkLocal) } else { flood }, 0);
         }
         match self.stations.get(station_of(destination, vlan)) {
             Some(station) if now_ns.saturating_sub(station.heard_ns) < self.ageing_ns => {
-                if station.port == ingress {
-                    Egress::Drop(DropReason::OwnSegment)
-                } else {
-                    Egress::Port(station.port)
-                }
+                let is_own = station.port == ingress;
+                (if is_own { Egress::Drop(DropReason::OwnSegment) } else { Egress::Port(station.port) }, 0)
             }
-            _ => {
-                self.counts.flooded_unknown += u64::from(flood == Egress::Flood);
-                flood
-            }
+            _ => (flood, u64::from(flood == Egress::Flood)),
         }
     }
 

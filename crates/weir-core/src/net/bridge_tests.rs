@@ -14,9 +14,15 @@ fn frame(destination: u64, source: u64) -> Vec<u8> {
 }
 
 fn one(bridge: &mut Bridge, ingress: u16, destination: u64, source: u64, now_ns: u64) -> Egress {
-    let mut egress = [Egress::Flood];
-    bridge.forward(ingress, &[frame(destination, source)], now_ns, &mut egress);
-    egress[0]
+    forwarded(bridge, ingress, &[frame(destination, source)], now_ns)[0]
+}
+
+/// The egress of each frame.
+fn forwarded(bridge: &mut Bridge, ingress: u16, frames: &[Vec<u8>], now_ns: u64) -> Vec<Egress> {
+    let mut runs = Vec::new();
+    bridge.forward(ingress, frames, now_ns, &mut runs);
+    assert!(runs.windows(2).all(|two| two[0].0 != two[1].0), "neighbours with one egress are one run");
+    runs.into_iter().flat_map(|(egress, count)| std::iter::repeat_n(egress, count)).collect()
 }
 
 fn bridge(ports: u16, stations_max: usize) -> Bridge {
@@ -76,9 +82,7 @@ fn stations_are_of_their_vlan() {
     fn tagged(bridge: &mut Bridge, ingress: u16, to: u64, from: u64, tag: &[u8]) -> Egress {
         let mut frame = frame(to, from);
         frame.splice(12..16, tag.iter().copied());
-        let mut egress = [Egress::Flood];
-        bridge.forward(ingress, &[frame], 0, &mut egress);
-        egress[0]
+        forwarded(bridge, ingress, &[frame], 0)[0]
     }
     const SEVEN: &[u8] = &[0x81, 0x00, 0x00, 0x07];
     const EIGHT: &[u8] = &[0x81, 0x00, 0x00, 0x08];
@@ -148,8 +152,8 @@ proptest! {
         for step in steps {
             now_ns += step.wait_s * 1_000_000_000;
             let frames: Vec<_> = step.frames.iter().map(|&(to, from)| frame(to, from)).collect();
-            let mut egress = vec![Egress::Flood; frames.len()];
-            bridge.forward(step.ingress, &frames, now_ns, &mut egress);
+            let egress = forwarded(&mut bridge, step.ingress, &frames, now_ns);
+            prop_assert_eq!(egress.len(), frames.len());
             for (&(to, from), egress) in step.frames.iter().zip(egress) {
                 let expected = if from & GROUP != 0 || from == 0 {
                     Egress::Drop(DropReason::Malformed)
@@ -181,8 +185,8 @@ proptest! {
     #[test]
     fn any_bytes_are_decided(frames in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 0..64)) {
         let mut bridge = bridge(2, 8);
-        let mut egress = [Egress::Flood; 64];
-        bridge.forward(0, &frames, 0, &mut egress);
+        let egress = forwarded(&mut bridge, 0, &frames, 0);
+        prop_assert_eq!(egress.len(), frames.len());
         for (frame, egress) in frames.iter().zip(egress) {
             prop_assert!(frame.len() >= 14 || egress == Egress::Drop(DropReason::Malformed));
         }

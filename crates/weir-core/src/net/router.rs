@@ -184,7 +184,7 @@ impl<P: Packet> Router<P> {
     }
 
     /// Decides a burst that came in by the interface `ingress`, into the first places of `verdicts`. A packet's `bytes` are
-    /// its frame and nothing behind it.
+    /// its frame and nothing behind it. If all packets go on by one interface it is returned, so that nobody need compare the verdicts.
     ///
     /// # Panics
     /// If there are more than [`BURST_MAX`] packets, fewer verdicts, or no such interface.
@@ -195,10 +195,11 @@ impl<P: Packet> Router<P> {
         bytes: &impl Bytes<P>,
         now_ns: u64,
         verdicts: &mut [Verdict],
-    ) {
+    ) -> Option<u16> {
         assert!(packets.len() <= BURST_MAX, "a burst has at most {BURST_MAX} packets");
         if self.host.is_some() {
-            return self.process_host(ingress, packets, bytes, now_ns, verdicts);
+            self.process_host(ingress, packets, bytes, now_ns, verdicts);
+            return None;
         }
         let mac = self.ports[usize::from(ingress)].mac;
         let verdicts = &mut verdicts[..packets.len()];
@@ -212,19 +213,23 @@ impl<P: Packet> Router<P> {
         }
         let mut values = [0; BURST_MAX];
         self.table.lookup_burst_v4(&destinations[..verdicts.len()], &mut values);
+        let (mut only, mut is_only) = (None, true);
         let looked_up = frames.iter_mut().zip(&kinds).zip(destinations.iter().zip(&values));
         for (verdict, ((frame, &kind), (&destination, &value))) in verdicts.iter_mut().zip(looked_up) {
             if kind == Kind::V4
                 && let Some(interface) = self.forward_v4(frame, destination, value, now_ns)
             {
                 *verdict = Verdict::Forward(interface);
+                is_only &= *only.get_or_insert(interface) == interface;
                 continue;
             }
             *verdict = self.decide(ingress, frame, kind, destination, value, now_ns);
+            is_only = false;
         }
         if self.neighbours.next_due_ns().is_some() {
             self.poll(now_ns);
         }
+        only.filter(|_| is_only)
     }
 
     /// Puts the announcements and questions that are due into the outbox, and gives up neighbours that do not answer; packets that waited for

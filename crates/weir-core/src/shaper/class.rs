@@ -25,7 +25,7 @@ use super::{
 use crate::{
     account::Account,
     drops::{Count, DropReason},
-    packet::{Meta, Packet, move_first},
+    packet::{Meta, Packet, count_of, move_first},
 };
 
 /// The most packets that pass by the fair queues at a time: a poll, and the four that another worker may be ahead.
@@ -120,16 +120,21 @@ impl<P: Packet> Class<P> {
         self.tbf.is_none() && self.passing.has_room(packets) && self.backlog.may_be_passed()
     }
 
-    /// Takes the first `count` packets in, which may pass by the queues; `flow` gives the flow of each run of neighbours that came
-    /// together.
+    /// Takes the first packets in, which may pass by the queues and have this count; `flow` gives the flow of each run of neighbours that
+    /// came together.
     #[inline(always)]
-    pub fn pass_all_in(&mut self, packets: &mut Vec<P>, count: usize, mut flow: impl FnMut(&Meta) -> usize) {
-        for run in packets[..count].chunk_by(|one, next| one.meta().came_with(next.meta())) {
-            let bytes = run.iter().map(|packet| u64::from(packet.len_bytes())).sum();
-            let (meta, count) = (run[0].meta(), Count { packets: run.len() as u64, bytes });
-            self.pass_in(Run { flow: flow(meta), arrival_ns: meta.arrival_ns, count });
+    pub fn pass_all_in(&mut self, packets: &mut Vec<P>, first: Count, mut flow: impl FnMut(&Meta) -> usize) {
+        let (mut left, mut of_left) = (&packets[..first.packets as usize], first);
+        while let Some(meta) = left.first().map(Packet::meta) {
+            let len = left.iter().position(|packet| !packet.meta().came_with(meta));
+            // Packets mostly came together.
+            let count = len.map_or(of_left, |len| count_of(&left[..len]));
+            let (flow, arrival_ns) = (flow(meta), meta.arrival_ns);
+            self.pass_in(Run { flow, arrival_ns, count });
+            of_left.sub_all(count);
+            left = &left[count.packets as usize..];
         }
-        move_first(packets, count, &mut self.passing.packets);
+        move_first(packets, first.packets as usize, &mut self.passing.packets);
     }
 
     /// Notes packets that pass by the queues.
@@ -139,24 +144,25 @@ impl<P: Packet> Class<P> {
         self.passing.runs.push_back(run);
     }
 
-    /// Lets passing packets out behind others in `out`, `packets_max` at the most, if no TBF limits them; returns how many of them came in
-    /// now.
+    /// Lets passing packets out behind others in `out`, `packets_max` at the most, if no TBF limits them; returns their count, and how many
+    /// of them came in now.
     #[inline(always)]
-    pub fn pass_out(&mut self, packets_max: usize, now_ns: u64, out: &mut Vec<P>) -> u64 {
+    pub fn pass_out(&mut self, packets_max: usize, now_ns: u64, out: &mut Vec<P>) -> (Count, u64) {
+        let (mut all, mut came_now) = (Count::default(), 0);
         let count = packets_max.min(self.passing.packets.len());
         if count == 0 || self.tbf.is_some() {
-            return 0;
+            return (all, came_now);
         }
         move_first(&mut self.passing.packets, count, out);
         let mut left = &out[out.len() - count..];
-        let mut came_now = 0;
         while let Some(&first) = left.first().and(self.passing.runs.front()) {
             let passed = self.passing.take(left);
             self.backlog.pass_out(passed, first.arrival_ns, now_ns);
             came_now += if first.arrival_ns == now_ns { passed.packets } else { 0 };
+            all.merge(passed);
             left = &left[passed.packets as usize..];
         }
-        came_now
+        (all, came_now)
     }
 
     /// The next packet in fair order, if the limit admits it now.
@@ -311,8 +317,7 @@ impl<P: Packet> Passing<P> {
         if first.count.packets <= packets.len() as u64 {
             return self.runs.pop_front().map_or(Count::default(), |run| run.count);
         }
-        let bytes = packets.iter().map(|packet| u64::from(packet.len_bytes())).sum();
-        let taken = Count { packets: packets.len() as u64, bytes };
+        let taken = count_of(packets);
         first.count.sub_all(taken);
         taken
     }
@@ -392,21 +397,22 @@ mod tests {
         let mut packets: Vec<_> =
             [(0, 0), (1, 0), (2, 0), (3, 1_000), (4, 2_000)].map(|(n, ns)| came(n, ns)).into();
         let mut flows = Vec::new();
-        class.pass_all_in(&mut packets, 4, |meta| {
+        class.pass_all_in(&mut packets, Count { packets: 4, bytes: 246 }, |meta| {
             flows.push(flow(meta));
             flow(meta)
         });
         assert_eq!((flows, packets.len()), (vec![0, 1], 1), "a flow is asked for each run");
         let held = |class: &Class<TestPacket>| [0, 1, 2].map(|flow| class.held_of(flow).packets);
         assert_eq!(held(&class), [3, 1, 0], "each flow's own");
-        class.pass_all_in(&mut packets, 1, flow);
+        class.pass_all_in(&mut packets, Count { packets: 1, bytes: 64 }, flow);
         let mut out = vec![came(9, 0)];
-        assert_eq!(class.pass_out(2, 1_000, &mut out), 0);
+        assert_eq!(class.pass_out(2, 1_000, &mut out), (Count { packets: 2, bytes: 121 }, 0));
         assert!(class.account().balances(class.held()), "a part of a run");
         assert_eq!(held(&class), [1, 1, 1]);
         assert_eq!(class.held(), Count { packets: 3, bytes: 62 + 63 + 64 });
         assert_eq!(class.dequeue(1_000), Dequeue::Packet(0, came(2, 0)));
-        assert_eq!(class.pass_out(64, 2_000, &mut out), 1, "one came now");
+        let rest = Count { packets: 2, bytes: 127 };
+        assert_eq!(class.pass_out(64, 2_000, &mut out), (rest, 1), "one came now");
         assert_eq!(out.iter().map(|packet| packet.number).collect::<Vec<_>>(), [9, 0, 1, 3, 4]);
         assert_eq!((class.held(), class.account().delivered.packets), (Count::default(), 5));
         assert_eq!((class.delay().packets(), class.delay().delay_ns_max()), (5, 1_000));

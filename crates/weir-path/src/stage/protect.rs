@@ -8,6 +8,7 @@ use weir_core::dispatch::protocol::Mode;
 use weir_core::drops::{Count, DropReason};
 use weir_core::net::BURST_MAX;
 use weir_core::net::fragment::Fragments;
+use weir_core::packet::count_of;
 use weir_ipsec::reassembly::Gathered;
 use weir_ring::memory::FrameMemory;
 use weir_ring::spsc::{Consumer, Producer};
@@ -63,15 +64,17 @@ impl Stage {
         }
     }
 
-    /// Sends packets that came in by a port of an ESP stage to the queue in which they wait first, if they do.
-    pub(super) fn defer(&mut self, port: u16, packets: &mut Vec<PathPacket>, around: &mut Around) {
-        let Decision::Esp(esp) = &mut self.decision else { return };
-        let Some((queue, count)) = esp.defer(port, packets.len()) else { return };
-        around.sent.take_run(queue, packets, count);
+    /// Sends packets that came in by a port of an ESP stage to the queue in which they wait first; returns whether they do.
+    pub(super) fn defer(&mut self, port: u16, packets: &mut Vec<PathPacket>, around: &mut Around) -> bool {
+        let Decision::Esp(esp) = &mut self.decision else { return false };
+        let Some((queue, count)) = esp.defer(port, packets.len()) else { return false };
+        let run = count_of(&packets[..count]);
+        around.sent.take_run(queue, packets, run);
         for packet in packets.drain(..) {
             self.account.accept(packet.len_bytes.into());
             self.drop(packet, DropReason::WorkstreamFull, around);
         }
+        true
     }
 
     /// Decides on packets that came in by a port of an ESP stage, the first of a burst, as many as can be decided on at once; carries that
@@ -121,7 +124,8 @@ impl Stage {
             let count = run.len();
             match run[0] {
                 EspVerdict::Pass(out) => {
-                    let passed = around.sent.take_run(out, packets, count);
+                    let passed = count_of(&packets[..count]);
+                    around.sent.take_run(out, packets, passed);
                     match Esp::sealer_at(out) {
                         None => self.account.deliver_all(passed),
                         Some(_) => self.account.move_out_all(passed),

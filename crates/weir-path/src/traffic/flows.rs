@@ -262,29 +262,58 @@ impl Flows {
         self.size_bytes
     }
 
+    /// The packets that come next. Flows whose packets are taken have had their turn once this is dropped.
+    #[inline]
+    pub fn turns(&mut self) -> Turns<'_> {
+        let Flows { heads, flows, turn, size_bytes } = self;
+        let rest_bytes = usize::from(*size_bytes).next_multiple_of(LINE_BYTES) - LINE_BYTES;
+        Turns { heads, flows, next: *turn, turn, rest_bytes }
+    }
+
+    /// Writes the next packet as [`Turns::write_next`] does.
+    pub fn write_next(&mut self, frame: &mut [u8]) -> u32 {
+        self.turns().write_next(frame)
+    }
+}
+
+/// Flows that take turns. What each packet asks for is kept here, so that it is not read again for each.
+#[derive(Debug)]
+pub struct Turns<'a> {
+    heads: &'a [Head],
+    flows: &'a mut [Flow],
+    next: usize,
+    turn: &'a mut usize,
+    /// The bytes of a packet behind its first line, rounded up to whole lines.
+    rest_bytes: usize,
+}
+
+impl Turns<'_> {
     /// Writes the next packet at the front of `frame`, and zeros to the end of its last cache line; returns its flow's hash.
     ///
     /// # Panics
     /// If the frame is shorter than a packet rounded up to whole cache lines.
     #[inline]
     pub fn write_next(&mut self, frame: &mut [u8]) -> u32 {
-        let len_bytes = usize::from(self.size_bytes).next_multiple_of(LINE_BYTES);
-        let (head, rest) =
-            frame[..len_bytes].as_chunks_mut::<LINE_BYTES>().0.split_first_mut().expect("a line");
-        *head = self.heads[self.turn].0;
-        if !rest.is_empty() {
-            // As bytes, so that it is one call which writes by whole cache lines; a packet of one line is spared the call.
-            rest.as_flattened_mut().fill(0);
-        }
-        let flow = &mut self.flows[self.turn];
+        let (head, rest) = frame.split_first_chunk_mut::<LINE_BYTES>().expect("a line");
+        let flow = &mut self.flows[self.next];
+        *head = self.heads[self.next].0;
         head[MARK_AT + 8..SEQUENCE_END].copy_from_slice(&flow.next.to_be_bytes());
         flow.next += 1;
-        let hash = flow.hash;
-        self.turn += 1;
-        if self.turn == self.flows.len() {
-            self.turn = 0;
+        if self.rest_bytes > 0 {
+            // A packet of one line is spared the call.
+            rest[..self.rest_bytes].fill(0);
         }
-        hash
+        self.next += 1;
+        if self.next == self.heads.len() {
+            self.next = 0;
+        }
+        flow.hash
+    }
+}
+
+impl Drop for Turns<'_> {
+    fn drop(&mut self) {
+        *self.turn = self.next;
     }
 }
 

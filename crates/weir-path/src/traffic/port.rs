@@ -203,8 +203,9 @@ impl ReceiveQueues for MemoryPort {
                 break;
             }
             made += run.len();
+            let mut turns = flows.turns();
             received.extend(run.map(|mut frame| {
-                flows.write_next(&mut memory.bytes_mut(&mut frame)[usize::from(offset_bytes)..]);
+                turns.write_next(&mut memory.bytes_mut(&mut frame)[usize::from(offset_bytes)..]);
                 PathPacket::new(frame, offset_bytes, len_bytes)
             }));
         }
@@ -237,8 +238,8 @@ impl TransmitRing for MemoryPort {
     }
 
     #[inline]
-    fn put(&mut self, packets: &mut Vec<PathPacket>, _: &mut Frames) {
-        self.put_bytes += packets.iter().map(|packet| u64::from(packet.len_bytes)).sum::<u64>();
+    fn put(&mut self, packets: &mut Vec<PathPacket>, count: Count, _: &mut Frames) {
+        self.put_bytes += count.bytes;
         move_all(packets, &mut self.put);
     }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use weir_core::drops::Count;
+use weir_core::packet::count_of;
 use weir_path::frames::Frames;
 use weir_path::packet::PathPacket;
 use weir_path::port::{ReceiveQueues, TransmitRing};
@@ -89,7 +90,8 @@ impl TcpModel {
         let frame = self.frames.pool.take().expect("a frame");
         let mut packet = PathPacket::new(frame, 0, (ETHERNET_LEN + ip.len()) as u16);
         packet.bytes_mut(self.frames.memory())[ETHERNET_LEN..].copy_from_slice(ip);
-        self.port.put(&mut vec![packet], &mut self.frames);
+        let count = count_of(std::slice::from_ref(&packet));
+        self.port.put(&mut vec![packet], count, &mut self.frames);
         self.check();
     }
 

@@ -295,7 +295,7 @@ impl TransmitRing for TcpPort {
         POLL_PACKETS_MAX
     }
 
-    fn put(&mut self, packets: &mut Vec<PathPacket>, frames: &mut Frames) {
+    fn put(&mut self, packets: &mut Vec<PathPacket>, _: Count, frames: &mut Frames) {
         let memory: Arc<FrameMemory> = Arc::clone(frames.memory());
         for packet in packets.drain(..) {
             let len_bytes = u32::from(packet.len_bytes);
