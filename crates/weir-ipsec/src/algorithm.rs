@@ -198,6 +198,8 @@ impl Associated {
 #[repr(align(128))]
 pub struct Transform {
     algorithm: Algorithm,
+    /// The lengths of its IV and ICV, which each packet asks for.
+    lens: [usize; 2],
     cipher: Cipher,
 }
 
@@ -251,13 +253,25 @@ impl Transform {
             None if algorithm == Algorithm::Null => Cipher::Null,
             None => Cipher::Hmac(Box::new(hmac::Key::new(hmac::HMAC_SHA256, bytes))),
         };
-        Ok(Transform { algorithm, cipher })
+        Ok(Transform { algorithm, lens: [algorithm.iv_len(), algorithm.icv_len()], cipher })
     }
 
     /// The algorithm.
     #[inline]
     pub fn algorithm(&self) -> Algorithm {
         self.algorithm
+    }
+
+    /// The length of the IV.
+    #[inline]
+    pub(crate) fn iv_len(&self) -> usize {
+        self.lens[0]
+    }
+
+    /// The length of the ICV.
+    #[inline]
+    pub(crate) fn icv_len(&self) -> usize {
+        self.lens[1]
     }
 
     /// Encrypts in place the bytes of `sealed` from `payload_at` on, and writes the ICV. `sealed` begins with the header of ESP; the IV, if

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use weir_core::drops::DropReason;
 
 use crate::algorithm::{Algorithm, Associated, Transform};
-use crate::esp::{self, Encapsulation, EspMode, Located, Verified, Wrapped};
+use crate::esp::{self, EspLayout, Encapsulation, EspMode, Located, Verified, Wrapped};
 use crate::ip::IpHeaders;
 use crate::lifetime::{Age, Lifetime, Usage};
 use crate::replay::{NotFresh, ReplayWindow};
@@ -33,6 +33,7 @@ struct Common {
     spi: u32,
     transform: Arc<Transform>,
     encapsulation: Encapsulation,
+    layout: EspLayout,
     extended: bool,
     lifetime: Lifetime,
     /// True if the lifetime ends: asked of each packet, before all its limits are.
@@ -60,6 +61,7 @@ impl Common {
         let AssociationSettings { spi, transform, encapsulation, extended, lifetime } = settings;
         Common {
             spi,
+            layout: encapsulation.layout(transform.algorithm()),
             transform: Arc::new(transform),
             encapsulation,
             extended,
@@ -172,7 +174,7 @@ impl Outbound {
     }
 
     /// Seals a packet with these headers, all of them, in place.
-    #[inline]
+    #[inline(always)]
     pub fn seal(&mut self, room: &mut Room, headers: &IpHeaders, now_ns: u64) -> Result<(), Unsealed> {
         let sequence = self.number(now_ns)?;
         let associated = self.common.associated(sequence);
@@ -204,16 +206,16 @@ impl Outbound {
         })
     }
 
-    #[inline]
+    #[inline(always)]
     fn wrap_with(
         &mut self,
         room: &mut Room,
         headers: &IpHeaders,
         associated: Associated,
     ) -> Result<Wrapped, Unsealed> {
-        let Common { transform, encapsulation, .. } = &self.common;
+        let Common { encapsulation, layout, .. } = &self.common;
         let len_bytes = room.len();
-        let wrapped = esp::wrap(room, headers, transform.algorithm(), encapsulation, associated);
+        let wrapped = esp::wrap(room, headers, encapsulation, layout, associated);
         let wrapped = wrapped.map_err(Unsealed::Drop)?;
         self.common.usage.add(len_bytes);
         Ok(wrapped)
@@ -247,7 +249,7 @@ impl Inbound {
 
     /// Opens in place a packet that was found to be this association's; returns the headers of the packet inside. If it is dropped its
     /// bytes are meaningless.
-    #[inline]
+    #[inline(always)]
     pub fn open(&mut self, room: &mut Room, located: &Located, now_ns: u64) -> Result<IpHeaders, DropReason> {
         let associated = self.admit(located, now_ns)?;
         let verified = esp::verify(room, located, &self.common.transform, associated)?;
@@ -255,7 +257,7 @@ impl Inbound {
     }
 
     /// The associated data that a packet of this association is to prove, if its number may be received now.
-    #[inline]
+    #[inline(always)]
     pub fn admit(&self, located: &Located, now_ns: u64) -> Result<Associated, DropReason> {
         if located.spi != self.common.spi || located.is_in_udp() != self.common.encapsulation.udp.is_some() {
             return Err(DropReason::EspNoAssociation);
@@ -270,7 +272,7 @@ impl Inbound {
     }
 
     /// Takes in a packet that has proven this number, unless another has meanwhile; returns the headers of the packet inside.
-    #[inline]
+    #[inline(always)]
     pub fn accept(
         &mut self,
         room: &mut Room,

@@ -63,17 +63,50 @@ pub struct Encapsulation {
     pub udp: Option<UdpEncapsulation>,
 }
 
+/// The parts that sealing puts around what it protects: those of an association are always the same. Lengths are in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct EspLayout {
+    /// The length of a new IP header; 0 in transport mode.
+    outer_len: usize,
+    /// The length of a UDP header; 0 without UDP.
+    udp_len: usize,
+    /// The length of the header of ESP, with the IV.
+    esp_len: usize,
+    /// The length of all of these.
+    front_len: usize,
+    icv_len: usize,
+    /// The protocol that the header of IP names.
+    protocol: u8,
+}
+
 impl Encapsulation {
+    /// The parts around its packets.
+    pub(crate) fn layout(&self, algorithm: Algorithm) -> EspLayout {
+        let outer_len = match &self.mode {
+            EspMode::Tunnel(tunnel) => tunnel.header_len(),
+            EspMode::Transport => 0,
+        };
+        let (udp_len, esp_len) = (self.udp.map_or(0, |_| UDP_LEN), HEADER_LEN + algorithm.iv_len());
+        EspLayout {
+            outer_len,
+            udp_len,
+            esp_len,
+            front_len: outer_len + udp_len + esp_len,
+            icv_len: algorithm.icv_len(),
+            protocol: if udp_len == 0 { number::ESP } else { number::UDP },
+        }
+    }
+
     /// The longest packet that is at most `mtu` bytes long when it is sealed: its whole length in tunnel mode, and in transport mode too,
     /// whose IP header is `header_len` bytes.
     #[inline]
     pub fn packet_len_max(&self, algorithm: Algorithm, mtu: usize, header_len: usize) -> usize {
-        let (before, inside) = match self.mode {
-            EspMode::Tunnel(tunnel) => (tunnel.header_len(), 0),
-            EspMode::Transport => (header_len, header_len),
+        let inside = match self.mode {
+            EspMode::Tunnel(_) => 0,
+            EspMode::Transport => header_len,
         };
-        let added =
-            before + self.udp.map_or(0, |_| UDP_LEN) + HEADER_LEN + algorithm.iv_len() + algorithm.icv_len();
+        let EspLayout { front_len, icv_len, .. } = self.layout(algorithm);
+        let added = inside + front_len + icv_len;
         let encrypted = mtu.saturating_sub(added) / trailer::ALIGNMENT * trailer::ALIGNMENT;
         match encrypted.checked_sub(trailer::LEN_MIN) {
             Some(payload) => payload + inside,
@@ -92,7 +125,8 @@ pub fn seal(
     encapsulation: &Encapsulation,
     associated: Associated,
 ) -> Result<(), DropReason> {
-    let wrapped = wrap(room, headers, transform.algorithm(), encapsulation, associated)?;
+    let layout = encapsulation.layout(transform.algorithm());
+    let wrapped = wrap(room, headers, encapsulation, &layout, associated)?;
     wrapped.seal(room.packet_mut(), transform, associated)
 }
 
@@ -107,69 +141,76 @@ pub struct Wrapped {
 }
 
 /// Puts the headers and the trailer of ESP around a packet, with room for the ICV. If it fails the packet's bytes are meaningless.
-#[inline]
-pub fn wrap(
+#[inline(always)]
+pub(crate) fn wrap(
     room: &mut Room,
     headers: &IpHeaders,
-    algorithm: Algorithm,
     encapsulation: &Encapsulation,
+    layout: &EspLayout,
     associated: Associated,
 ) -> Result<Wrapped, DropReason> {
     // Bytes with which a link filled the packet up may stand behind it.
     room.truncate(headers.packet_len());
-    let headers = match encapsulation.mode {
-        EspMode::Tunnel(_) => *headers,
-        EspMode::Transport => headers.staying(room.packet())?,
-    };
-    // The length of the packet's part that stays in the clear before ESP, and the next header for the trailer.
-    let (clear, next, outer_len, inside) = match &encapsulation.mode {
+    let (before, family) = match &encapsulation.mode {
         EspMode::Tunnel(tunnel) => {
             let inside = tunnel.inside(room.packet(), headers.family());
-            (0, headers.family().number(), tunnel.header_len(), Some((tunnel, inside)))
+            put_around(room, layout, 0, headers.family().number(), associated)?;
+            tunnel.write(room.packet_mut(), inside, layout.protocol, associated.sequence)?;
+            (layout.outer_len, tunnel.family())
         }
-        EspMode::Transport if headers.is_fragment() => return Err(DropReason::EspFragment),
-        EspMode::Transport => (headers.end(), headers.next(), 0, None),
+        EspMode::Transport => {
+            let headers = headers.staying(room.packet())?;
+            if headers.is_fragment() {
+                return Err(DropReason::EspFragment);
+            }
+            put_around(room, layout, headers.end(), headers.next(), associated)?;
+            let packet = room.packet_mut();
+            packet[headers.next_at()] = layout.protocol;
+            ip::set_len(packet, headers.family())?;
+            (headers.end(), headers.family())
+        }
     };
+    if let Some(udp) = encapsulation.udp {
+        write_udp(&mut room.packet_mut()[before..], udp);
+    }
+    // The length of a packet fits 16 bits.
+    let esp_at = (before + layout.udp_len) as u16;
+    Ok(Wrapped { esp_at, sums_udp: layout.udp_len > 0 && family == IpFamily::V6 })
+}
+
+/// Grows a packet by all that is added, and writes ESP around what is behind its first `clear` bytes, which stay in the clear.
+#[inline(always)]
+fn put_around(
+    room: &mut Room,
+    layout: &EspLayout,
+    clear: usize,
+    next: u8,
+    associated: Associated,
+) -> Result<(), DropReason> {
     let payload_len = room.len() - clear;
     let trailer_len = trailer::len(payload_len);
-    let udp_len = encapsulation.udp.map_or(0, |_| UDP_LEN);
-    let esp_len = HEADER_LEN + algorithm.iv_len();
-    let front = outer_len + udp_len + esp_len;
-    if front + room.len() + trailer_len + algorithm.icv_len() > usize::from(u16::MAX) {
+    let EspLayout { outer_len, udp_len, esp_len, front_len: front, icv_len, .. } = *layout;
+    let back = trailer_len + icv_len;
+    if front + room.len() + back > usize::from(u16::MAX) {
         return Err(DropReason::TooLong);
     }
-    room.grow(front, trailer_len + algorithm.icv_len())?;
+    room.grow(front, back)?;
     let packet = room.packet_mut();
-    // Of no bytes too, in tunnels: a pass calls what moves bytes in any case then, and goes as deep through one tunnel as through many.
-    packet.copy_within(front..front + clear, 0);
-    let before = outer_len + clear;
-
-    let esp_at = before + udp_len;
-    let sealed = &mut packet[esp_at..][..esp_len + payload_len + trailer_len];
-    sealed[..4].copy_from_slice(&associated.spi.to_be_bytes());
-    sealed[4..8].copy_from_slice(&(associated.sequence as u32).to_be_bytes());
-    if let Some(iv) = sealed[HEADER_LEN..esp_len].first_chunk_mut() {
+    if clear > 0 {
+        packet.copy_within(front..front + clear, 0);
+    }
+    let sealed_len = esp_len + payload_len + trailer_len;
+    let sealed = &mut packet[outer_len + clear + udp_len..][..sealed_len];
+    let (header, payload) = sealed.split_first_chunk_mut::<HEADER_LEN>().ok_or(DropReason::TooLong)?;
+    let number = u64::from(associated.spi) << 32 | associated.sequence & u64::from(u32::MAX);
+    *header = number.to_be_bytes();
+    if esp_len > HEADER_LEN
+        && let Some(iv) = payload.first_chunk_mut()
+    {
         *iv = associated.sequence.to_be_bytes();
     }
     trailer::write(&mut sealed[esp_len + payload_len..], next);
-
-    let protocol = if udp_len == 0 { number::ESP } else { number::UDP };
-    if let Some(udp) = encapsulation.udp {
-        write_udp(&mut packet[before..], udp);
-    }
-    let family = match inside {
-        Some((tunnel, inside)) => {
-            tunnel.write(packet, inside, protocol, associated.sequence)?;
-            tunnel.family()
-        }
-        None => {
-            packet[headers.next_at()] = protocol;
-            ip::set_len(packet, headers.family())?;
-            headers.family()
-        }
-    };
-    // The length of a packet fits 16 bits.
-    Ok(Wrapped { esp_at: esp_at as u16, sums_udp: udp_len > 0 && family == IpFamily::V6 })
+    Ok(())
 }
 
 impl Wrapped {
@@ -186,10 +227,9 @@ impl Wrapped {
         transform: &Transform,
         associated: Associated,
     ) -> Result<(), DropReason> {
-        let algorithm = transform.algorithm();
-        let (esp_at, esp_len) = (usize::from(self.esp_at), HEADER_LEN + algorithm.iv_len());
+        let (esp_at, esp_len) = (usize::from(self.esp_at), HEADER_LEN + transform.iv_len());
         let esp = packet.get_mut(esp_at..).ok_or(DropReason::EspTruncated)?;
-        let sealed_len = esp.len().checked_sub(algorithm.icv_len()).ok_or(DropReason::EspTruncated)?;
+        let sealed_len = esp.len().checked_sub(transform.icv_len()).ok_or(DropReason::EspTruncated)?;
         let (sealed, icv) = esp.split_at_mut(sealed_len);
         transform.seal(associated, sealed, esp_len, icv).map_err(|Unproven| DropReason::EspBadIcv)?;
         if self.sums_udp {
@@ -324,9 +364,9 @@ impl Located {
 
     /// The packet after another worker has verified and decrypted it, as [`open_at`] does.
     #[inline]
-    pub fn verified(&self, algorithm: Algorithm) -> Result<Verified, DropReason> {
-        let payload_at = self.esp_at + (HEADER_LEN + algorithm.iv_len()) as u32;
-        let payload_end = self.end.checked_sub(algorithm.icv_len() as u32).filter(|&end| end >= payload_at);
+    pub fn verified(&self, transform: &Transform) -> Result<Verified, DropReason> {
+        let payload_at = self.esp_at + (HEADER_LEN + transform.iv_len()) as u32;
+        let payload_end = self.end.checked_sub(transform.icv_len() as u32).filter(|&end| end >= payload_at);
         let payload_end = payload_end.ok_or(DropReason::EspTruncated)?;
         Ok(Verified { headers: self.headers, payload_at, payload_end })
     }
@@ -340,10 +380,9 @@ pub fn open_at(
     transform: &Transform,
     associated: Associated,
 ) -> Result<(), DropReason> {
-    let algorithm = transform.algorithm();
-    let payload_at = HEADER_LEN + algorithm.iv_len();
+    let payload_at = HEADER_LEN + transform.iv_len();
     let sealed = packet.get_mut(esp_at..).ok_or(DropReason::EspTruncated)?;
-    let encrypted = sealed.len().checked_sub(payload_at + algorithm.icv_len());
+    let encrypted = sealed.len().checked_sub(payload_at + transform.icv_len());
     encrypted.filter(|&len| len >= trailer::LEN_MIN).ok_or(DropReason::EspTruncated)?;
     transform.open(associated, sealed, payload_at).map_err(|Unproven| DropReason::EspBadIcv)
 }
@@ -358,12 +397,12 @@ pub fn verify(
 ) -> Result<Verified, DropReason> {
     let packet = room.packet_mut().get_mut(..located.end()).ok_or(DropReason::EspTruncated)?;
     open_at(packet, located.esp_at(), transform, associated)?;
-    located.verified(transform.algorithm())
+    located.verified(transform)
 }
 
 impl Verified {
     /// Takes the wrapping off: leaves the packet before it was sealed, and returns all its headers.
-    #[inline]
+    #[inline(always)]
     pub fn unwrap_packet(self, room: &mut Room, tunnel: bool) -> Result<IpHeaders, DropReason> {
         let Verified { headers, payload_at, payload_end } = self;
         let (payload_at, payload_end) = (payload_at as usize, payload_end as usize);

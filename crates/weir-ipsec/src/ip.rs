@@ -238,6 +238,12 @@ impl IpHeaders {
         }
     }
 
+    /// Returns whether it is a whole packet that quotes no other: no fragment, and no message of ICMP.
+    #[inline]
+    pub fn is_ordinary(self) -> bool {
+        !self.is_fragment() && !matches!(self.next(), number::ICMP | number::ICMPV6)
+    }
+
     /// Returns whether it is a fragment of IPv6 whose protocol stands behind more headers, which are in the fragments too.
     #[inline]
     pub fn hides_protocol(self) -> bool {

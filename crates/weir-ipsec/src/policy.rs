@@ -178,8 +178,21 @@ impl Policies {
     }
 
     /// The action on a packet with these headers, all of them, on its way out.
-    #[inline]
+    #[inline(always)]
     pub fn outbound(&self, packet: &[u8], headers: &IpHeaders) -> Result<PolicyAction, DropReason> {
+        match headers.is_ordinary() {
+            true => self.action(packet, headers, || ports_of(packet, headers)),
+            false => self.outbound_extraordinary(packet, headers),
+        }
+    }
+
+    /// As [`Policies::outbound`], for fragments and messages of ICMP.
+    #[inline(never)]
+    fn outbound_extraordinary(
+        &self,
+        packet: &[u8],
+        headers: &IpHeaders,
+    ) -> Result<PolicyAction, DropReason> {
         if let Some(quoted) = Quoted::of(packet, headers)?
             && let action @ PolicyAction::Protect(_) = self.answering(&quoted)?
         {
@@ -236,7 +249,7 @@ impl Policies {
     }
 
     /// Checks that a packet may have come in by an association of these bundles, or by none.
-    #[inline]
+    #[inline(always)]
     pub fn inbound(
         &self,
         packet: &[u8],
@@ -253,7 +266,7 @@ impl Policies {
 }
 
 /// The action of the first policy of a family that matches.
-#[inline]
+#[inline(always)]
 fn first_of<A: Copy + Eq + BitAnd<Output = A>>(
     list: &[Asked<A>],
     pair: [A; 2],

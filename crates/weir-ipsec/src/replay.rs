@@ -113,14 +113,22 @@ impl ReplayWindow {
         self.check(sequence)?;
         if sequence > self.highest {
             let (before, now) = (self.highest / WORD_BITS, sequence / WORD_BITS);
-            for word in 1..=(now - before).min(WORDS as u64) {
-                self.words[((before + word) % WORDS as u64) as usize] = 0;
+            if now != before {
+                self.clear_words(before, now);
             }
             self.highest = sequence;
         }
         let (word, bit) = place(sequence);
         self.words[word] |= bit;
         Ok(())
+    }
+
+    /// Clears the words behind that of one number, up to that of another.
+    #[inline(never)]
+    fn clear_words(&mut self, before: u64, now: u64) {
+        for word in 1..=(now - before).min(WORDS as u64) {
+            self.words[((before + word) % WORDS as u64) as usize] = 0;
+        }
     }
 }
 

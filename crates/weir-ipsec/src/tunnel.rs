@@ -2,7 +2,7 @@
 //!
 //! | field | going in | coming out |
 //! |---|---|---|
-//! | DSCP | copied, or the tunnel's own | left as it is |
+//! | DSCP | copied | left as it is |
 //! | ECN | copied (RFC 6040 normal mode) | the table below |
 //! | TTL, hop limit | the tunnel's own | left; a router that forwards takes one off |
 //! | DF | copied, set or cleared | left |
@@ -34,8 +34,6 @@ pub struct Tunnel {
     ends: Ends,
     /// TTL or hop limit of the outer header.
     pub hop_limit: u8,
-    /// Its DSCP.
-    pub dscp: OuterDscp,
     /// Its DF bit, for IPv4.
     pub dont_fragment: OuterDontFragment,
 }
@@ -45,15 +43,6 @@ pub struct Tunnel {
 enum Ends {
     V4([[u8; 4]; 2]),
     V6([[u8; 16]; 2]),
-}
-
-/// DSCP of the outer header.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OuterDscp {
-    /// The DSCP of the packet inside.
-    Copied,
-    /// These six bits.
-    Set(u8),
 }
 
 /// DF of an outer header of IPv4.
@@ -82,7 +71,6 @@ impl Tunnel {
         Some(Tunnel {
             ends,
             hop_limit: 64,
-            dscp: OuterDscp::Copied,
             dont_fragment: OuterDontFragment::Copied,
         })
     }
@@ -118,10 +106,6 @@ impl Tunnel {
     #[inline]
     pub fn inside(&self, packet: &[u8], family: IpFamily) -> Inside {
         let class = ip::traffic_class(packet, family);
-        let class = match self.dscp {
-            OuterDscp::Copied => class,
-            OuterDscp::Set(dscp) => dscp << 2 | class & ECN,
-        };
         let dont_fragment = match self.dont_fragment {
             OuterDontFragment::Copied => family == IpFamily::V6 || packet[6] & DONT_FRAGMENT != 0,
             OuterDontFragment::Set => true,
@@ -192,6 +176,10 @@ pub struct Inside {
 /// Gives the packet inside the congestion mark that it got on the way, if its sender understands it.
 #[inline]
 pub fn combine_ecn(packet: &mut [u8], family: IpFamily, outer_class: u8) -> Result<(), DropReason> {
+    // A packet without a mark outside stays as it is.
+    if outer_class & ECN == 0 {
+        return Ok(());
+    }
     let class = ip::traffic_class(packet, family);
     let combined = ecn_out(class & ECN, outer_class & ECN)?;
     if combined != class & ECN {

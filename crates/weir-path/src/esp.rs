@@ -46,6 +46,7 @@ pub mod plan;
 pub(crate) mod sealer;
 mod sealing;
 mod state;
+mod verdict;
 #[cfg(test)]
 mod tests;
 
@@ -69,6 +70,7 @@ use self::sealer::SealerWork;
 use self::sealing::Sealing;
 pub use self::sealing::SealingShares;
 pub use self::state::RunningAssociation;
+pub(crate) use self::verdict::{Decided, EspVerdict};
 use crate::dispatch::DispatchCounts;
 use crate::egress::set_sealed;
 use crate::packet::PathPacket;
@@ -79,51 +81,6 @@ pub const INSIDE: u16 = 0;
 pub const OUTSIDE: u16 = 1;
 
 const IKE_PORT: u16 = 500;
-
-/// The verdict of ESP on a packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum EspVerdict {
-    /// The packet leaves by this port.
-    Pass(u16),
-    /// No number is reserved for the packet: it waits.
-    Wait,
-    /// The packet is a fragment, and is put together with others.
-    Gather,
-    /// The packet was for the gateway itself.
-    Consume,
-    /// The packet is cut first, into packets of at most so many bytes.
-    Cut(u16),
-    /// The packet is sealed and leaves in fragments, of at most so many bytes.
-    CutSealed(u16),
-    /// The packet is too long, and its sender is told this length, in bytes, which is not.
-    TooLong(u16),
-    /// The packet is dropped.
-    Drop(DropReason),
-}
-
-/// The number of packets that have a verdict, and the bytes by which those that pass grew and shrank.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Decided {
-    pub packets: usize,
-    pub grown: u64,
-    pub shrunk: u64,
-}
-
-impl Decided {
-    /// One packet, whose length changed.
-    pub(crate) fn of(before: u16, after: u16) -> Decided {
-        let mut decided = Decided::default();
-        decided.note(before, after);
-        decided
-    }
-
-    #[inline]
-    fn note(&mut self, before: u16, after: u16) {
-        self.packets += 1;
-        self.grown += u64::from(after.saturating_sub(before));
-        self.shrunk += u64::from(before.saturating_sub(after));
-    }
-}
 
 /// The ESP of a stage.
 pub struct Esp {
@@ -277,9 +234,9 @@ impl Esp {
         now_ns: u64,
         verdicts: &mut [EspVerdict],
     ) -> Decided {
-        let mut decided = Decided::default();
         self.sealing.choose();
         let (side, other) = if side_of(port) == INSIDE { (INSIDE, OUTSIDE) } else { (OUTSIDE, INSIDE) };
+        let mut decided = Decided::to(other);
         let mut is_waiting = side == INSIDE && self.is_waiting();
         for (packet, verdict) in packets.iter_mut().zip(verdicts) {
             let before = packet.len_bytes;
@@ -291,7 +248,7 @@ impl Esp {
                 Link::Hidden => Err(DropReason::PolicyDiscard),
             };
             *verdict = passed.unwrap_or_else(EspVerdict::Drop);
-            decided.note(before, packet.len_bytes);
+            decided.note(before, packet.len_bytes, *verdict);
             match verdict {
                 EspVerdict::Wait => is_waiting = true,
                 EspVerdict::Cut(_) | EspVerdict::Gather => break,
@@ -366,7 +323,9 @@ impl Esp {
         };
         match out {
             Ok(out) => {
-                self.note_sent(place, packet.bytes(memory), now_ns);
+                if association.keepalive.is_some() {
+                    self.note_sent(place, packet.bytes(memory), now_ns);
+                }
                 set_sealed(&mut packet.meta, true);
                 Ok(if out == OUTSIDE { leaves(packet, mtu_bytes) } else { EspVerdict::Pass(out) })
             }
@@ -450,7 +409,9 @@ impl Esp {
             Ok(()) => set_sealed(&mut packet.meta, false),
             Err(reason) => association.dropped.add(reason, len_bytes.into()),
         }
-        self.follow(place, came, opened.is_ok());
+        if let Some(came) = came.filter(|_| opened.is_ok()) {
+            self.follow(place, came);
+        }
         opened.map(|()| EspVerdict::Pass(INSIDE))
     }
 
@@ -461,14 +422,17 @@ impl Esp {
         if headers.next() != number::UDP || headers.is_fragment() {
             return false;
         }
-        let port = headers.end() + if is_outbound { 0 } else { 2 };
-        let port = ip.get(port..).and_then(<[u8]>::first_chunk).map(|port| u16::from_be_bytes(*port));
-        let udp = || ip.get(headers.end()..headers.packet_len())?.split_first_chunk::<UDP_LEN>();
-        let is_ike = match port {
-            Some(IKE_PORT) => udp().is_some(),
-            Some(UDP_PORT) => udp().is_some_and(|(_, data)| matches!(data, [0, 0, 0, 0, ..] | [0xff])),
-            _ => false,
+        let Some(&[source_high, source_low, high, low]) = ip.get(headers.end()..).and_then(<[u8]>::first_chunk)
+        else {
+            return false;
         };
+        let port = u16::from_be_bytes(if is_outbound { [source_high, source_low] } else { [high, low] });
+        if !matches!(port, IKE_PORT | UDP_PORT) {
+            return false;
+        }
+        let udp = ip.get(headers.end()..headers.packet_len()).and_then(<[u8]>::split_first_chunk::<UDP_LEN>);
+        let is_ike = udp
+            .is_some_and(|(_, data)| port == IKE_PORT || matches!(data, [0, 0, 0, 0, ..] | [0xff]));
         let own = if is_outbound { source_of } else { destination_of };
         is_ike && self.is_own(own(ip, headers.family()))
     }

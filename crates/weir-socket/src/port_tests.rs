@@ -6,6 +6,7 @@ use std::thread;
 use weir_core::drops::DropReason;
 use weir_core::net::icmp::{Fault, tell_sender};
 use weir_core::net::sockets::Binding;
+use weir_core::packet::count_of;
 use weir_path::either_port::EitherPort;
 use weir_path::frames::Frames;
 use weir_path::packet::PathPacket;
@@ -314,7 +315,8 @@ fn what_came_by_a_worker_goes_back_there() {
                 packet
             })
             .collect();
-        port.put(&mut come, frames);
+        let count = count_of(&come);
+        port.put(&mut come, count, frames);
         port.flush(&mut weir_path::carrier::Carrier::default(), 0).expect("flushed");
     }
     // Two at a time: the lanes take turns.
@@ -417,7 +419,9 @@ fn what_was_too_long_for_its_way_is_remembered() {
     let frame = frames.pool.take().expect("a frame");
     let mut packet = PathPacket::new(frame, 0, 14 + len as u16);
     packet.bytes_mut(frames.memory()).copy_from_slice(&message[..14 + len]);
-    port.put(&mut vec![packet], &mut frames);
+    let mut come = vec![packet];
+    let count = count_of(&come);
+    port.put(&mut come, count, &mut frames);
     let told = socket.shared.error.lock().expect("nobody panics").take();
     assert_eq!(told, Some((to, libc::EMSGSIZE)));
     assert_eq!(socket.shared.ways.mtu_bytes(to.ip(), now_ns), Some(1300));

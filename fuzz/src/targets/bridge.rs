@@ -1,6 +1,7 @@
 //! A bridge, beside a model of one: the same decision for every frame of any content.
 
 use std::collections::HashMap;
+use std::iter::repeat_n;
 
 use weir_core::drops::DropReason;
 use weir_core::net::bridge::{Bridge, Egress, PortSet};
@@ -22,8 +23,10 @@ pub fn bridging(bytes: &[u8]) {
     while !draw.is_empty() {
         let ingress = draw.u16() % PORTS;
         let frames: Vec<Vec<u8>> = (0..1 + draw.below(6)).map(|_| frame(&mut draw)).collect();
-        let mut found = vec![Egress::Flood; frames.len()];
-        bridge.forward(ingress, &frames, now_ns, &mut found);
+        let mut runs = Vec::new();
+        bridge.forward(ingress, &frames, now_ns, &mut runs);
+        let found: Vec<Egress> = runs.iter().flat_map(|&(egress, count)| repeat_n(egress, count)).collect();
+        assert_eq!(found.len(), frames.len());
         for (frame, found) in frames.iter().zip(found) {
             assert_eq!(found, decide(&mut heard, ingress, frame, now_ns), "{frame:02x?}");
         }

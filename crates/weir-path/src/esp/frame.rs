@@ -74,7 +74,7 @@ pub(super) fn prefix(address: IpAddr, len: u8) -> AddressPrefix {
 
 /// Changes the IP packet in a frame, and puts its link header before it again. On an error the packet's bytes are meaningless, and its
 /// length is as before.
-#[inline]
+#[inline(always)]
 pub(super) fn in_place<T, E>(
     packet: &mut PathPacket,
     memory: &FrameMemory,

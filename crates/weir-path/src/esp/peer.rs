@@ -48,10 +48,8 @@ impl RunningAssociation {
 }
 
 impl Esp {
-    /// Follows the peer of an inbound association to where a packet came from, if the packet was opened and its number is the highest.
-    #[inline]
-    pub(super) fn follow(&mut self, place: usize, came: Option<(Peer, u64)>, is_opened: bool) {
-        let Some((peer, highest)) = came.filter(|_| is_opened) else { return };
+    /// Follows the peer of an inbound association to where a packet came from that was opened, if its number is the highest.
+    pub(super) fn follow(&mut self, place: usize, (peer, highest): (Peer, u64)) {
         let inbound = &mut self.associations[place];
         if inbound.highest() <= highest || inbound.peer == Some(peer) {
             return;

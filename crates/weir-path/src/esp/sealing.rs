@@ -35,7 +35,7 @@ use super::frame::{in_place, leaves};
 use super::hybrid::{Hybrid, SealingWay};
 use super::plan::EspDispatch;
 use super::sealer::{SealerRun, SealerWork};
-use super::{Decided, Esp, EspVerdict, INSIDE};
+use super::{Decided, Esp, EspVerdict, INSIDE, OUTSIDE};
 use crate::egress::set_sealed;
 use crate::packet::PathPacket;
 
@@ -286,7 +286,7 @@ impl Esp {
         let place = self.associations.iter().position(|running| running.serial == turn.serial);
         let mtu_bytes = place
             .map_or(self.mtu_bytes, |place| self.associations[place].path_mtu.limit(self.mtu_bytes, now_ns));
-        let mut decided = Decided::default();
+        let mut decided = Decided::to(if turn.opens { INSIDE } else { OUTSIDE });
         for (packet, verdict) in merged[before..].iter_mut().zip(verdicts) {
             let (len_bytes, is_unproven) = (packet.len_bytes, std::mem::take(&mut packet.is_unproven));
             let passed = match (is_unproven, turn.opens, place) {
@@ -299,7 +299,7 @@ impl Esp {
                 self.associations[place].dropped.add(reason, len_bytes.into());
             }
             *verdict = passed.unwrap_or_else(EspVerdict::Drop);
-            decided.note(len_bytes, packet.len_bytes);
+            decided.note(len_bytes, packet.len_bytes, *verdict);
         }
         Some(decided)
     }
@@ -327,7 +327,9 @@ impl Esp {
                 association.accept(room, &located, upper | u64::from(located.sequence_low), now_ns)?;
             policies.inbound(room.packet(), &headers, Some(&association.bundles))
         });
-        self.follow(place, came, accepted.is_ok());
+        if let Some(came) = came.filter(|_| accepted.is_ok()) {
+            self.follow(place, came);
+        }
         accepted?;
         set_sealed(&mut packet.meta, false);
         Ok(EspVerdict::Pass(INSIDE))

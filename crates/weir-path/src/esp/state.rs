@@ -279,7 +279,7 @@ impl RunningAssociation {
             // The association may have expired since the packet was given, by time or by the packets that passed.
             State::In(inbound, _) if inbound.is_over(now_ns) => Err(DropReason::EspExpired),
             State::In(inbound, mark) => {
-                let verified = located.verified(inbound.algorithm())?;
+                let verified = located.verified(inbound.transform())?;
                 let accepted = inbound.accept(room, verified, sequence);
                 mark.received(inbound.highest());
                 accepted

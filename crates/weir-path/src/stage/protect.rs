@@ -120,21 +120,30 @@ impl Stage {
         around: &mut Around,
     ) {
         self.note_lengths(decided);
+        if let Some(out) = decided.only() {
+            let passed = Count { packets: decided.packets as u64, bytes: decided.after_bytes };
+            return self.pass_run(out, packets, passed, around);
+        }
         for run in verdicts[..decided.packets].chunk_by(|one, next| one == next) {
             let count = run.len();
             match run[0] {
                 EspVerdict::Pass(out) => {
                     let passed = count_of(&packets[..count]);
-                    around.sent.take_run(out, packets, passed);
-                    match Esp::sealer_at(out) {
-                        None => self.account.deliver_all(passed),
-                        Some(_) => self.account.move_out_all(passed),
-                    }
+                    self.pass_run(out, packets, passed, around);
                 }
                 verdict => {
                     packets.drain(..count).for_each(|packet| self.carry_out(packet, verdict, around));
                 }
             }
+        }
+    }
+
+    /// Lets the first packets, which have this count, through.
+    fn pass_run(&mut self, out: u16, packets: &mut Vec<PathPacket>, passed: Count, around: &mut Around) {
+        around.sent.take_run(out, packets, passed);
+        match Esp::sealer_at(out) {
+            None => self.account.deliver_all(passed),
+            Some(_) => self.account.move_out_all(passed),
         }
     }
 
@@ -298,7 +307,8 @@ impl Stage {
         self.keeping.held_max = self.keeping.held_max.max(held);
     }
 
-    fn note_lengths(&mut self, Decided { grown, shrunk, .. }: Decided) {
+    fn note_lengths(&mut self, decided: Decided) {
+        let [grown, shrunk] = decided.change();
         let grown = Count { packets: 0, bytes: grown };
         let shrunk = Count { packets: 0, bytes: shrunk };
         self.account.accept_all(grown);
