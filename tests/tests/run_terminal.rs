@@ -6,7 +6,8 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
+use weir_lab::process::{Process, Signal};
 use weir_tests::host::Host;
 use weir_tests::terminal::Terminal;
 use weir_tests::{harness, privileged, weir_binary};
@@ -25,6 +26,10 @@ fn main() -> ExitCode {
         privileged!(ctrl_z_leaves_a_program_in_a_group_of_its_own_alone).together(),
         privileged!(what_stands_for_the_terminal_can_be_ended).together(),
         privileged!(ctrl_c_reaches_a_program_in_a_group_of_its_own).together(),
+        privileged!(a_stopped_shell_gives_the_terminal_back).together(),
+        privileged!(a_shell_goes_on_where_a_run_must).together(),
+        privileged!(ctrl_c_ends_a_program_that_somebody_stopped).together(),
+        privileged!(a_program_that_stands_without_a_terminal_can_be_ended).together(),
     ])
 }
 
@@ -191,6 +196,86 @@ fn ctrl_c_reaches_a_program_in_a_group_of_its_own() -> Result<()> {
         terminal.wait_for(PROMPT, LIMIT)?;
         terminal.keys("echo stat''us: $?\n")?;
         terminal.wait_for(&format!("status: {}", 128 + signal), LIMIT)?;
+    }
+    Ok(())
+}
+
+/// A shell behind the limit, which has prompted. It makes a process group of its own, and gives that the terminal.
+fn run_a_shell(terminal: &mut Terminal) -> Result<()> {
+    type_run(terminal, "", "env PS1=inner'> ' bash --norc -i")?;
+    terminal.wait_for("inner> ", LIMIT)
+}
+
+/// SIGSTOP, which `suspend` sends, suspends a run as Ctrl-Z does; `fg` gives the terminal to the group that had it.
+fn a_stopped_shell_gives_the_terminal_back() -> Result<()> {
+    let host = Host::alone()?;
+    let mut terminal = shell(&host)?;
+    run_a_shell(&mut terminal)?;
+    for round in 0..3 {
+        terminal.keys("suspend\n")?;
+        terminal.wait_for("Stopped", LIMIT)?;
+        terminal.wait_for(PROMPT, LIMIT)?;
+        terminal.keys("fg\n")?;
+        terminal.wait_for("run --rate", LIMIT)?;
+        terminal.keys(&format!("echo rou''nd {round}\n"))?;
+        terminal.wait_for(&format!("round {round}"), LIMIT)?;
+    }
+    terminal.keys("suspend\n")?;
+    terminal.wait_for("Stopped", LIMIT)?;
+    terminal.wait_for(PROMPT, LIMIT)?;
+    // The run goes on in the background, where the shell behind it stands as soon as it uses the terminal.
+    terminal.keys("bg; until fg; do :; done\n")?;
+    terminal.wait_for("run --rate", LIMIT)?;
+    terminal.wait_for("run --rate", LIMIT)?;
+    terminal.keys("echo rou''nd last; exit\n")?;
+    terminal.wait_for("round last", LIMIT)?;
+    terminal.wait_for(SUMMARY, LIMIT)?;
+    terminal.wait_for(PROMPT, LIMIT)
+}
+
+/// Where a run guards a way out, and where nobody would continue it.
+fn a_shell_goes_on_where_a_run_must() -> Result<()> {
+    let guards = Host::with_internet()?;
+    let mut by_shell = shell(&guards)?;
+    run_a_shell(&mut by_shell)?;
+    by_shell.keys("suspend\n")?;
+    by_shell.wait_for("cannot be suspended", LIMIT)?;
+    let host = Host::alone()?;
+    let mut command = host.weir(&["run", "--rate", "200mbit", "--", "bash", "--norc", "-i"]);
+    let mut leader = Terminal::start(command.env("PS1", PROMPT))?;
+    leader.wait_for(PROMPT, LIMIT)?;
+    leader.keys("suspend\n")?;
+    for mut terminal in [by_shell, leader] {
+        terminal.keys("echo go''es on; exit\n")?;
+        terminal.wait_for("goes on", LIMIT)?;
+        terminal.wait_for(SUMMARY, LIMIT)?;
+    }
+    Ok(())
+}
+
+/// A script that is stopped, and a child that says so.
+const STOPS: &str =
+    r#"(until grep -q stopped /proc/$$/status; do :; done; echo stan""ds) & kill -STOP $$; exec sleep 1000"#;
+
+/// The signal of Ctrl-C waits at a program that stands, which is continued for it; also where the run must go on.
+fn ctrl_c_ends_a_program_that_somebody_stopped() -> Result<()> {
+    let host = Host::with_internet()?;
+    let mut terminal = shell(&host)?;
+    type_run(&mut terminal, "", &format!("sh -c '{STOPS}'"))?;
+    terminal.wait_for("stands", LIMIT)?;
+    terminal.keys("\u{3}")?;
+    terminal.wait_for(SUMMARY, LIMIT)?;
+    terminal.wait_for(PROMPT, LIMIT)
+}
+
+fn a_program_that_stands_without_a_terminal_can_be_ended() -> Result<()> {
+    let host = Host::alone()?;
+    for (signal, number) in [(Signal::TERM, 15), (Signal::INT, 2), (Signal::HUP, 1)] {
+        let mut process = Process::spawn(&mut host.weir_run(&[], STOPS))?;
+        process.wait_for_output("stands", LIMIT)?;
+        process.signal(signal)?;
+        let done = process.wait(LIMIT)?;
+        ensure!(done.status.code() == Some(128 + number), "it ended with {}: {}", done.status, done.stderr);
     }
     Ok(())
 }

@@ -12,7 +12,7 @@
 //! | [`limit`] | a limit in place |
 //! | [`hold`], [`holder`], [`undo`], [`channel`], [`release`], [`mend`], [`witness`] | the owners of what is changed, and how it is put back |
 //! | [`monitor`], [`view`], [`hooks`], [`socket_table`], [`unsent`], [`senders`] | changes by others to interfaces, and bytes that wait in sockets |
-//! | [`enclosure`], [`subnet`], [`forwarding`], [`way_out`], [`process`], [`identity`] | the namespace and the network of a program of `weir run` |
+//! | [`enclosure`], [`subnet`], [`forwarding`], [`way_out`], [`process`], [`job`], [`identity`] | the namespace and the network of a program of `weir run` |
 //! | [`reservation`], [`tap`] | a stack that shares an interface with the kernel |
 //! | [`confinement`], [`cores`], [`signals`] | the rights of a process that is set up, its cores, its signals |
 //! | [`directory`], [`lock`], [`report_file`] | files, where other users might put something in the way |
@@ -40,6 +40,7 @@ pub mod hold;
 pub mod holder;
 pub mod hooks;
 pub mod identity;
+pub mod job;
 pub mod limit;
 pub mod link;
 pub mod lock;

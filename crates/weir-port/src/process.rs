@@ -20,6 +20,7 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
 
 use crate::identity::{self, Identity};
+use crate::job::Job;
 use crate::netns::NetNs;
 use crate::{signals, sys};
 
@@ -116,6 +117,11 @@ impl Process {
     pub fn is_in_group(&self) -> bool {
         // SAFETY: neither takes a pointer. The program has not been reaped, so the number is still its own.
         unsafe { libc::getpgid(self.child.id() as libc::pid_t) == libc::getpgrp() }
+    }
+
+    /// The program as a job.
+    pub fn job(&self) -> Option<Job> {
+        Job::of(self.child.id())
     }
 
     /// Waits for the program's end; returns its status.

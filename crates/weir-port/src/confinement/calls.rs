@@ -32,7 +32,7 @@ struct With {
 
 const EXEC: u64 = libc::PROT_EXEC as u64;
 
-const ALLOWED_WITH: [With; 10] = [
+const ALLOWED_WITH: [With; 11] = [
     // Clone makes a thread, not a process.
     With {
         call: libc::SYS_clone,
@@ -47,12 +47,14 @@ const ALLOWED_WITH: [With; 10] = [
     With { call: libc::SYS_setns, argument: 1, mask: u32::MAX as u64, value: libc::CLONE_NEWNET as u64 },
     // Unshare makes a new network namespace, where a probe needs one.
     With { call: libc::SYS_unshare, argument: 0, mask: u32::MAX as u64, value: libc::CLONE_NEWNET as u64 },
-    // Ioctls: offloads and queues of an interface, its name and index, whether there is a terminal, and a socket that does not block.
+    // Ioctls: offloads and queues of an interface, its name and index, whether there is a terminal, a socket that does not block, and the
+    // group in the foreground of a terminal, which is that of a program of `weir run` again.
     ioctl(libc::SIOCETHTOOL),
     ioctl(libc::SIOCGIFNAME),
     ioctl(libc::SIOCGIFINDEX),
     ioctl(libc::TCGETS),
     ioctl(libc::FIONBIO),
+    ioctl(libc::TIOCSPGRP),
 ];
 
 const fn ioctl(request: u64) -> With {

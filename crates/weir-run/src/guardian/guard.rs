@@ -13,6 +13,7 @@ use std::os::unix::fs::FileExt;
 
 use weir_port::channel::Channel;
 use weir_port::confinement;
+use weir_port::job::Job;
 use weir_port::release::Means;
 use weir_port::sys;
 use weir_port::undo::{Undo, UndoRecord};
@@ -268,10 +269,7 @@ impl Main {
 fn is_stopped(stat: &File) -> bool {
     let mut bytes = [0; 512];
     let length = stat.read_at(&mut bytes, 0).unwrap_or(0);
-    let text = &bytes[..length];
-    // The name, in parentheses, may have anything in it; the state comes after it.
-    let end = text.iter().rposition(|byte| *byte == b')');
-    end.and_then(|end| text.get(end + 2)) == Some(&b'T')
+    Job::parse(&bytes[..length]).is_some_and(|job| job.is_stopped)
 }
 
 #[cfg(test)]

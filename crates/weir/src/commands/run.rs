@@ -9,15 +9,15 @@
 //! them twice. To one that has left our group, as GNU `timeout` does, they are passed on. So a program may also stop, be brought
 //! back, and have the terminal to itself; in the background it waits for it ([`background`]).
 //!
-//! A program that Ctrl-Z has stopped has Weir stop itself, which is what its shell waits for, and the shell continues the group of both.
-//! Where Weir must not stand it continues the group at once: by a wire, and where it guards a way out. Ctrl-Z is not passed on to a program
-//! that has left the group: it would stop that process without its children, and no shell would continue it.
+//! A program that is stopped has Weir stop itself where it may ([`stopped`]): not by a wire, and not where it guards a way out. Ctrl-Z is not
+//! passed on to a program that has left the group: it would stop that process without its children, and no shell would continue it.
 
 mod background;
 mod by_wire;
 mod gate;
 mod in_place;
 mod rest;
+mod stopped;
 mod summary;
 mod way;
 
@@ -32,7 +32,7 @@ use weir_port::identity::Identity;
 use weir_port::monitor::State;
 use weir_port::process::{self, Process, Turn};
 use weir_port::signals::{
-    self, Received, SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU, SIGWINCH,
+    Received, SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGSTOP, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU, SIGWINCH,
 };
 use weir_run::clock::now_ns;
 use weir_run::watcher::News;
@@ -79,9 +79,10 @@ Good to know:
   of this host that drops forwarded packets, such as that of Docker, drops
   CMD's too. A limit on the way out that is below --rate, as of a container
   that this is, drops what is beyond it: there it has no sender to hold.
-  Ctrl-Z suspends a run as any other job, if no wire carries it, this host has
-  no default route, and CMD makes no process group of its own (as `timeout`
-  does). Any other run goes on, and says why.
+  Ctrl-Z, or `suspend` in a shell, suspends a run as any other job, if no wire
+  carries it, this host has no default route, and CMD makes no process group
+  of its own without the terminal (as `timeout` does). Any other run goes on,
+  and says why.
   When CMD has ended, weir waits until what it sent has left: packets that are
   held, and TCP connections it closed. Ctrl-C, TERM or HUP ends that wait; so
   does a child of CMD that goes on sending, after twice the time that what
@@ -194,27 +195,20 @@ fn supervise(way: &dyn RunNetwork, process: &Process) -> Result<(), Failure> {
                 true => guarded.next_event_within(background::LOOK_EVERY),
                 false => Some(guarded.next_event()),
             };
-            background.look();
+            background.look(process);
             let Some(event) = event else { continue };
             match event {
                 SessionEvent::ProgramEnded => return Ok(()),
                 SessionEvent::Signal(Received { signal: SIGTSTP, by_kernel }) => {
                     if by_kernel && !process.is_in_group() {
-                        say_not_suspended("CMD in a process group of its own");
+                        stopped::say_not_suspended("CMD in a process group of its own");
                     }
                 }
-                // Without a terminal nobody waits for us to stop, and who stopped the program continues it.
-                SessionEvent::ProgramStopped(SIGTSTP)
-                    if process.is_in_group() && background::has_terminal() =>
-                {
-                    match way.must_go_on() {
-                        None => signals::stop_self(),
-                        Some(run) => {
-                            say_not_suspended(run);
-                            // Children of the program stand too.
-                            process::continue_group();
-                        }
-                    }
+                SessionEvent::ProgramStopped(signal @ (SIGTSTP | SIGSTOP)) => {
+                    stopped::follow(process, signal, way.must_go_on());
+                }
+                SessionEvent::ProgramStopped(SIGTTIN | SIGTTOU) if !process.is_in_group() => {
+                    background.stopped()
                 }
                 SessionEvent::ProgramStopped(_) => {}
                 SessionEvent::Signal(Received { signal: SIGTTIN | SIGTTOU, .. }) => background.stopped(),
@@ -225,12 +219,14 @@ fn supervise(way: &dyn RunNetwork, process: &Process) -> Result<(), Failure> {
                     }
                     if TO_END.contains(&received.signal) {
                         background.go_on();
+                        stopped::let_end(process);
                     }
                 }
                 // A signal to end would be passed on so.
                 SessionEvent::AskedToEnd => {
                     process.signal(SIGTERM);
                     background.go_on();
+                    stopped::let_end(process);
                 }
                 SessionEvent::Trouble(trouble) => break guarded.explain(trouble),
                 SessionEvent::WorkerEnded => break "the worker ended by itself".to_string(),
@@ -246,10 +242,6 @@ fn supervise(way: &dyn RunNetwork, process: &Process) -> Result<(), Failure> {
     };
     process.signal(SIGKILL);
     Err(format!("{lost}; the program was killed, because it would have had no network").into())
-}
-
-fn say_not_suspended(what: &str) {
-    output::say(format_args!("weir: {what} cannot be suspended (Ctrl-Z): Ctrl-C ends it"));
 }
 
 /// The exit code for a status, as shells tell it.
