@@ -43,7 +43,7 @@ use crate::crew::Crew;
 use crate::limits::SetLimits;
 use crate::stats::Snapshot;
 
-pub use changes::{AppliedPort, DatapathResponder, Running, RunningPort};
+pub use changes::{AppliedPort, ChangedLimits, DatapathResponder, LimitValues, Running, RunningPort};
 pub use listener::Listener;
 pub use server::{Control, Responder, is_served};
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use weir_core::shaper::tbf::TbfConfig;
 use weir_path::plan::PortPlan;
 use weir_path::shape::PortShape;
 
@@ -112,16 +113,48 @@ fn running(crew: &Crew) -> Result<String, String> {
     serde_json::to_string(&running).map_err(|error| error.to_string())
 }
 
-/// Changes the limits of a direction, one of as many as there are ports.
+/// The limits of a direction before a change and after it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChangedLimits {
+    /// Those before; none if nothing was limited.
+    pub before: Option<LimitValues>,
+    /// Those after.
+    pub after: Option<LimitValues>,
+}
+
+/// The values of a limit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LimitValues {
+    /// The rate.
+    pub rate_bits_per_s: u64,
+    /// The burst.
+    pub burst_bytes: u64,
+    /// The number of bytes that may be held.
+    pub limit_bytes: u64,
+}
+
+impl LimitValues {
+    fn of(limits: TbfConfig) -> LimitValues {
+        LimitValues {
+            rate_bits_per_s: limits.rate.bits_per_s(),
+            burst_bytes: limits.burst_bytes,
+            limit_bytes: limits.limit_bytes(),
+        }
+    }
+}
+
+/// Changes the limits of a direction, one of as many as there are ports. Returns JSON of [`ChangedLimits`].
 fn set(crew: &Crew, set: &SetLimits) -> Result<String, String> {
     check_direction(set.direction, crew.kind(), crew.ports().len())?;
     let port = crew.kind().exit_of(set.direction);
     let PortPlan { limits, classes, .. } = crew.plan()?.ports.swap_remove(port);
-    crew.reshape(&[PortShape { port, limits: set.apply(limits)?, classes }], false)?;
-    Ok("null".into())
+    let after = set.apply(limits)?;
+    crew.reshape(&[PortShape { port, limits: after, classes }], false)?;
+    let [before, after] = [limits, after].map(|limits| limits.map(LimitValues::of));
+    Ok(json!(ChangedLimits { before, after }).to_string())
 }
 
-/// Shapes both directions of a wire between two ends by these classes, or by none.
+/// Shapes both directions of a wire between two ends by these classes, or by none. Returns as JSON whether there were classes before.
 fn change_classes(
     crew: &Crew,
     wanted: impl FnOnce(Interfaces) -> Result<Option<Classes>, String>,
@@ -141,7 +174,7 @@ fn change_classes(
     let shape =
         |(port, of): (usize, &PortPlan)| PortShape { port, limits: of.limits, classes: classes.clone() };
     crew.reshape(&ports.iter().enumerate().map(shape).collect::<Vec<_>>(), false)?;
-    Ok("null".into())
+    Ok(json!(ports.iter().any(|port| port.classes.is_some())).to_string())
 }
 
 /// Changes the running datapath as a file says, all of it or nothing. Returns the change of each port.

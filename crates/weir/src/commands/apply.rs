@@ -79,16 +79,16 @@ pub struct ApplyArguments {
 /// Runs the command.
 pub fn run(arguments: &ApplyArguments) -> Outcome {
     let topology = read(&arguments.file)?;
-    let ports = Ports::check(&topology, &arguments.file)?;
+    let mut ports = Ports::check(&topology, &arguments.file)?;
     if !weir_port::sys::is_root() {
         return Err(
             PortError::NotRoot { doing: format!("applying {}", text::input_name(&arguments.file)) }.into()
         );
     }
     let manner = Manner { dry_run: arguments.dry_run, now: arguments.now, is_shown: !arguments.json };
-    bring_about(&topology, &ports, manner, |tasks, skipped| match arguments.json {
-        true => output::print_line(to_json(arguments, &ports, tasks, skipped)),
-        false => output::print_line(sum(arguments, &ports, tasks)),
+    bring_about(&topology, &mut ports, manner, |ports, tasks, skipped| match arguments.json {
+        true => output::print_line(to_json(arguments, ports, tasks, skipped)),
+        false => output::print_line(sum(arguments, ports, tasks)),
     })?;
     Ok(ExitCode::SUCCESS)
 }
@@ -96,7 +96,7 @@ pub fn run(arguments: &ApplyArguments) -> Outcome {
 /// Sets the limits in place of a file, and says which those are.
 pub fn set(topology: &Topology) -> Result<(), Failure> {
     let manner = Manner { dry_run: false, now: false, is_shown: true };
-    bring_about(topology, &Ports::default(), manner, |_, _| Ok(()))
+    bring_about(topology, &mut Ports::default(), manner, |_, _, _| Ok(()))
 }
 
 /// The manner in which a file is carried out.
@@ -112,9 +112,9 @@ struct Manner {
 /// Finds, holds, compares and, unless it is a dry run, sets and changes; `told` is called at the end with the tasks and the skipped limits.
 fn bring_about(
     topology: &Topology,
-    ports: &Ports,
+    ports: &mut Ports,
     Manner { dry_run, now, is_shown }: Manner,
-    told: impl FnOnce(&[Task], &[&LimitWanted]) -> Result<(), Failure>,
+    told: impl FnOnce(&Ports, &[Task], &[&LimitWanted]) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let (found, mut skipped) = find_all(topology)?;
     let held: Vec<_> = found.iter().flat_map(|(_, ways)| ways.ends()).collect();
@@ -125,7 +125,6 @@ fn bring_about(
     let (mut tasks, vanished) = tasks(topology, &found, now)?;
     skipped.extend(vanished);
     if is_shown {
-        ports.show()?;
         show(&tasks, &skipped)?;
     }
     if !dry_run {
@@ -134,7 +133,10 @@ fn bring_about(
             skipped.push(vanished);
         }
     }
-    told(&tasks, &skipped)
+    if is_shown {
+        ports.show()?;
+    }
+    told(ports, &tasks, &skipped)
 }
 
 /// The topology of a file, or all faults of the file.
@@ -271,7 +273,7 @@ fn tasks<'a>(
 
 /// Sets all limits that change, then changes the ports; or puts back the limits that were set. Returns the optional limits whose interfaces
 /// have vanished meanwhile.
-fn carry_out<'a>(tasks: &[Task<'a>], ports: &Ports) -> Result<Vec<&'a LimitWanted>, Failure> {
+fn carry_out<'a>(tasks: &[Task<'a>], ports: &mut Ports) -> Result<Vec<&'a LimitWanted>, Failure> {
     let changing: Vec<_> = tasks.iter().filter(|task| task.change.is_some()).collect();
     let mut vanished = Vec::<&LimitWanted>::new();
     let mut transaction = Transaction::begin()?;

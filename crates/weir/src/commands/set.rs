@@ -8,6 +8,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
+use serde_json::Value;
 use weir_core::rate::Rate;
 use weir_core::units::size_text;
 use weir_path::classes::Classes;
@@ -15,7 +16,7 @@ use weir_port::limit::Asked;
 use weir_port::limit::find::{LimitInPlace, STRANGE};
 use weir_port::limit::record::{Direction, LimitStage, Record};
 use weir_run::classes::Interfaces;
-use weir_run::control::{self, Command, Control, Running, SetClasses, ask};
+use weir_run::control::{self, ChangedLimits, Command, Control, LimitValues, Running, SetClasses, ask};
 use weir_run::datapath::Kind;
 use weir_run::limits::{NO_LIMIT, SetLimits};
 use weir_run::nearest::{and, called_now, did_you_mean, or};
@@ -143,8 +144,6 @@ pub fn run(arguments: &SetArguments) -> Outcome {
         let has_classes = directions.into_iter().any(|direction| !direction.classes.is_empty());
         text::check_queue(limit.queue, (has_classes && !no_classes) || limit.classes.is_some())?;
     }
-    let had_classes =
-        |snapshot: &Snapshot| directions(snapshot).any(|direction| !direction.classes.is_empty());
     let set_classes = match &limit.classes {
         Some(file) => Some(Command::SetClasses(read_classes(wire, file)?)),
         None => None,
@@ -152,29 +151,31 @@ pub fn run(arguments: &SetArguments) -> Outcome {
     // A limit has a queue of its own only without classes.
     let remove_classes = no_classes.then_some(Command::RemoveClasses);
     let requests = remove_classes.into_iter().chain(changes.into_iter().map(Command::Set)).chain(set_classes);
+    let mut changed = Vec::new();
+    let mut had_classes = false;
     for (done, request) in requests.enumerate() {
-        ask(&Control::path_of(wire), &request).map_err(|why| match done {
+        let answer = ask(&Control::path_of(wire), &request).map_err(|why| match done {
             0 => why,
             _ => format!("{why}; what was asked before it is done, as `weir stat {wire}` shows"),
         })?;
+        match request {
+            Command::Set(SetLimits { direction, .. }) => changed.push((direction, answer)),
+            Command::RemoveClasses => had_classes = answer == true,
+            _ => {}
+        }
     }
-    let ways = |snapshot: &Snapshot| -> Vec<Way> {
-        directions(snapshot).map(|class| Way::of_wire(class, limit.queue.is_some())).collect()
-    };
-    let after = control::stat(wire);
-    if let Ok(after) = &after {
-        text::warn_of_oversold(directions(after).filter_map(shared));
+    if let Ok(after) = control::stat(wire) {
+        text::warn_of_oversold(directions(&after).filter_map(shared));
     }
     let kind = if is_topology { Kind::Topology } else { Kind::Wire }.noun();
-    output::print_line(match (before, after) {
-        (Ok(before), Ok(after)) => {
-            let mut parts = changed_parts(&ways(&before), &ways(&after));
-            parts.extend(classes_part(limit.classes.as_deref(), *no_classes && had_classes(&before)));
+    let told = before.and_then(|before| ways_changed(&before, changed, limit.queue.is_some()));
+    output::print_line(match told {
+        Ok((before, after)) => {
+            let mut parts = changed_parts(&before, &after);
+            parts.extend(classes_part(limit.classes.as_deref(), had_classes));
             line(kind, wire, &parts)
         }
-        (Err(why), _) | (_, Err(why)) => {
-            format!("{wire} is as asked, and from what to what is not known: {why}")
-        }
+        Err(why) => format!("{wire} is as asked, and from what to what is not known: {why}"),
     })?;
     Ok(ExitCode::SUCCESS)
 }
@@ -182,6 +183,21 @@ pub fn run(arguments: &SetArguments) -> Outcome {
 /// The directions of a wire or a topology, in the order in which they are counted.
 fn directions(snapshot: &Snapshot) -> impl Iterator<Item = &DirectionStats> {
     snapshot.wires.iter().chain(&snapshot.topologies).flat_map(|path| &path.classes)
+}
+
+/// The ways that were changed, each before and after: by the answers to the changes themselves, because others may change them too.
+fn ways_changed(
+    seen: &Snapshot,
+    changed: Vec<(usize, Value)>,
+    with_queue: bool,
+) -> Result<(Vec<Way>, Vec<Way>), String> {
+    let way = |(direction, answer)| {
+        let name = &directions(seen).nth(direction).ok_or("there is no such direction any more")?.place.name;
+        let ChangedLimits { before, after } = serde_json::from_value(answer)
+            .map_err(|_| "it was started by another version of weir, which does not say so".to_string())?;
+        Ok([before, after].map(|limits| Way::of_wire(name, limits.as_ref(), with_queue)).into())
+    };
+    changed.into_iter().map(way).collect()
 }
 
 /// Refuses a burst or queue of a direction without a limit before any direction changes: each is a request of its own.
@@ -338,14 +354,14 @@ struct Way {
 }
 
 impl Way {
-    fn of_wire(class: &DirectionStats, with_queue: bool) -> Way {
-        let size = |bytes: Option<u64>| bytes.map_or("none".into(), size_text);
+    fn of_wire(name: &str, limits: Option<&LimitValues>, with_queue: bool) -> Way {
+        let size = |of: fn(&LimitValues) -> u64| limits.map(of).map_or("none".into(), size_text);
         Way {
-            name: class.place.name.clone(),
-            rate: rate_text(class.rate_bits_per_s),
-            burst: size(class.burst_bytes),
+            name: name.into(),
+            rate: rate_text(limits.map(|limits| limits.rate_bits_per_s)),
+            burst: size(|limits| limits.burst_bytes),
             // A queue that was not asked for follows the rate.
-            queue: if with_queue { size(class.limit_bytes) } else { String::new() },
+            queue: if with_queue { size(|limits| limits.limit_bytes) } else { String::new() },
         }
     }
 

@@ -1,7 +1,7 @@
 //! The ports of a file that is applied: `weir up` changes those that it runs to the file's, in one step between two passes of its workers.
 //!
 //! Rule: the process that runs them compares and checks, once before anything is touched and once more when it changes; it is only asked
-//! here, and its answer is shown.
+//! here, and its last answer is shown: another command may have changed them between the two.
 
 use std::path::Path;
 
@@ -83,13 +83,17 @@ impl Ports {
     ///
     /// # Errors
     /// Why none was made; or why it is not known whether they were.
-    pub fn apply(&self) -> Result<(), Failure> {
+    pub fn apply(&mut self) -> Result<(), Failure> {
         // Where nothing was to change another command may have changed something since.
         if self.each.is_empty() {
             return Ok(());
         }
-        change(|is_trial| control::apply(&self.name, ApplyFile { text: self.text.clone(), is_trial }))
-            .map_err(Failure::from)
+        let done =
+            change(|is_trial| control::apply(&self.name, ApplyFile { text: self.text.clone(), is_trial }))?;
+        if let Some(done) = done {
+            self.each = done;
+        }
+        Ok(())
     }
 
     /// The changes as JSON, by port.
@@ -99,11 +103,16 @@ impl Ports {
 }
 
 /// Has all changes made by whoever is asked, who may also be asked for a trial. An answer may be lost, or come too late, when all has been
-/// done.
-fn change(ask: impl Fn(bool) -> Result<Vec<AppliedPort>, String>) -> Result<(), String> {
-    let Err(why) = ask(false) else { return Ok(()) };
+/// done; then there is none.
+fn change(
+    ask: impl Fn(bool) -> Result<Vec<AppliedPort>, String>,
+) -> Result<Option<Vec<AppliedPort>>, String> {
+    let why = match ask(false) {
+        Ok(done) => return Ok(Some(done)),
+        Err(why) => why,
+    };
     match ask(true) {
-        Ok(left) if left.iter().all(|port| port.change.is_none()) => Ok(()),
+        Ok(left) if left.iter().all(|port| port.change.is_none()) => Ok(None),
         Ok(_) => Err(why),
         Err(_) => Err(format!(
             "{why}: whether its ports changed is not known, and `weir apply --dry-run` with the same file tells once it answers"
@@ -138,7 +147,7 @@ mod tests {
     fn a_change_whose_answer_was_lost_is_looked_for() {
         let lost = || Err::<Vec<AppliedPort>, _>("it does not answer".to_string());
         let told = |change| Ok(vec![of("port", change)]);
-        assert_eq!(change(|is_trial| if is_trial { told(None) } else { lost() }), Ok(()), "it was made");
+        assert_eq!(change(|is_trial| if is_trial { told(None) } else { lost() }), Ok(None), "it was made");
         assert_eq!(
             change(|is_trial| if is_trial { told(changed()) } else { lost() }),
             Err("it does not answer".into()),

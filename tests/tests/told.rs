@@ -1,0 +1,91 @@
+//! The lines by which `weir set` and `weir apply` tell of changes of a topology.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use weir_lab::process::run;
+use weir_tests::topology::{Hosts, Up};
+use weir_tests::{harness, privileged, weir_binary};
+
+const PATIENCE: Duration = Duration::from_secs(40);
+
+fn main() -> ExitCode {
+    harness::main(&[privileged!(each_change_is_told_from_what_the_one_before_left).together()])
+}
+
+/// A bridge of two ports, of which the first has this limit.
+fn bridge(rate: &str) -> String {
+    format!(
+        "[[port]]\ninterface = \"p0\"\nrate = \"{rate}\"\n[[port]]\ninterface = \"p1\"\n\
+         [[bridge]]\nname = \"lan\"\nports = [\"p0\", \"p1\"]\n"
+    )
+}
+
+/// A file for `weir apply`.
+struct Written(PathBuf);
+
+impl Written {
+    fn new(up: &Up, number: u32) -> Result<Written> {
+        let path = std::env::temp_dir().join(format!("{}-{number}.toml", up.name));
+        std::fs::write(&path, format!("name = \"{}\"\n{}", up.name, bridge(&format!("{number}mbit"))))?;
+        Ok(Written(path))
+    }
+}
+
+impl Drop for Written {
+    fn drop(&mut self) {
+        // A file that is left in the folder for temporary ones harms nobody.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Runs `weir ARGUMENTS` where the ports are. Returns the rates between which its line says that a port changed.
+fn told(hosts: &Hosts, arguments: &[&str], file: Option<&Path>) -> Result<(u32, u32)> {
+    let mut command = hosts.middle.command(weir_binary()?);
+    let said = run(command.args(arguments).args(file), PATIENCE)?.success()?.stdout;
+    let (before, after) = said.split_once("mbit -> ").with_context(|| said.clone())?;
+    let number = |text: &str| text.parse().with_context(|| said.clone());
+    let before = before.rsplit(' ').next().unwrap_or(before);
+    Ok((number(before)?, number(after.split("mbit").next().unwrap_or(after))?))
+}
+
+/// Several commands change one port at the same time, each to a rate of its own: by what they tell there is one row of changes.
+fn each_change_is_told_from_what_the_one_before_left() -> Result<()> {
+    const CHANGES: u32 = 20;
+    let hosts = Hosts::new(2, None)?;
+    let up = hosts.up(&bridge("1mbit"))?;
+    let change = |first: u32, by_file: bool| -> Result<Vec<(u32, u32)>> {
+        let one = |number| match by_file {
+            true => told(&hosts, &["apply"], Some(&Written::new(&up, number)?.0)),
+            false => {
+                told(&hosts, &["set", &up.name, "--port", "p0", "--rate", &format!("{number}mbit")], None)
+            }
+        };
+        let asked = |number| {
+            let (before, after) = one(number)?;
+            ensure!(after == number, "{number} was asked for, and told is {before} -> {after}");
+            Ok((before, after))
+        };
+        (first..first + CHANGES).map(asked).collect()
+    };
+    let change = &change;
+    let changes = std::thread::scope(|scope| -> Result<Vec<_>> {
+        let kinds = [(100, false), (200, false), (300, true), (400, true)];
+        let several: Vec<_> =
+            kinds.into_iter().map(|(first, by_file)| scope.spawn(move || change(first, by_file))).collect();
+        let mut all = Vec::new();
+        for one in several {
+            all.extend(one.join().map_err(|_| anyhow!("a thread panicked"))??);
+        }
+        Ok(all)
+    })?;
+    let next: BTreeMap<_, _> = changes.iter().copied().collect();
+    let row = std::iter::successors(Some(1), |before| next.get(before).copied());
+    let length = row.take(changes.len() + 2).count();
+    ensure!(length == changes.len() + 1, "no row of {} changes: {changes:?}", changes.len());
+    up.down()?;
+    Ok(())
+}
