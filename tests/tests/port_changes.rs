@@ -168,6 +168,23 @@ fn a_missing_port_takes_no_other_one_that_gets_its_name() -> Result<()> {
     let said = up.stderr();
     ensure!(!said.contains("not a port yet") && !said.contains("replaced"), "{said}");
     up.check()?;
+    // The one that is there is meant, and told apart.
+    let set = up.weir(&["set", &up.name, "--port", "spare", "--rate", "50mbit"])?.success()?.stdout;
+    ensure!(set.contains("->spare no limit -> 50mbit"), "{set}");
+    let stat = up.stat()?;
+    let rows = stat["classes"].as_array().context("directions")?;
+    let rates: Vec<_> =
+        rows.iter().map(|row| (row["name"].as_str(), row["rate_bits_per_s"].as_u64())).collect();
+    let expected =
+        [("->p0", None), ("->spare", Some(50_000_000)), ("->p2", None), ("->spare (missing)", None)];
+    ensure!(rates == expected.map(|(name, rate)| (Some(name), rate)), "{rates:?}");
+    let ports = up.stat_rows("ports")?;
+    let names: Vec<_> =
+        ports.iter().map(|port| (port["name"].as_str(), port["device"]["name"].as_str())).collect();
+    let expected = ["p0", "spare", "p2", "spare (missing)"].map(|name| (Some(name), Some(name)));
+    ensure!(names == expected, "{names:?}");
+    let set = up.weir(&["set", &up.name, "--port", "spare (missing)", "--rate", "20mbit"])?.success()?.stdout;
+    ensure!(set.contains("->spare (missing) no limit -> 20mbit"), "{set}");
     // A file cannot say both ports by one name.
     let shown = up.weir(&["show", &up.name])?.success()?.stdout;
     let path = std::env::temp_dir().join(format!("{}-shown.toml", up.name));

@@ -95,12 +95,15 @@ impl Constants {
         reports.sort_by_key(|(_, report)| report.index);
         // In the order in which they are counted, which is not that of the ports where they end.
         directions.sort_by_key(|(_, direction)| self.kind.exit_of(direction.exit));
-        // An interface that is gone is waited for by its first name.
-        let called = |report: &PortReport| match report.port.name.is_empty() || report.port.is_closed {
-            true => self.ports[report.index].clone(),
-            false => report.port.name.clone(),
-        };
-        reports.iter_mut().for_each(|(_, report)| report.port.name = called(report));
+        // An interface that is gone is waited for by its first name, which another port may have got meanwhile.
+        let is_missing = |report: &PortReport| report.port.name.is_empty() || report.port.is_closed;
+        let there = reports.iter().filter(|(_, report)| !is_missing(report));
+        let there: Vec<_> = there.map(|(_, report)| report.port.name.clone()).collect();
+        for (_, report) in reports.iter_mut().filter(|(_, report)| is_missing(report)) {
+            let first = &self.ports[report.index];
+            let is_taken = there.contains(first);
+            report.port.name = if is_taken { format!("{first} (missing)") } else { first.clone() };
+        }
         let names: Vec<_> = reports.iter().map(|(_, report)| report.port.name.clone()).collect();
         let mut totals = Books::default();
         let (mut classes, mut workstreams, mut stages) = (Vec::new(), Vec::new(), Vec::new());
@@ -226,6 +229,9 @@ fn with_devices(worker: usize, report: PortReport, [seen, sender]: &[Device; 2])
     if port.is_closed {
         let absence = seen.absence.as_ref().unwrap_or(&Absence::Gone);
         device.state = absence.word().into();
+        if !device.name.is_empty() {
+            device.name.clone_from(&port.name);
+        }
         if let Absence::Unfit(why) = absence {
             unfit_because.clone_from(why);
         }

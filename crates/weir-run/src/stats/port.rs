@@ -13,7 +13,7 @@ use crate::watcher::ledger::Drops;
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PortStats {
-    /// The interface.
+    /// The interface; `NAME (missing)` if it is closed and another port's interface has its name now.
     pub name: String,
     /// Its other end, where senders are.
     pub sender: String,

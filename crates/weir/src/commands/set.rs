@@ -220,15 +220,19 @@ fn shared(direction: &DirectionStats) -> Option<(Rate, Vec<u64>)> {
     ))
 }
 
-/// The direction that leaves by the port that was named: by its name in the file, or by its interface, as it is called now, or
-/// was at the start where two are called alike now.
+/// The direction that leaves by the port that was named: by a name of its own in the file, by its interface, as it is called now, or by
+/// the name that stands for it in the file.
 fn direction(
     SetArguments { wire, port, limit, no_classes, rate_back, .. }: &SetArguments,
     is_topology: bool,
     seen: Option<&Snapshot>,
 ) -> Result<usize, Failure> {
     let Running { ports, .. } = control::running(wire)?;
-    let interfaces: Vec<_> = ports.iter().map(|port| port.interface.as_str()).collect();
+    let now = seen.map_or(&[][..], |seen| &seen.ports);
+    let interfaces: Vec<_> = match now.len() == ports.len() {
+        true => now.iter().map(|port| port.name.as_str()).collect(),
+        false => ports.iter().map(|port| port.interface.as_str()).collect(),
+    };
     let Some(wanted) = port else {
         return Err(Failure::usage(format!(
             "{wire} is a topology, of which one port is set: give --port with {}, or change its file and `weir apply` it",
@@ -245,11 +249,11 @@ fn direction(
             "{option} is not for one port: --rate limits what leaves by it, and its classes are in the file that `weir apply` takes"
         )));
     }
-    let by_name = ports.iter().position(|port| port.name == *wanted);
-    let now = seen.map_or(&[][..], |seen| &seen.ports);
-    let by_interface = || now.iter().position(|port| port.name == *wanted);
-    let place = by_name.or_else(by_interface);
-    let place = place.or_else(|| interfaces.iter().position(|interface| interface == wanted));
+    let by_own_name =
+        ports.iter().position(|port| port.name == *wanted && port.name != port.interface_before);
+    let by_interface = || interfaces.iter().position(|interface| interface == wanted);
+    let by_name = || ports.iter().position(|port| port.name == *wanted);
+    let place = by_own_name.or_else(by_interface).or_else(by_name);
     let Some(place) = place else {
         let known = ports.iter().map(|port| port.name.as_str()).chain(interfaces.iter().copied());
         let near = match ports.iter().find(|port| port.interface_before == *wanted) {
