@@ -13,13 +13,16 @@ use weir_tests::{harness, privileged, weir_binary};
 const PATIENCE: Duration = Duration::from_secs(40);
 
 fn main() -> ExitCode {
-    harness::main(&[privileged!(each_change_is_told_from_what_the_one_before_left).together()])
+    harness::main(&[
+        privileged!(each_change_is_told_from_what_the_one_before_left).together(),
+        privileged!(what_is_not_touched_is_not_warned_of).together(),
+    ])
 }
 
-/// A bridge of two ports, of which the first has this limit.
-fn bridge(rate: &str) -> String {
+/// A bridge of two ports, of which the first has these keys.
+fn bridge(keys: &str) -> String {
     format!(
-        "[[port]]\ninterface = \"p0\"\nrate = \"{rate}\"\n[[port]]\ninterface = \"p1\"\n\
+        "[[port]]\ninterface = \"p0\"\n{keys}\n[[port]]\ninterface = \"p1\"\n\
          [[bridge]]\nname = \"lan\"\nports = [\"p0\", \"p1\"]\n"
     )
 }
@@ -30,7 +33,10 @@ struct Written(PathBuf);
 impl Written {
     fn new(up: &Up, number: u32) -> Result<Written> {
         let path = std::env::temp_dir().join(format!("{}-{number}.toml", up.name));
-        std::fs::write(&path, format!("name = \"{}\"\n{}", up.name, bridge(&format!("{number}mbit"))))?;
+        std::fs::write(
+            &path,
+            format!("name = \"{}\"\n{}", up.name, bridge(&format!("rate = \"{number}mbit\""))),
+        )?;
         Ok(Written(path))
     }
 }
@@ -56,7 +62,7 @@ fn told(hosts: &Hosts, arguments: &[&str], file: Option<&Path>) -> Result<(u32, 
 fn each_change_is_told_from_what_the_one_before_left() -> Result<()> {
     const CHANGES: u32 = 20;
     let hosts = Hosts::new(2, None)?;
-    let up = hosts.up(&bridge("1mbit"))?;
+    let up = hosts.up(&bridge("rate = \"1mbit\""))?;
     let change = |first: u32, by_file: bool| -> Result<Vec<(u32, u32)>> {
         let one = |number| match by_file {
             true => told(&hosts, &["apply"], Some(&Written::new(&up, number)?.0)),
@@ -86,6 +92,22 @@ fn each_change_is_told_from_what_the_one_before_left() -> Result<()> {
     let row = std::iter::successors(Some(1), |before| next.get(before).copied());
     let length = row.take(changes.len() + 2).count();
     ensure!(length == changes.len() + 1, "no row of {} changes: {changes:?}", changes.len());
+    up.down()?;
+    Ok(())
+}
+
+/// The classes of a port have more than its limit together, which concerns its own changes alone.
+fn what_is_not_touched_is_not_warned_of() -> Result<()> {
+    const OVERSOLD: &str = "rate = \"20mbit\"\ndefault = \"x\"\n[[port.class]]\nname = \"x\"\nrate = \"20mbit\"\n\
+                            [[port.class]]\nname = \"y\"\nrate = \"10mbit\"\n\
+                            [[port.filter]]\nclass = \"y\"\nto_ports = 80";
+    let hosts = Hosts::new(2, None)?;
+    let up = hosts.up(&bridge(OVERSOLD))?;
+    for (port, warnings) in [("p1", 0), ("p0", 1)] {
+        let set = up.weir(&["set", &up.name, "--port", port, "--rate", "25mbit"])?.success()?;
+        let warned = set.stderr.matches("more than the limit of").count();
+        ensure!(warned == warnings && set.stderr.lines().count() == warnings, "{port}: {}", set.stderr);
+    }
     up.down()?;
     Ok(())
 }

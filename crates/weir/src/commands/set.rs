@@ -165,7 +165,11 @@ pub fn run(arguments: &SetArguments) -> Outcome {
         }
     }
     if let Ok(after) = control::stat(wire) {
-        text::warn_of_oversold(directions(&after).filter_map(shared));
+        // The classes of a wire are those of both directions.
+        let is_touched =
+            |at| limit.classes.is_some() || changed.iter().any(|(direction, _)| *direction == at);
+        let touched = directions(&after).enumerate().filter(|(at, _)| is_touched(*at));
+        text::warn_of_oversold(touched.filter_map(|(_, direction)| shared(direction)));
     }
     let kind = if is_topology { Kind::Topology } else { Kind::Wire }.noun();
     let told = before.and_then(|before| ways_changed(&before, changed, limit.queue.is_some()));
