@@ -16,6 +16,7 @@ fn main() -> ExitCode {
     harness::main(&[
         privileged!(each_change_is_told_from_what_the_one_before_left).together(),
         privileged!(what_is_not_touched_is_not_warned_of).together(),
+        privileged!(work_that_cannot_be_told_of_is_done).together(),
     ])
 }
 
@@ -110,4 +111,37 @@ fn what_is_not_touched_is_not_warned_of() -> Result<()> {
     }
     up.down()?;
     Ok(())
+}
+
+/// A full disk keeps no work from being done, and the one sentence says that it is.
+fn work_that_cannot_be_told_of_is_done() -> Result<()> {
+    let hosts = Hosts::new(3, None)?;
+    let up = hosts.up(&bridge("rate = \"1mbit\""))?;
+    let unread = |arguments: &[&str], is_done: bool| -> Result<()> {
+        let mut command = hosts.middle.command("sh");
+        command.args(["-c", "exec \"$0\" \"$@\" > /dev/full"]).arg(weir_binary()?).args(arguments);
+        let done = run(&mut command, PATIENCE)?;
+        let expected = "writing to standard output: No space left on device (os error 28)";
+        let work = if is_done { "; the work that it tells of is done all the same" } else { "" };
+        ensure!(done.status.code() == Some(1), "{arguments:?}: {} {}", done.status, done.stderr);
+        ensure!(done.stderr == format!("weir: {expected}{work}\n"), "{arguments:?}: {}", done.stderr);
+        Ok(())
+    };
+    let limit = || Ok::<_, anyhow::Error>(hosts.hosts[2].sh("tc qdisc show dev veth0")?.contains("htb"));
+    let rate = || Ok::<_, anyhow::Error>(up.stat()?["classes"][0]["rate_bits_per_s"].as_u64());
+    unread(&["limit", "p2", "--rate", "10mbit"], true)?;
+    ensure!(limit()?, "no limit");
+    unread(&["set", "p2", "--rate", "20mbit"], true)?;
+    unread(&["limit", "p2", "--off"], true)?;
+    ensure!(!limit()?, "the limit stays");
+    unread(&["set", &up.name, "--port", "p0", "--rate", "2mbit"], true)?;
+    ensure!(rate()? == Some(2_000_000), "{:?}", rate()?);
+    let written = Written::new(&up, 3)?;
+    let path = written.0.to_str().context("a path in UTF-8")?;
+    unread(&["apply", path, "--dry-run"], false)?;
+    ensure!(rate()? == Some(2_000_000), "{:?}", rate()?);
+    unread(&["apply", path], true)?;
+    ensure!(rate()? == Some(3_000_000), "{:?}", rate()?);
+    unread(&["down", &up.name], true)?;
+    unread(&["mend"], true)
 }

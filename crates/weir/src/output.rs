@@ -1,6 +1,7 @@
 //! The output of commands: to standard output, coloured on a terminal only, and to standard error.
 //!
-//! Rule: nobody reading any more (EPIPE) is no failure; any other failure, such as a full disk, is one sentence and status 1.
+//! Rule: nobody reading any more (EPIPE) is no failure; any other failure, such as a full disk, is one sentence and status 1. Where the output
+//! tells of work that is done, the sentence says so ([`Lines`]).
 //! The standard library's `println!` panics instead, so no command uses it.
 //!
 //! Rule: while signals do not end a command by themselves, neither of the two holds it up: a pipe that nobody reads, or a terminal that
@@ -62,13 +63,29 @@ impl Lines {
         }
     }
 
-    /// The failure of the line that could not be written.
+    /// The failure of the line that could not be written, where the lines tell of work that is not done.
+    pub fn failure(self) -> Option<Failure> {
+        self.0
+    }
+
+    /// The failure of the line that could not be written, with the sentence that the work is done.
     ///
     /// # Errors
     /// If there is one.
     pub fn end(self) -> Result<(), Failure> {
-        self.0.map_or(Ok(()), Err)
+        let done = |failure: Failure| Failure {
+            message: format!("{}; the work that it tells of is done all the same", failure.message),
+            ..failure
+        };
+        self.0.map_or(Ok(()), |failure| Err(done(failure)))
     }
+}
+
+/// Writes a line to standard output that tells of work which is done.
+pub fn print_done(text: impl Display) -> Result<(), Failure> {
+    let mut lines = Lines::default();
+    lines.print(text);
+    lines.end()
 }
 
 /// A text without characters that a terminal would take for a command, colours apart: names of interfaces are in it, and a container

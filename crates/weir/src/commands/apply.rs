@@ -37,6 +37,7 @@ use self::ports::Ports;
 use super::limit::say_what_is_not_expected;
 use super::limit::transaction::Transaction;
 use super::ways::{LimitTarget, Ways};
+use crate::output::Lines;
 use crate::{Failure, Outcome, human, output, text};
 
 /// The looks for an interface that may be about to go.
@@ -86,9 +87,9 @@ pub fn run(arguments: &ApplyArguments) -> Outcome {
         );
     }
     let manner = Manner { dry_run: arguments.dry_run, now: arguments.now, is_shown: !arguments.json };
-    bring_about(&topology, &mut ports, manner, |ports, tasks, skipped| match arguments.json {
-        true => output::print_line(to_json(arguments, ports, tasks, skipped)),
-        false => output::print_line(sum(arguments, ports, tasks)),
+    bring_about(&topology, &mut ports, manner, |lines, ports, tasks, skipped| match arguments.json {
+        true => lines.print(to_json(arguments, ports, tasks, skipped)),
+        false => lines.print(sum(arguments, ports, tasks)),
     })?;
     Ok(ExitCode::SUCCESS)
 }
@@ -96,7 +97,7 @@ pub fn run(arguments: &ApplyArguments) -> Outcome {
 /// Sets the limits in place of a file, and says which those are.
 pub fn set(topology: &Topology) -> Result<(), Failure> {
     let manner = Manner { dry_run: false, now: false, is_shown: true };
-    bring_about(topology, &mut Ports::default(), manner, |_, _, _| Ok(()))
+    bring_about(topology, &mut Ports::default(), manner, |_, _, _, _| ())
 }
 
 /// The manner in which a file is carried out.
@@ -109,12 +110,12 @@ struct Manner {
     is_shown: bool,
 }
 
-/// Finds, holds, compares and, unless it is a dry run, sets and changes; `told` is called at the end with the tasks and the skipped limits.
+/// Finds, holds, compares and, unless it is a dry run, sets and changes; `tell` is called at the end with the tasks and the skipped limits.
 fn bring_about(
     topology: &Topology,
     ports: &mut Ports,
     Manner { dry_run, now, is_shown }: Manner,
-    told: impl FnOnce(&Ports, &[Task], &[&LimitWanted]) -> Result<(), Failure>,
+    tell: impl FnOnce(&mut Lines, &Ports, &[Task], &[&LimitWanted]),
 ) -> Result<(), Failure> {
     let (found, mut skipped) = find_all(topology)?;
     let held: Vec<_> = found.iter().flat_map(|(_, ways)| ways.ends()).collect();
@@ -124,8 +125,9 @@ fn bring_about(
     let _ends = (!dry_run).then(|| hold::ends::hold(&held, &names, &mut say)).transpose()?;
     let (mut tasks, vanished) = tasks(topology, &found, now)?;
     skipped.extend(vanished);
+    let mut lines = Lines::default();
     if is_shown {
-        show(&tasks, &skipped)?;
+        show(&mut lines, &tasks, &skipped);
     }
     if !dry_run {
         for vanished in carry_out(&tasks, ports)? {
@@ -134,9 +136,10 @@ fn bring_about(
         }
     }
     if is_shown {
-        ports.show()?;
+        ports.show(&mut lines);
     }
-    told(ports, &tasks, &skipped)
+    tell(&mut lines, ports, &tasks, &skipped);
+    if dry_run { lines.failure().map_or(Ok(()), Err) } else { lines.end() }
 }
 
 /// The topology of a file, or all faults of the file.
@@ -312,19 +315,15 @@ fn say_vanished(wanted: &LimitWanted, place: &NetnsInterface) {
     output::say(format_args!("weir: {}: {place} vanished meanwhile, which is optional", wanted.at));
 }
 
-fn show(tasks: &[Task], skipped: &[&LimitWanted]) -> Result<(), Failure> {
+fn show(lines: &mut Lines, tasks: &[Task], skipped: &[&LimitWanted]) {
     for task in tasks {
         if let Some(change) = &task.change {
-            output::print_line(format_args!("{} {}: {change}", change.sign(), task.place.describe()))?;
+            lines.print(format_args!("{} {}: {change}", change.sign(), task.place.describe()));
         }
     }
     for wanted in skipped {
-        output::print_line(format_args!(
-            "skipped: there is no {}, which is optional",
-            target(wanted).label()
-        ))?;
+        lines.print(format_args!("skipped: there is no {}, which is optional", target(wanted).label()));
     }
-    Ok(())
 }
 
 /// The outcome, in a line.

@@ -63,7 +63,7 @@ fn watch(session: Session, notify: &Notify) -> Outcome {
             }
             SessionEvent::Signal(_) | SessionEvent::AskedToEnd | SessionEvent::ProgramEnded => {
                 let last = session.finish()?;
-                output::print_line(last_line(&last))?;
+                output::print_done(last_line(&last))?;
                 return Ok(ExitCode::SUCCESS);
             }
             SessionEvent::WorkerEnded => {
@@ -86,7 +86,7 @@ fn watch(session: Session, notify: &Notify) -> Outcome {
             SessionEvent::News(News::Ended(why)) => {
                 // Any other fault on the way out is said there, or is only more of the same.
                 if let Ok(last) = session.finish() {
-                    output::print_line(last_line(&last))?;
+                    output::print_done(last_line(&last))?;
                 }
                 return Err(why.into());
             }

@@ -203,7 +203,7 @@ fn end_waiting(name: &str) -> Result<bool, Failure> {
     }
     end_at(&path, name)?;
     if !control::is_up(&Control::path_of(name)) {
-        output::print_line(format_args!("ended: {name}, which waited for its interfaces"))?;
+        output::print_done(format_args!("ended: {name}, which waited for its interfaces"))?;
     }
     Ok(true)
 }
@@ -239,7 +239,7 @@ fn end(name: &str, noun: &str) -> Result<(), Failure> {
     if control::is_left_for_good(name) {
         return Err(killed(name).into());
     }
-    output::print_line(format_args!("ended: {noun} {name}"))?;
+    output::print_done(format_args!("ended: {noun} {name}"))?;
     if control::is_up(&path) {
         output::say(format_args!(
             "weir: {name} is up again: whoever runs it started it anew, such as a service manager (`systemctl stop weir@{name}`)"
@@ -257,7 +257,7 @@ fn of_killed(name: &str) -> Option<Result<(), Failure>> {
     Some(match control::is_left_for_good(name) {
         true => Err(killed(name).into()),
         false => {
-            output::print_line(format_args!("{name} was killed, and its guardian has put everything back"))
+            output::print_done(format_args!("{name} was killed, and its guardian has put everything back"))
         }
     })
 }

@@ -9,6 +9,7 @@ use weir_port::{PortError, hold, mend};
 use weir_run::control;
 
 use super::backlog;
+use crate::output::Lines;
 use crate::{Failure, Outcome, output};
 
 /// Put back what a killed weir left behind: the queue, checksum offload, senders that stand, forwarding, control sockets; and what a limit in
@@ -58,9 +59,9 @@ pub fn run(arguments: &MendArguments) -> Outcome {
             false => "nothing was left behind".into(),
         });
     }
-    for line in done {
-        output::print_line(line)?;
-    }
+    let mut lines = Lines::default();
+    done.iter().for_each(|line| lines.print(line));
+    faults.extend(lines.end().err());
     let last = faults.pop();
     faults.iter().for_each(|fault| output::say(format_args!("weir: {}", fault.message)));
     last.map_or(Ok(ExitCode::SUCCESS), Err)

@@ -173,7 +173,7 @@ pub fn run(arguments: &SetArguments) -> Outcome {
     }
     let kind = if is_topology { Kind::Topology } else { Kind::Wire }.noun();
     let told = before.and_then(|before| ways_changed(&before, changed, limit.queue.is_some()));
-    output::print_line(match told {
+    output::print_done(match told {
         Ok((before, after)) => {
             let mut parts = changed_parts(&before, &after);
             parts.extend(classes_part(limit.classes.as_deref(), had_classes));
@@ -321,7 +321,7 @@ fn set_in_place(limits: &[LimitInPlace], arguments: &SetArguments) -> Outcome {
     let had_classes = changed.iter().any(|change| change.before.classes.iter().any(|class| !class.is_going));
     parts.extend(classes_part(limit.classes.as_deref(), *no_classes && had_classes));
     parts.extend(seen().zip(&changed).filter_map(|(seen, change)| set_again(seen, change)));
-    output::print_line(line("limit", wire, &parts))?;
+    output::print_done(line("limit", wire, &parts))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -95,7 +95,7 @@ pub fn run(arguments: &UpArguments) -> Outcome {
     let held = names::hold_new(&topology.name)?;
     let noun = Kind::of(&config.plan).noun();
     if !there::require(&topology, arguments.wait, &waiting)? {
-        output::print_line(format_args!(
+        output::print_done(format_args!(
             "ended: {noun} {}, before its interfaces were there",
             topology.name
         ))?;

@@ -12,7 +12,8 @@ use weir_run::datapath::Kind;
 use weir_run::topology::Topology;
 use weir_run::topology::write::plan::write;
 
-use crate::{Failure, names, output};
+use crate::output::Lines;
+use crate::{Failure, names};
 
 /// The changes of the ports that run; none where the file has no ports.
 #[derive(Default)]
@@ -72,11 +73,11 @@ impl Ports {
     }
 
     /// Prints the changes, a line for each port.
-    pub fn show(&self) -> Result<(), Failure> {
+    pub fn show(&self, lines: &mut Lines) {
         let of = |AppliedPort { what, interface, change }: &AppliedPort| {
             change.iter().flat_map(|change| change.lines(what, interface)).collect::<Vec<_>>()
         };
-        self.each.iter().flat_map(of).try_for_each(output::print_line)
+        self.each.iter().flat_map(of).for_each(|line| lines.print(line));
     }
 
     /// Makes all changes, or none.
