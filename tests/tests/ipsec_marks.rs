@@ -60,6 +60,11 @@ fn a_start_uses_no_number_twice() -> Result<()> {
     refused("all sequence numbers of this key are used")?;
     fs::remove_file(mark(&key))?;
     refused("is missing, so nobody knows which sequence numbers")?;
+    for name in KEYS {
+        fs::remove_file(sites[0].folder.0.join(format!("{name}.key")))?;
+    }
+    refused("the key that the peer sends with")?;
+    refused("/dev/urandom")?;
     two.down()?;
     Ok(())
 }

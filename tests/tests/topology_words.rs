@@ -23,6 +23,7 @@ fn main() -> ExitCode {
         privileged!(a_file_whose_ports_cannot_be_up_sets_no_limit).together(),
         plain!(what_a_command_does_not_do_is_told_with_what_does).together(),
         plain!(a_file_of_ports_is_applied_to_what_is_up).together(),
+        plain!(keys_that_are_missing_are_told_by_check).together(),
         plain!(nothing_is_applied_without_root).together(),
         privileged!(invalid_files_touch_nothing).together(),
         privileged!(what_cannot_be_is_said_before_anything_is_touched),
@@ -227,6 +228,24 @@ fn a_file_of_ports_is_applied_to_what_is_up() -> Result<()> {
             done.stderr
         );
     }
+    Ok(())
+}
+
+/// The example has no keys with it.
+fn keys_that_are_missing_are_told_by_check() -> Result<()> {
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples");
+    let mut check = Command::new(weir_binary()?);
+    let done = run(check.current_dir(&examples).args(["check", "gateway.toml"]), PATIENCE)?.success()?;
+    let told: Vec<_> = done.stderr.lines().collect();
+    let [one, two] = told[..] else { anyhow::bail!("{}", done.stderr) };
+    for (line, name, advice) in
+        [(one, "one-to-two", "/dev/urandom"), (two, "two-to-one", "the key that the peer sends with")]
+    {
+        ensure!(line.starts_with("weir: warning: gateway.toml:"), "{line}");
+        ensure!(line.contains(&format!(":12: sa \"{name}\": ")) && line.contains(advice), "{line}");
+        ensure!(line.contains("umask 077"), "{line}");
+    }
+    ensure!(done.stdout.ends_with("nothing wrong\n"), "{}", done.stdout);
     Ok(())
 }
 

@@ -25,7 +25,7 @@ mod xfrm;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use weir_ipsec::algorithm::{Algorithm, Transform};
+use weir_ipsec::algorithm::{Algorithm, KeyMaterial, Transform};
 use weir_ipsec::sequence::SequenceNumbers;
 use weir_path::esp::marks::Unmarked;
 use weir_path::esp::plan::{AssociationKey, AssociationNumbers, AssociationPlan, EspChange, EspPlan};
@@ -72,40 +72,24 @@ impl EspKeys {
     /// # Errors
     /// If a key or a mark is wrong, with the reason.
     pub fn prepare_all(&mut self, plan: &Plan) -> Result<Vec<PreparedEsp>, String> {
-        let stages = plan.stages.iter().enumerate();
-        let mut prepared: Vec<PreparedEsp> = Vec::new();
-        for (stage, of) in stages {
-            if let StageKind::Esp(esp) = &of.kind {
-                let wanted = [(stage, EspPlan::clone(esp))];
-                prepared.extend(self.prepare(&wanted)?);
-                prepared.iter().for_each(|prepared| self.note(prepared));
-            }
-        }
+        let wanted: Vec<_> = esps(plan).map(|(stage, esp)| (stage, esp.clone())).collect();
+        let prepared = self.prepare(&wanted)?;
+        prepared.iter().for_each(|prepared| self.note(prepared));
         Ok(prepared)
     }
 
     /// Checks the keys of plans that are to run, and changes nothing. Those of associations that have just ended are let go first.
     ///
     /// # Errors
-    /// As of [`EspKeys::prepare`].
+    /// As of [`EspKeys::prepare`], of each association that has a fault.
     pub fn check(&self, wanted: &[(usize, EspPlan)]) -> Result<(), String> {
         self.writer.settle();
         let mut seen = self.running_keys();
-        for (stage, plan) in wanted {
-            for association in &plan.associations {
-                if self.running(*stage, association).is_none() {
-                    let (_, fingerprint) = keyed(association, &mut seen)?;
-                    if let Some(key) = &association.key_file {
-                        let kind = mark_kind(association);
-                        kind.of_key(Path::new(key))
-                            .and_then(|mark| kind.check_unused(&mark, fingerprint))
-                            .and_then(|next| numbers_from(next, association).map(drop))
-                            .map_err(|why| of(association, why))?;
-                    }
-                }
-            }
-        }
-        Ok(())
+        let new = wanted.iter().flat_map(|(stage, plan)| {
+            plan.associations.iter().filter(|association| self.running(*stage, association).is_none())
+        });
+        let told: Vec<_> = new.filter_map(|association| check_new(association, &mut seen).err()).collect();
+        if told.is_empty() { Ok(()) } else { Err(told.join("\n")) }
     }
 
     /// Checks that the associations that go on when these stages become so have their keys in their files, those of other stages too.
@@ -128,7 +112,7 @@ impl EspKeys {
     /// The changes that make all of these stages what is wanted. The marks of new associations are safe then.
     ///
     /// # Errors
-    /// If a key or a mark is wrong, with the reason; nothing has changed then.
+    /// If a key or a mark is wrong, with the reason, a line for each association; nothing has changed then.
     pub fn prepare(&mut self, wanted: &[(usize, EspPlan)]) -> Result<Vec<PreparedEsp>, String> {
         self.check(wanted)?;
         let mut seen = self.running_keys();
@@ -211,6 +195,38 @@ impl EspKeys {
     }
 }
 
+/// A sentence for each association whose key has no file.
+pub fn missing_keys(plan: &Plan) -> Vec<String> {
+    let missing = |association: &AssociationPlan| {
+        let file = Path::new(association.key_file.as_ref()?);
+        let why = key_file::missing(file, association.algorithm, association.is_inbound)?;
+        Some(of(association, why))
+    };
+    esps(plan).flat_map(|(_, esp)| &esp.associations).filter_map(missing).collect()
+}
+
+/// The ESP stages of a plan, with their places.
+fn esps(plan: &Plan) -> impl Iterator<Item = (usize, &EspPlan)> {
+    plan.stages.iter().enumerate().filter_map(|(stage, of)| match &of.kind {
+        StageKind::Esp(esp) => Some((stage, &**esp)),
+        _ => None,
+    })
+}
+
+/// Checks the key and the mark of an association that does not run.
+///
+/// # Errors
+/// If one is wrong, with the reason.
+fn check_new(association: &AssociationPlan, seen: &mut BTreeMap<Fingerprint, String>) -> Result<(), String> {
+    let (_, fingerprint) = keyed(association, seen)?;
+    let Some(key) = &association.key_file else { return Ok(()) };
+    let kind = mark_kind(association);
+    kind.of_key(Path::new(key))
+        .and_then(|mark| kind.check_unused(&mark, fingerprint))
+        .and_then(|next| numbers_from(next, association).map(drop))
+        .map_err(|why| of(association, why))
+}
+
 /// Writes a mark before any packet needs it.
 fn write_first(file: &MarkFile, next: u64) -> Result<(), String> {
     file.write(next).map(drop).map_err(|error| format!("{}: {error}", file.path().display()))
@@ -238,8 +254,7 @@ fn has_same_key(association: &AssociationPlan, fingerprint: Option<Fingerprint>)
     let Some(file) = association.key_file.as_ref().filter(|file| Path::new(file).exists()) else {
         return Ok(());
     };
-    let material =
-        key_file::read(Path::new(file), association.algorithm).map_err(|why| of(association, why))?;
+    let material = read_key(file, association)?;
     if Some(material.fingerprint()) == fingerprint {
         return Ok(());
     }
@@ -257,7 +272,7 @@ fn keyed(
     let algorithm: Algorithm = association.algorithm;
     let (material, fingerprint) = match &association.key_file {
         Some(file) => {
-            let material = key_file::read(Path::new(file), algorithm).map_err(|why| of(association, why))?;
+            let material = read_key(file, association)?;
             let fingerprint = material.fingerprint();
             if let Some(other) = seen.insert(fingerprint, association.name.clone()) {
                 let why = format!(
@@ -272,6 +287,11 @@ fn keyed(
     };
     let transform = Transform::new(algorithm, &material).map_err(|why| of(association, why.to_string()))?;
     Ok((transform, fingerprint))
+}
+
+fn read_key(file: &str, association: &AssociationPlan) -> Result<KeyMaterial, String> {
+    key_file::read(Path::new(file), association.algorithm, association.is_inbound)
+        .map_err(|why| of(association, why))
 }
 
 fn of(association: &AssociationPlan, why: String) -> String {

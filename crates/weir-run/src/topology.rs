@@ -160,8 +160,18 @@ pub struct Topology {
 }
 
 impl Topology {
+    /// These sentences, a line each, those on associations behind their places; `None` if none of them is on an association.
+    pub fn placed(&self, sentences: &str) -> Option<Vec<String>> {
+        let places: Vec<_> = sentences.lines().map(|line| (self.place_of_association(line), line)).collect();
+        let placed = |(at, line): &(Option<&str>, &str)| match at {
+            Some(at) => format!("{at}: {line}"),
+            None => line.to_string(),
+        };
+        places.iter().any(|(at, _)| at.is_some()).then(|| places.iter().map(placed).collect())
+    }
+
     /// The place of the association that a sentence of whoever runs the file is about; `None` of any other sentence.
-    pub fn place_of_association(&self, sentence: &str) -> Option<&str> {
+    fn place_of_association(&self, sentence: &str) -> Option<&str> {
         let is_of = |place: &&TablePlace| sentence.starts_with(&sentence_begin(&place.name));
         self.associations.iter().find(is_of).map(|place| place.at.as_str())
     }

@@ -15,6 +15,8 @@ use weir_ipsec::algorithm::{Algorithm, KeyMaterial};
 use weir_port::sys;
 use zeroize::Zeroizing;
 
+use super::mark_file::MarkKind;
+
 /// The permission bits of users other than the owner.
 const OTHERS: u32 = 0o077;
 /// The bits of writing alone.
@@ -28,22 +30,41 @@ pub(super) fn none(algorithm: Algorithm) -> Result<KeyMaterial, String> {
     KeyMaterial::new(algorithm, &[]).map_err(|why| why.to_string())
 }
 
+/// The sentence on a key that has no file, with the way to one; `None` if there is a file. A key is made where it seals.
+pub(super) fn missing(path: &Path, algorithm: Algorithm, is_inbound: bool) -> Option<String> {
+    let is_missing =
+        |path: &Path| std::fs::metadata(path).is_err_and(|e| e.kind() == io::ErrorKind::NotFound);
+    let shown = path.display();
+    if !is_missing(path) {
+        return None;
+    }
+    if is_inbound {
+        return Some(format!(
+            "{shown} is missing: it is the key that the peer sends with (\"out\" there), made there and taken here, under `umask 077` so that \
+             nobody else can read it"
+        ));
+    }
+    let mark = MarkKind::Sent.path(path);
+    let first = match is_missing(&mark) {
+        true => format!(", and `echo 1 > {}` its first number", mark.display()),
+        false => String::new(),
+    };
+    Some(format!(
+        "{shown} is missing: `umask 077; od -An -v -tx1 -N{} /dev/urandom | tr -d ' \\n' > {shown}` makes it{first}; the peer needs the same \
+         key (\"in\" there)",
+        algorithm.key_len()
+    ))
+}
+
 /// Reads a key.
 ///
 /// # Errors
 /// If it cannot be read, or must not be, with the reason.
-pub(super) fn read(path: &Path, algorithm: Algorithm) -> Result<KeyMaterial, String> {
+pub(super) fn read(path: &Path, algorithm: Algorithm, is_inbound: bool) -> Result<KeyMaterial, String> {
     let shown = path.display();
     // A pipe may have no end, or nobody who writes to it.
-    let about = std::fs::metadata(path).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => {
-            let bytes = algorithm.key_len();
-            format!(
-                "{shown} is missing: `od -An -v -tx1 -N{bytes} /dev/urandom | tr -d ' \\n'` makes such a key"
-            )
-        }
-        _ => closed(path, &error),
-    })?;
+    let about = std::fs::metadata(path)
+        .map_err(|error| missing(path, algorithm, is_inbound).unwrap_or_else(|| closed(path, &error)))?;
     if !about.is_file() {
         return Err(format!("{shown}: it is not a regular file"));
     }

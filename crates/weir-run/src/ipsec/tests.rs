@@ -420,3 +420,24 @@ fn keys_that_others_can_read_are_refused_and_none_is_shown() {
         assert!(!why.contains("abab") && why.contains("in.key"), "{why}");
     }
 }
+
+#[test]
+fn all_keys_that_are_missing_are_told_at_once() {
+    let folder = Folder::new("missing");
+    let path = |name: &str| folder.0.join(name).display().to_string();
+    let wanted =
+        esp(vec![association("out", false, path("out.key")), association("in", true, path("in.key"))]);
+    let why = EspKeys::default().prepare(&wanted).unwrap_err();
+    let told: Vec<_> = why.lines().collect();
+    let [out, inbound] = told[..] else { panic!("{why}") };
+    assert!(out.starts_with("sa \"out\": ") && inbound.starts_with("sa \"in\": "), "{why}");
+    assert!(out.contains("umask 077; od ") && out.contains("-N20") && out.contains("echo 1 > "), "{out}");
+    assert!(
+        inbound.contains("the key that the peer sends with") && inbound.contains("umask 077"),
+        "{inbound}"
+    );
+    assert!(!inbound.contains("od "), "a key that is made here is not the peer's: {inbound}");
+    fs::write(folder.0.join("out.key.sequence"), "1").unwrap();
+    let why = EspKeys::default().prepare(&wanted).unwrap_err();
+    assert!(!why.contains("echo 1 > "), "a mark that is there stays: {why}");
+}

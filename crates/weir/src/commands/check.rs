@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use weir_run::ipsec::missing_keys;
 use weir_run::topology::{self, Topology};
 
 use crate::{BAD_INPUT, Outcome, human, output, text};
@@ -16,8 +17,9 @@ use crate::{BAD_INPUT, Outcome, human, output, text};
 ", include_str!("file-help.txt"), "
 ", include_str!("path-help.txt"), "
 Whether the interfaces are there, `weir apply --dry-run` says of limits,
-and `weir up` of ports; it also reads the key files. The status is 2
-where something is wrong, as that of those commands."))]
+and `weir up` of ports; it also reads the key files, and here a warning
+tells those that are missing. The status is 2 where something is wrong, as
+that of those commands."))]
 pub struct CheckArguments {
     /// The file, or - for standard input
     #[arg(required_unless_present = "schema")]
@@ -36,6 +38,8 @@ pub fn run(arguments: &CheckArguments) -> Outcome {
     };
     match text::topology(file)? {
         Ok(topology) => {
+            let missing = topology.plan.as_ref().map_or_else(Vec::new, missing_keys).join("\n");
+            topology.placed(&missing).into_iter().flatten().for_each(output::warn);
             output::print_line(format_args!(
                 "{}: {}; nothing wrong",
                 text::input_name(file),

@@ -114,8 +114,8 @@ pub fn run(arguments: &UpArguments) -> Outcome {
     let carried = carry(&config, &cores, &format!("{noun} {}, {}", topology.name, parts.join(", ")), begun);
     carried.map_err(|failure| {
         let Failure { mut message, code } = failure;
-        if let Some(at) = topology.place_of_association(&message) {
-            message = format!("{at}: {message}");
+        if let Some(placed) = topology.placed(&message) {
+            message = placed.join("\nweir: ");
         }
         if !(is_up.get() || topology.limits.is_empty()) {
             message +=

@@ -48,8 +48,8 @@ impl Ports {
         let text = write(&name, &names, plan);
         let each =
             control::apply(&name, ApplyFile { text: text.clone(), is_trial: true }).map_err(|why| {
-                match topology.place_of_association(&why) {
-                    Some(at) => format!("{at}: {why}"),
+                match topology.placed(&why) {
+                    Some(placed) => placed.join("\nweir: "),
                     None => format!("{}: {why}", file.display()),
                 }
             })?;
