@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use weir_lab::clock::{now, wait_until};
+use weir_lab::clock::{let_pass, now, wait_until};
 use weir_lab::iperf::{Flood, Load};
-use weir_lab::process::{Finished, Process, Signal, run};
+use weir_lab::process::{Finished, Process, Signal, run, send_signal};
 use weir_lab::wire::Wire;
 use weir_tests::host::Host;
 use weir_tests::limits::{Between, Row};
 use weir_tests::rig::{Rig, stat_of};
-use weir_tests::{harness, plain, privileged, weir_binary};
+use weir_tests::{fill, harness, plain, privileged, weir_binary};
 
 const LIMIT: Duration = Duration::from_secs(10);
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -258,6 +258,26 @@ fn a_reader_that_leaves_and_a_signal() -> Result<()> {
     process.signal(Signal::INT)?;
     let done = process.wait(LIMIT)?.success()?;
     ensure!(done.stdout.ends_with('\n') && done.stderr.is_empty(), "{}{}", done.stdout, done.stderr);
+
+    // A pager at its first page: nobody reads, and it ends all the same.
+    for signal in [Signal::INT, Signal::TERM] {
+        let (reader, lines) = std::io::pipe()?;
+        fill(&lines)?;
+        let mut process = Command::new(&binary);
+        let mut process = process.args(["stat", wire.name(), "-i", "0.01"]).stdout(lines).spawn()?;
+        let mask = || {
+            let status = std::fs::read_to_string(format!("/proc/{}/status", process.id()))?;
+            let mask = status.lines().find_map(|line| line.strip_prefix("SigBlk:\t")).context("no SigBlk")?;
+            Ok::<_, anyhow::Error>(u64::from_str_radix(mask, 16)?)
+        };
+        wait_until("it hears signals", LIMIT, || Ok(mask()? & 1 << (signal.as_raw() - 1) != 0))?;
+        // Many intervals, so that it wants to write.
+        let_pass(Duration::from_millis(300), |_| ())?;
+        send_signal(process.id(), signal)?;
+        let ended = wait_until("it has ended", LIMIT, || Ok(process.try_wait()?.is_some()));
+        drop(reader);
+        ended.inspect_err(|_| drop(process.wait()))?;
+    }
     wire.stop()?;
     Ok(())
 }

@@ -24,6 +24,8 @@ use crate::table::Style;
 
 /// The longest wait for room while the command may not be held up, in nanoseconds.
 const PATIENCE_NS: u64 = 1_000_000_000;
+/// The interval between looks whether a writing goes on, in nanoseconds.
+const LOOK_NS: u64 = 100_000_000;
 /// A pipe that can be written to has room for as much: `PIPE_BUF` of pipe(7).
 const PIECE_BYTES: usize = 4096;
 /// True while no writing may hold the command up.
@@ -147,6 +149,21 @@ pub fn say(text: impl Display) {
     let _ = write(io::stderr().lock(), &ERROR_IS_FULL, &(harmless(&text.to_string()) + "\n"));
 }
 
+/// Writes to standard output, at once, and waits for room for as long as it `goes_on`. Returns whether all was written.
+pub fn write_while(text: &str, goes_on: impl Fn() -> bool) -> io::Result<bool> {
+    let mut out = io::stdout().lock();
+    for piece in text.as_bytes().chunks(PIECE_BYTES) {
+        while !can_be_written(&out, LOOK_NS) {
+            if !goes_on() {
+                return Ok(false);
+            }
+        }
+        out.write_all(piece)?;
+        out.flush()?;
+    }
+    Ok(true)
+}
+
 /// Writes a text in pieces; in a hurry, what has no room is left out, and that is no failure.
 fn write(mut out: impl Write + AsRawFd, is_full: &AtomicBool, text: &str) -> io::Result<()> {
     for piece in text.as_bytes().chunks(PIECE_BYTES) {
@@ -167,11 +184,15 @@ pub fn hurry(hurries: bool) {
 /// Returns whether one piece can be written at once. It waits for room, but not again after it waited in vain: many sentences may come.
 fn has_room(out: &impl AsRawFd, is_full: &AtomicBool) -> bool {
     let patience_ns = if is_full.load(Relaxed) { 0 } else { PATIENCE_NS };
-    let mut fds = [sys::poll_out(out.as_raw_fd())];
-    // Where it cannot be looked at, it is written to.
-    let has_room = sys::poll(&mut fds, Some(patience_ns)).map_or(true, |count| count > 0);
+    let has_room = can_be_written(out, patience_ns);
     is_full.store(!has_room, Relaxed);
     has_room
+}
+
+/// Returns whether one piece can be written within this time; true where nobody can tell.
+fn can_be_written(out: &impl AsRawFd, patience_ns: u64) -> bool {
+    let mut fds = [sys::poll_out(out.as_raw_fd())];
+    sys::poll(&mut fds, Some(patience_ns)).map_or(true, |count| count > 0)
 }
 
 /// Does work that may take long; `what` is said once if it does.

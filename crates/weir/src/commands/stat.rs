@@ -272,7 +272,6 @@ fn watch(arguments: &StatArguments, interval: Duration) -> Result<ExitCode, Faul
         _ => first.say_unread(),
     }
     let mut before = reading(first);
-    let mut out = io::stdout().lock();
     let mut next_ns = now_ns();
     let mut lines_printed = 0;
     for _ in 0..arguments.count.unwrap_or(u64::MAX) {
@@ -283,11 +282,13 @@ fn watch(arguments: &StatArguments, interval: Duration) -> Result<ExitCode, Faul
         if before.is_empty() {
             let waiting = control::stat_all_waiting();
             waiting.unread.iter().for_each(|error| output::say(format_args!("weir: {error}")));
+            let mut text = Vec::new();
             match waiting.all.waiting.is_empty() {
                 _ if arguments.json => {}
-                true => writeln!(out, "{}", none_up())?,
-                false => print_waiting(&waiting.all, &mut out)?,
+                true => writeln!(text, "{}", none_up())?,
+                false => print_waiting(&waiting.all, &mut text)?,
             }
+            output::write_while(&String::from_utf8_lossy(&text), || signals.try_recv().is_err())?;
             break;
         }
         // From the start, so that the time that a line takes to print does not add up; intervals in which it was stopped are over.
@@ -314,18 +315,21 @@ fn watch(arguments: &StatArguments, interval: Duration) -> Result<ExitCode, Faul
         let after = reading(seen);
         let lines = interval::between(&before, &after);
         let name_width = lines.iter().map(interval::Line::name_width).max().unwrap_or(0).max(8);
+        let mut text = String::new();
         for line in &lines {
             if arguments.json {
-                writeln!(out, "{}", line.to_json())?;
+                text += &format!("{}\n", line.to_json());
                 continue;
             }
             if lines_printed % HEADER_EVERY == 0 {
-                writeln!(out, "{}", interval::header(name_width))?;
+                text += &format!("{}\n", interval::header(name_width));
             }
             lines_printed += 1;
-            writeln!(out, "{}", line.to_text(name_width))?;
+            text += &format!("{}\n", output::harmless(&line.to_text(name_width)));
         }
-        out.flush()?;
+        if !output::write_while(&text, || signals.try_recv().is_err())? {
+            break;
+        }
         before = after;
     }
     Ok(ExitCode::SUCCESS)
@@ -336,6 +340,7 @@ fn signals() -> Result<Receiver<i32>, Fault> {
     let (sender, receiver) = channel();
     let signals = Signals::block(&[SIGINT, SIGTERM])
         .map_err(|error| Fault::Other(format!("waiting for signals: {error}").into()))?;
+    output::hurry(true);
     std::thread::spawn(move || {
         while let Ok(received) = signals.wait() {
             if sender.send(received.signal).is_err() {
