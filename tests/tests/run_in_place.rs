@@ -32,6 +32,7 @@ fn main() -> ExitCode {
         privileged!(a_limit_that_its_program_takes_away_is_said).together(),
         privileged!(a_limit_that_is_removed_meanwhile_is_said).flooding(),
         privileged!(an_interface_that_vanishes_ends_it).together(),
+        privileged!(a_child_outlives_a_killed_run_without_a_network).together(),
         privileged!(what_is_stopped_goes_on_when_it_is_continued).together(),
     ])
 }
@@ -308,6 +309,27 @@ fn a_limit_that_is_removed_meanwhile_is_said() -> Result<()> {
     }
     drop(receiver);
     Ok(())
+}
+
+/// The program is killed with it. A child of that, which may be of another session and control group, is not.
+fn a_child_outlives_a_killed_run_without_a_network() -> Result<()> {
+    let host = Host::alone()?;
+    let path = std::env::temp_dir().join(host.namespace.name());
+    // It ends by itself.
+    let child = format!(
+        "for i in $(seq 600); do ip link show eth0 >/dev/null 2>&1 || break; sleep 0.05; done; ip -br link >{0}.new; mv {0}.new {0}",
+        path.display()
+    );
+    let mut process = started(&host, &[], &format!("({child}) & echo id: $$; exec sleep 1000"))?;
+    process.wait_for_output("id: ", LIMIT)?;
+    let program = process.stdout().split_whitespace().last().context("no id")?.to_string();
+    process.signal(Signal::KILL)?;
+    wait_until("the child has no network", LIMIT, || Ok(path.exists()))?;
+    let links = fs::read_to_string(&path)?;
+    fs::remove_file(&path)?;
+    ensure!(links.lines().count() == 1 && links.starts_with("lo "), "{links}");
+    process.wait(LIMIT)?;
+    wait_until("the program is gone", LIMIT, || Ok(!fs::exists(format!("/proc/{program}"))?))
 }
 
 /// Without a network the program would go on for nothing.

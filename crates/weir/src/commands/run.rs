@@ -90,7 +90,7 @@ Good to know:
   is more. What is lost then is in the summary.
   Then its network ends, also for children of it that go on: what they send
   while it ends is lost and nowhere counted. When weir is killed, CMD is
-  killed.")]
+  killed; children of CMD go on without a network.")]
 pub struct RunArguments {
     /// Limit of what CMD sends and of what it receives, in tc's units, such as 200mbit
     #[arg(long, value_name = "RATE", value_parser = text::rate, allow_hyphen_values = true)]
