@@ -33,6 +33,7 @@ fn main() -> ExitCode {
         privileged!(a_limit_that_is_removed_meanwhile_is_said).flooding(),
         privileged!(an_interface_that_vanishes_ends_it).together(),
         privileged!(a_child_outlives_a_killed_run_without_a_network).together(),
+        privileged!(a_name_that_is_no_text_is_shown).flooding(),
         privileged!(what_is_stopped_goes_on_when_it_is_continued).together(),
     ])
 }
@@ -309,6 +310,22 @@ fn a_limit_that_is_removed_meanwhile_is_said() -> Result<()> {
     }
     drop(receiver);
     Ok(())
+}
+
+/// A program may choose any bytes for its name.
+fn a_name_that_is_no_text_is_shown() -> Result<()> {
+    const NAME: &str = "inp-no-text";
+    let host = Host::alone()?;
+    let _receiver = host.namespace.enter(|| UdpSocket::bind("0.0.0.0:5600"))??;
+    let flood = FLOOD.replace("host=", "printf \"\\377ill\" >/proc/$$/comm; host=");
+    let process = started(&host, &["--name", NAME], &flood)?;
+    let mut said = String::new();
+    let shown = wait_until("who is held is shown", LIMIT, || {
+        said = run(&mut host.weir(&["stat", NAME]), LIMIT)?.success()?.stdout;
+        Ok(said.contains("held now: \u{fffd}ill ("))
+    });
+    shown.with_context(|| said)?;
+    process.stop(LIMIT).map(drop)
 }
 
 /// The program is killed with it. A child of that, which may be of another session and control group, is not.

@@ -58,16 +58,21 @@ fn processes(waiting: &HashMap<u64, u64>) -> Vec<Sender> {
         let bytes: Vec<u64> =
             sockets(&folder.path()).filter_map(|inode| waiting.get(&inode).copied()).collect();
         if !bytes.is_empty() {
-            let command = fs::read_to_string(folder.path().join("comm")).unwrap_or_default();
+            let command = fs::read(folder.path().join("comm")).unwrap_or_default();
             senders.push(Sender {
                 pid: Some(pid),
-                command: command.trim_end().into(),
+                command: name_of(&command),
                 sockets: bytes.len() as u64,
                 bytes: bytes.iter().sum(),
             });
         }
     }
     senders
+}
+
+/// The name of a process by its `/proc/PID/comm`: any 15 bytes, also such as are no text.
+fn name_of(comm: &[u8]) -> String {
+    String::from_utf8_lossy(comm.strip_suffix(b"\n").unwrap_or(comm)).into_owned()
 }
 
 /// The numbers of the sockets that a process has open, each once.
