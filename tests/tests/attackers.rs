@@ -72,6 +72,10 @@ fn any_user_reads_counters_and_only_root_changes_a_wire() -> Result<()> {
     let done = weir_as_nobody(&["set", wire.name(), "--rate", "1mbit"])?;
     ensure!(done.status.code() == Some(1), "it ended with {}", done.status);
     ensure!(done.stderr.contains("only root may change a wire: run it with sudo"), "{}", done.stderr);
+    let done = weir_as_nobody(&["show", wire.name()])?;
+    ensure!(done.status.code() == Some(1), "it ended with {}", done.status);
+    let why = "only root may see the file of a wire, or change it: run it with sudo";
+    ensure!(done.stderr == format!("weir: {why}\n"), "{}", done.stderr);
     let rate = || Ok::<_, anyhow::Error>(wire.stat()?["wires"][0]["classes"][0]["rate_bits_per_s"].as_u64());
     ensure!(rate()? == Some(200_000_000), "{:?}", rate()?);
     let done = wire.weir(&["set", wire.name(), "--rate", "1mbit"])?.success()?;

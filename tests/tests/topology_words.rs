@@ -263,6 +263,8 @@ fn nothing_is_applied_without_root() -> Result<()> {
             done.status
         );
         ensure!(said.contains("needs root") && said.contains("sudo"), "{arguments:?}: {said}");
+        let is_trial = arguments.contains(&"--dry-run");
+        ensure!(said.contains("looking at the limits that") == is_trial, "{arguments:?}: {said}");
     }
     Ok(())
 }

@@ -336,7 +336,14 @@ fn has_hung_up(stream: &UnixStream) -> io::Result<bool> {
 fn perform(line: &str, user: u32, responder: &dyn Responder, recent: &mut Recent) -> Result<String, String> {
     let command: Command = serde_json::from_str(line).map_err(|error| format!("not a request: {error}"))?;
     if !allows(&command, user) {
-        return Err(format!("only root may change a {}: run it with sudo", responder.noun()));
+        let noun = responder.noun();
+        return Err(match command {
+            // Addresses, keys' places and policies stand in it.
+            Command::Show => {
+                format!("only root may see the file of a {noun}, or change it: run it with sudo")
+            }
+            _ => format!("only root may change a {noun}: run it with sudo"),
+        });
     }
     match command {
         Command::Stat => recent.tell(user, now_ns(), || {

@@ -82,9 +82,12 @@ pub fn run(arguments: &ApplyArguments) -> Outcome {
     let topology = read(&arguments.file)?;
     let mut ports = Ports::check(&topology, &arguments.file)?;
     if !weir_port::sys::is_root() {
-        return Err(
-            PortError::NotRoot { doing: format!("applying {}", text::input_name(&arguments.file)) }.into()
-        );
+        let file = text::input_name(&arguments.file);
+        let doing = match arguments.dry_run {
+            true => format!("looking at the limits that {file} would change"),
+            false => format!("applying {file}"),
+        };
+        return Err(PortError::NotRoot { doing }.into());
     }
     let manner = Manner { dry_run: arguments.dry_run, now: arguments.now, is_shown: !arguments.json };
     bring_about(&topology, &mut ports, manner, |lines, ports, tasks, skipped| match arguments.json {
