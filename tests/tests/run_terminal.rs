@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use weir_lab::clock::wait_until;
 use weir_lab::process::{Process, Signal};
 use weir_tests::host::Host;
 use weir_tests::terminal::Terminal;
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
         privileged!(what_stands_for_the_terminal_can_be_ended).together(),
         privileged!(ctrl_c_reaches_a_program_in_a_group_of_its_own).together(),
         privileged!(a_stopped_shell_gives_the_terminal_back).together(),
+        privileged!(what_stands_ends_with_its_terminal).together(),
         privileged!(a_shell_goes_on_where_a_run_must).together(),
         privileged!(ctrl_c_ends_a_program_that_somebody_stopped).together(),
         privileged!(a_program_that_stands_without_a_terminal_can_be_ended).together(),
@@ -231,6 +233,23 @@ fn a_stopped_shell_gives_the_terminal_back() -> Result<()> {
     terminal.wait_for("round last", LIMIT)?;
     terminal.wait_for(SUMMARY, LIMIT)?;
     terminal.wait_for(PROMPT, LIMIT)
+}
+
+/// The kernel hangs up and continues what stands, and a program in a group of its own hears of that by its run.
+fn what_stands_ends_with_its_terminal() -> Result<()> {
+    let host = Host::alone()?;
+    let mut terminal = shell(&host)?;
+    run_a_shell(&mut terminal)?;
+    terminal.keys("suspend\n")?;
+    terminal.wait_for("Stopped", LIMIT)?;
+    let job = std::env::temp_dir().join(host.namespace.name());
+    terminal.keys(&format!("jobs -p > {}; echo wri''tten\n", job.display()))?;
+    terminal.wait_for("written", LIMIT)?;
+    let run = std::fs::read_to_string(&job)?.trim().to_string();
+    std::fs::remove_file(&job)?;
+    drop(terminal);
+    let ended = || Ok(!std::fs::exists(format!("/proc/{run}"))?);
+    wait_until("the run has ended", LIMIT, ended)
 }
 
 /// Where a run guards a way out, and where nobody would continue it.
