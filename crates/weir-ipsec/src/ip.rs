@@ -275,7 +275,7 @@ impl IpHeaders {
         IpHeaders::read_until(packet, true)
     }
 
-    #[inline]
+    #[inline(always)]
     fn read_until(packet: &[u8], past_options: bool) -> Result<IpHeaders, DropReason> {
         match IpFamily::of(packet)? {
             IpFamily::V4 => IpHeaders::read_v4(packet),

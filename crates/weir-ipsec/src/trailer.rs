@@ -24,7 +24,7 @@ pub fn len(payload_len: usize) -> usize {
 }
 
 /// Fills the slice, which is as long as [`len`] says, with a trailer.
-#[inline]
+#[inline(always)]
 pub fn write(trailer: &mut [u8], next: u8) {
     match trailer {
         [a, b] => [*a, *b] = [0, next],
@@ -45,7 +45,7 @@ pub struct Trailer {
 }
 
 /// Reads the trailer of the decrypted bytes, and checks its padding.
-#[inline]
+#[inline(always)]
 pub fn read(encrypted: &[u8]) -> Result<Trailer, DropReason> {
     #[cfg(test)]
     READS.with(|reads| reads.set(reads.get() + 1));
