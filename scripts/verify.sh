@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # What tests cannot show: every interleaving of the rings (loom), undefined behaviour (Miri), races and bad memory
 # (sanitizers), odd input (fuzzing), threads stopped between any two steps (stress), the kernel of Debian 12 (a virtual
-# machine); and the simulator's random runs, WEIR_SIM_TIMES as many. Half an hour without the stress of 10^9 hand-offs, which
-# takes ten minutes of two idle cores, the 10^7 inputs of each fuzz target, which take as long together, and ten rounds of the
-# limits' matrix, which take an hour; VERIFY_HANDOFFS, VERIFY_INPUTS and WEIR_ROUNDS set other numbers. Prints how long each
+# machine), weir-lab and weir-memcache optimised; and the simulator's random runs, WEIR_SIM_TIMES as many. Half an hour
+# without the stress of 10^9 hand-offs, which takes ten minutes of two idle cores, the 10^7 inputs of each fuzz target, which
+# take as long together, and ten rounds of the limits' matrix, which take an hour; VERIFY_HANDOFFS, VERIFY_INPUTS and WEIR_ROUNDS set other numbers. Prints how long each
 # step took and what it cannot see. With a word behind it, only the steps whose names have that word.
 #
 # Needs a nightly toolchain with miri and rust-src; says what it cannot run, and then fails.
@@ -92,6 +92,12 @@ topologies() {
             scripts/awake.sh cargo test -p weir-tests --test up --test apply_topology --test port_gone --test bed
 }
 
+# `make test` tries those that cargo builds with the tests.
+programs() {
+    cargo build --release -p weir-cli -p weir-lab -p weir-memcache &&
+        WEIR_BIN="$(realpath "$target")/release/weir" scripts/awake.sh cargo test -p weir-tests --test lab --test memcache
+}
+
 properties() {
     local seed=${VERIFY_SEED:-$(date +%s)}
     echo "verify: PROPTEST_RNG_SEED=$seed" >&2
@@ -106,6 +112,7 @@ step address-sanitizer "code no test runs" sanitizer address
 step plain-pairs "other kernels, more processors" plain_pairs
 step limits "other kernels, more processors" limits
 step topologies "other kernels, more processors" topologies
+step programs "other kernels, more processors" programs
 step debian-kernel "speed, unless KVM works here; wires, which that kernel is too old for" scripts/debian_kernel.sh
 step properties "sequences longer than they draw" properties
 step simulator "memory order; graphs of more than 6 stages" simulator
