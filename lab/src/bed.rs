@@ -12,6 +12,8 @@
 //! it, and they go first.
 
 use std::fs;
+use std::io::Write;
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -19,6 +21,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
+use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::process::run;
@@ -99,6 +102,16 @@ impl Namespace {
         tool(Command::new("ip").args(["-n", &self.name]).args(arguments.split_whitespace()))
     }
 
+    /// Runs one `ip` inside for all of these lines of arguments, in their order, up to the first that fails.
+    fn ip_lines(&self, lines: &str) -> Result<()> {
+        let mut file = fs::File::from(memfd_create("lines", MemfdFlags::CLOEXEC)?);
+        file.write_all(lines.as_bytes())?;
+        let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
+        tool(Command::new("ip").args(["-n", &self.name, "-batch", &path]))
+            .map(drop)
+            .context(lines.to_string())
+    }
+
     /// Runs `tc ARGUMENTS` (split at spaces) inside and returns its output.
     pub fn tc(&self, arguments: &str) -> Result<String> {
         tool(Command::new("tc").args(["-n", &self.name]).args(arguments.split_whitespace()))
@@ -156,18 +169,16 @@ pub fn plain_veth(pair: u8, a: End, b: End) -> Result<()> {
 }
 
 fn veth_with(pair: u8, a: End, b: End, lanes: &str) -> Result<()> {
+    // The kernel brings the first end up with the pair, but not the other.
     a.namespace.ip(&format!(
-        "link add name {} address {} {lanes} type veth peer name {} address {} {lanes} netns {}",
+        "link add name {} address {} {lanes} up type veth peer name {} address {} {lanes} netns {}",
         a.name,
         mac(pair, 1),
         b.name,
         mac(pair, 2),
         b.namespace.name(),
     ))?;
-    for end in [a, b] {
-        end.namespace.ip(&format!("link set {} up", end.name))?;
-    }
-    Ok(())
+    b.namespace.ip(&format!("link set {} up", b.name)).map(drop)
 }
 
 /// Puts `a` and `b` into one network, number `net`: addresses, and permanent neighbour entries for each other.
@@ -178,12 +189,14 @@ pub fn address(net: u8, a: End, b: End) -> Result<()> {
         let other_mac = mac_of(other)?;
         let Name4and6 { v4, v6 } = names(net, side);
         let far = names(net, other_side);
-        end.namespace.ip(&format!("addr add {v4}/24 dev {}", end.name))?;
-        end.namespace.ip(&format!("addr add {v6}/64 dev {} nodad", end.name))?;
-        for far in [far.v4, far.v6] {
-            end.namespace
-                .ip(&format!("neigh replace {far} lladdr {other_mac} dev {} nud permanent", end.name))?;
-        }
+        let name = end.name;
+        let neighbour =
+            |far: &str| format!("neigh replace {far} lladdr {other_mac} dev {name} nud permanent\n");
+        end.namespace.ip_lines(&format!(
+            "addr add {v4}/24 dev {name}\naddr add {v6}/64 dev {name} nodad\n{}{}",
+            neighbour(&far.v4),
+            neighbour(&far.v6)
+        ))?;
     }
     Ok(())
 }
