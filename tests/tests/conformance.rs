@@ -23,8 +23,8 @@ const WITHIN: f64 = 0.02;
 
 fn main() -> ExitCode {
     harness::main(&[
-        privileged!(a_limit_is_what_it_is_with_the_kernels_tbf).flooding(),
-        privileged!(classes_get_what_they_get_of_the_kernels_htb).flooding(),
+        privileged!(a_limit_is_what_it_is_with_the_kernels_tbf),
+        privileged!(classes_get_what_they_get_of_the_kernels_htb),
     ])
 }
 
