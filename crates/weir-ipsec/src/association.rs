@@ -20,7 +20,7 @@ use std::sync::Arc;
 use weir_core::drops::DropReason;
 
 use crate::algorithm::{Algorithm, Associated, Transform};
-use crate::esp::{self, EspLayout, Encapsulation, EspMode, Located, Verified, Wrapped};
+use crate::esp::{self, Encapsulation, EspLayout, EspMode, Located, Verified, Wrapped};
 use crate::ip::IpHeaders;
 use crate::lifetime::{Age, Lifetime, Usage};
 use crate::replay::{NotFresh, ReplayWindow};

@@ -188,11 +188,7 @@ impl Policies {
 
     /// As [`Policies::outbound`], for fragments and messages of ICMP.
     #[inline(never)]
-    fn outbound_extraordinary(
-        &self,
-        packet: &[u8],
-        headers: &IpHeaders,
-    ) -> Result<PolicyAction, DropReason> {
+    fn outbound_extraordinary(&self, packet: &[u8], headers: &IpHeaders) -> Result<PolicyAction, DropReason> {
         if let Some(quoted) = Quoted::of(packet, headers)?
             && let action @ PolicyAction::Protect(_) = self.answering(&quoted)?
         {

@@ -68,11 +68,7 @@ impl Tunnel {
             }
             _ => return None,
         };
-        Some(Tunnel {
-            ends,
-            hop_limit: 64,
-            dont_fragment: OuterDontFragment::Copied,
-        })
+        Some(Tunnel { ends, hop_limit: 64, dont_fragment: OuterDontFragment::Copied })
     }
 
     /// Makes it a tunnel to another address of the same family; others are passed over.

@@ -46,9 +46,9 @@ pub mod plan;
 pub(crate) mod sealer;
 mod sealing;
 mod state;
-mod verdict;
 #[cfg(test)]
 mod tests;
+mod verdict;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -422,7 +422,8 @@ impl Esp {
         if headers.next() != number::UDP || headers.is_fragment() {
             return false;
         }
-        let Some(&[source_high, source_low, high, low]) = ip.get(headers.end()..).and_then(<[u8]>::first_chunk)
+        let Some(&[source_high, source_low, high, low]) =
+            ip.get(headers.end()..).and_then(<[u8]>::first_chunk)
         else {
             return false;
         };
@@ -431,8 +432,8 @@ impl Esp {
             return false;
         }
         let udp = ip.get(headers.end()..headers.packet_len()).and_then(<[u8]>::split_first_chunk::<UDP_LEN>);
-        let is_ike = udp
-            .is_some_and(|(_, data)| port == IKE_PORT || matches!(data, [0, 0, 0, 0, ..] | [0xff]));
+        let is_ike =
+            udp.is_some_and(|(_, data)| port == IKE_PORT || matches!(data, [0, 0, 0, 0, ..] | [0xff]));
         let own = if is_outbound { source_of } else { destination_of };
         is_ike && self.is_own(own(ip, headers.family()))
     }

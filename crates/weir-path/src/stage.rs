@@ -197,7 +197,8 @@ impl Stage {
                 Decision::Router(router) => {
                     let mut verdicts = [Verdict::Local; BURST_MAX];
                     let memory: &FrameMemory = around.frames.memory();
-                    let only = router.process(port, &mut packets[..burst], memory, around.now_ns, &mut verdicts);
+                    let only =
+                        router.process(port, &mut packets[..burst], memory, around.now_ns, &mut verdicts);
                     if let Some(out) = only {
                         self.send_run(out, packets, burst, &mut left, around);
                         self.release(around);

@@ -198,11 +198,9 @@ impl<P: Packet> Router<P> {
     ) -> Option<u16> {
         assert!(packets.len() <= BURST_MAX, "a burst has at most {BURST_MAX} packets");
         if self.host.is_some() {
-            self.process_host(ingress, packets, bytes, now_ns, verdicts);
-            return None;
+            return self.process_host(ingress, packets, bytes, now_ns, verdicts);
         }
-        let mac = self.ports[usize::from(ingress)].mac;
-        let verdicts = &mut verdicts[..packets.len()];
+        let (mac, verdicts) = (self.ports[usize::from(ingress)].mac, &mut verdicts[..packets.len()]);
         let mut frames: [&mut [u8]; BURST_MAX] = std::array::from_fn(|_| Default::default());
         let mut kinds = [Kind::Arp; BURST_MAX];
         let mut destinations = [[0; 4]; BURST_MAX];
@@ -223,8 +221,7 @@ impl<P: Packet> Router<P> {
                 is_only &= *only.get_or_insert(interface) == interface;
                 continue;
             }
-            *verdict = self.decide(ingress, frame, kind, destination, value, now_ns);
-            is_only = false;
+            (*verdict, is_only) = (self.decide(ingress, frame, kind, destination, value, now_ns), false);
         }
         if self.neighbours.next_due_ns().is_some() {
             self.poll(now_ns);

@@ -47,12 +47,7 @@ impl Decided {
 
     /// One packet, whose length changed.
     pub(crate) fn of(before: u16, after: u16) -> Decided {
-        Decided {
-            packets: 1,
-            before_bytes: before.into(),
-            after_bytes: after.into(),
-            ..Decided::default()
-        }
+        Decided { packets: 1, before_bytes: before.into(), after_bytes: after.into(), ..Decided::default() }
     }
 
     #[inline(always)]

@@ -32,7 +32,7 @@ impl<P: Packet> Router<P> {
         self.host.iter_mut().for_each(|host| host.bindings.unbind(socket));
     }
 
-    /// [`Router::process`] of a host.
+    /// [`Router::process`] of a host, whose packets mostly go to several sockets.
     pub(super) fn process_host(
         &mut self,
         ingress: u16,
@@ -40,7 +40,7 @@ impl<P: Packet> Router<P> {
         bytes: &impl Bytes<P>,
         now_ns: u64,
         verdicts: &mut [Verdict],
-    ) {
+    ) -> Option<u16> {
         let is_own = usize::from(ingress) >= self.ports.len();
         let mac = self.ports.get(usize::from(ingress)).map_or([0; 6], |port| port.mac);
         let mut kinds = [Kind::Arp; BURST_MAX];
@@ -68,6 +68,7 @@ impl<P: Packet> Router<P> {
         if self.neighbours.next_due_ns().is_some() {
             self.poll(now_ns);
         }
+        None
     }
 
     /// Decides on a packet that came in by an interface. Returns the hash of its flow, 0 if none was asked for. `value` is the routes' answer
