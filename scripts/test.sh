@@ -43,9 +43,8 @@ if [[ -z ${WEIR_BIN:-} ]]; then
 fi
 export WEIR_BIN
 seed=${PROPTEST_RNG_SEED:-$(sed -n 's/^PROPTEST_RNG_SEED = "\(.*\)"/\1/p' .cargo/config.toml)}
-# Whole-program tests that bear others beside them, as their cases say (`.together()`, `.flooding()`), so many files at once, those with
-# the most tests first. What a file says is told when all have ended. A test whose figure was short beside others is put off to those alone.
-export WEIR_PUT_OFF=$folder/put-off
+# Whole-program tests that bear others beside them, as their cases say (`.together()`, `.flooding()`), so many files at once. What a file
+# says is told when all have ended.
 [[ -s $folder/files ]] || { echo "test: there are no whole-program tests" >&2 && status=1; }
 # Packets that have left limits wait in lists that all files share, and the limits of one file cannot see those of another, for which a
 # command would make room: so there is room from the start. Tests that run alone have the machine's own setting.
@@ -53,15 +52,11 @@ if [[ -w $backlog && $(<"$backlog") -lt 10000 ]]; then
     backlog_before=$(<"$backlog")
     echo 10000 >"$backlog"
 fi
-for part in together:6 flooding:3; do
+for part in together:6 flooding:2; do
     mkdir "$folder/${part%:*}"
-    export WEIR_TESTS=${part%:*}
-    while read -r file; do
-        echo "$("$file" --list | wc -l) $file"
-    done <"$folder/files" | sort -rn | sed -n '/^0 /!s/^[0-9]* //p' >"$folder/$WEIR_TESTS.files"
     # shellcheck disable=SC2016
-    scripts/awake.sh xargs -r -P "${part#*:}" -I '{}' \
-        sh -c '"$1" >"$0/$(basename "$1")" 2>&1' "$folder/$WEIR_TESTS" '{}' <"$folder/$WEIR_TESTS.files" || status=1
+    WEIR_TESTS=${part%:*} scripts/awake.sh xargs -r -P "${part#*:}" -I '{}' \
+        sh -c '"$1" >"$0/$(basename "$1")" 2>&1' "$folder/${part%:*}" '{}' <"$folder/files" || status=1
     for said in "$folder/${part%:*}"/*; do
         [[ ! -s $said ]] || { echo "     Running ${said##*/}, ${part%:*}" && cat "$said"; }
     done | tee -a "$log"
@@ -99,7 +94,6 @@ fi
 if [[ $status -ne 0 && $failed -eq 0 && $skipped -eq 0 && $unjudged -eq 0 ]]; then
     echo "test: the tests could not be built or run" >&2
 fi
-echo "test: judged alone behind all: $(sed 's/.* //' "$WEIR_PUT_OFF" 2>/dev/null | paste -sd, | sed 's/,/, /g')"
 names=$(sed -nE 's/^test ([^ ]+) \.\.\. unjudged .*/\1/p' "$log" | paste -sd, | sed 's/,/, /g')
 echo "unjudged: $unjudged${names:+ ($names)}"
 echo "$passed passed, $failed failed, $skipped skipped"

@@ -10,14 +10,13 @@
 //! Its output is libtest's with the time of each test, skipped tests as `ignored`, and the unjudged in the last line. A word on the command
 //! line picks the test of that name, or else those whose name contains it.
 //!
-//! Tests of one file run one after another. A test needs the machine alone, because it compares figures, or looks at what all programs of
+//! Tests of one file run one after another. A test needs the machine alone, because it judges a figure, or looks at what all programs of
 //! the machine share, unless its case says that it belongs to another [`Part`]: then tests of other files may run at the same time, each
 //! file in namespaces of its own ([`isolation`]). `WEIR_TESTS` picks a part, or none, and `scripts/test.sh` runs one part after the other.
-//! A figure that is reached beside others is reached. One that is short there says nothing: the test is *put off*, which is no pass; its
-//! name goes into the file `WEIR_PUT_OFF`, and the part of those alone runs it with them and judges it.
+//! Beside others a figure says nothing, so none is excused there; one that is short, such as the packets that a server was too late for, is
+//! tried again all the same.
 
 pub mod isolation;
-mod put_off;
 
 use std::process::ExitCode;
 use std::thread;
@@ -25,8 +24,6 @@ use std::thread;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use weir_lab::stolen::{Processors, STOLEN_MAX};
 use weir_lab::{bed, clock, interrupt};
-
-use put_off::PutOff;
 
 /// One test.
 #[derive(Clone, Copy)]
@@ -55,8 +52,7 @@ impl Case {
         Case { part: Part::Together, ..self }
     }
 
-    /// This test, which floods, and bears two more that do: it judges loss, order and words, and perhaps a figure that gets no better by what
-    /// others do.
+    /// This test, which floods, and bears one more that does: what it judges is loss, order and words, and no figure of speed or time.
     pub const fn flooding(self) -> Case {
         Case { part: Part::Flooding, ..self }
     }
@@ -67,7 +63,7 @@ impl Case {
 pub enum Part {
     /// Quiet tests, several at a time.
     Together,
-    /// Floods, three at a time.
+    /// Floods that judge no figure, two at a time.
     Flooding,
     /// One at a time.
     Alone,
@@ -125,7 +121,7 @@ pub fn judge_rows<R: std::fmt::Display>(
             Outcome::Passed => passed += 1,
             Outcome::Unjudged(_) => not_judged.push(row.to_string()),
             Outcome::Failed(error) if error.is::<Short>() => short.push(format!("{row}: {error:#}")),
-            Outcome::Failed(error) | Outcome::PutOff(error) => return Err(error.context(row.to_string())),
+            Outcome::Failed(error) => return Err(error.context(row.to_string())),
         }
     }
     println!("    {passed} rows passed, {} unjudged, {} short", not_judged.len(), short.len());
@@ -205,8 +201,6 @@ enum Outcome {
     Failed(anyhow::Error),
     /// The test was short each time, and the host never quiet; with the last figure.
     Unjudged(anyhow::Error),
-    /// The test was short beside others.
-    PutOff(anyhow::Error),
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -216,7 +210,6 @@ struct Tally {
     skipped: usize,
     filtered: usize,
     unjudged: Vec<&'static str>,
-    put_off: Vec<&'static str>,
 }
 
 impl Tally {
@@ -246,6 +239,10 @@ impl Tally {
 /// Runs the tests of one file; the whole `main` of it.
 pub fn main(cases: &[Case]) -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
+    if words.iter().any(|word| word == "--list") {
+        cases.iter().for_each(|case| println!("{}: test", case.name));
+        return ExitCode::SUCCESS;
+    }
     if std::env::var("WEIR_TESTS").is_ok_and(|part| part == "none") {
         return ExitCode::SUCCESS;
     }
@@ -256,13 +253,6 @@ pub fn main(cases: &[Case]) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let put_off = PutOff::here();
-    let cases = &put_off.brought_in(cases)[..];
-    if words.iter().any(|word| word == "--list") {
-        let listed = cases.iter().filter(|case| is_asked_for(case, part));
-        listed.for_each(|case| println!("{}: test", case.name));
-        return ExitCode::SUCCESS;
-    }
     if !cases.iter().any(|case| is_asked_for(case, part)) {
         return ExitCode::SUCCESS;
     }
@@ -291,13 +281,9 @@ pub fn main(cases: &[Case]) -> ExitCode {
         _ => true,
     };
     let in_ci = std::env::var("CI").is_ok_and(|text| text == "true");
-    let mut is_ok = tally.is_ok(in_ci && is_quiet);
+    let is_ok = tally.is_ok(in_ci && is_quiet);
     if tally.failed == 0 && !is_ok {
         println!("\nthe machine was quiet on the whole, so nothing may stay unjudged here: run it again");
-    }
-    if let Err(error) = put_off.write(&tally.put_off) {
-        println!("\nput off, and nobody will run them: {}: {error:#}", tally.put_off.join(", "));
-        is_ok = false;
     }
     println!("\n{}\n", tally.line(is_ok, started.elapsed().as_secs_f64()));
     if is_ok { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -324,9 +310,9 @@ fn run_all(cases: &[Case], part: Option<Part>, picks: &[&str], place: Place) -> 
             continue;
         }
         let started = clock::now();
-        let outcome = match part {
-            None | Some(Part::Alone) => judge(case.name, || run_one(case), Processors::now),
-            Some(_) => judge_beside_others(run_one(case)),
+        let outcome = match judge(case.name, || run_one(case), Processors::now) {
+            Outcome::Unjudged(error) if !matches!(part, None | Some(Part::Alone)) => Outcome::Failed(error),
+            outcome => outcome,
         };
         let seconds = started.elapsed().as_secs_f64();
         let indented = |error: &anyhow::Error| format!("{error:#}").replace('\n', "\n    ");
@@ -338,10 +324,6 @@ fn run_all(cases: &[Case], part: Option<Part>, picks: &[&str], place: Place) -> 
             Outcome::Unjudged(error) => {
                 println!("test {} ... unjudged ({seconds:.1} s)\n    {}", case.name, indented(&error));
                 tally.unjudged.push(case.name);
-            }
-            Outcome::PutOff(error) => {
-                println!("test {} ... put off ({seconds:.1} s)\n    {}", case.name, indented(&error));
-                tally.put_off.push(case.name);
             }
             Outcome::Failed(error) => {
                 println!("test {} ... FAILED ({seconds:.1} s)\n    {}", case.name, indented(&error));
@@ -376,14 +358,6 @@ fn judge(
         }
     }
     unreachable!("the last try decides");
-}
-
-fn judge_beside_others(result: Result<()>) -> Outcome {
-    match result {
-        Ok(()) => Outcome::Passed,
-        Err(error) if error.is::<Short>() || error.is::<NotJudged>() => Outcome::PutOff(error),
-        Err(error) => Outcome::Failed(error),
-    }
 }
 
 /// Runs a test on a thread of its own, so that a panic is that test's and its values are dropped.

@@ -27,7 +27,7 @@ const KEPT_BITS_PER_S: f64 = 40e6;
 
 fn main() -> ExitCode {
     harness::main(&[
-        privileged!(random_changes_lose_and_reorder_nothing).flooding(),
+        privileged!(random_changes_lose_and_reorder_nothing),
         privileged!(what_cannot_be_changes_nothing).together(),
         privileged!(a_port_is_set_and_shown).together(),
         privileged!(ports_are_meant_by_the_names_that_they_have_now).together(),

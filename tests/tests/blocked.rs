@@ -27,9 +27,9 @@ const LOOKS_PER_S: u64 = 2500;
 
 fn main() -> ExitCode {
     harness::main(&[
-        privileged!(a_far_end_that_is_full_is_asked_rarely).flooding(),
-        privileged!(a_far_end_that_is_full_is_asked_rarely_by_two_workers).flooding(),
-        privileged!(two_workers_with_little_memory_keep_the_rate).flooding(),
+        privileged!(a_far_end_that_is_full_is_asked_rarely),
+        privileged!(a_far_end_that_is_full_is_asked_rarely_by_two_workers),
+        privileged!(two_workers_with_little_memory_keep_the_rate),
     ])
 }
 

@@ -14,7 +14,7 @@ use weir_tests::{at_length, harness, privileged, weir_binary};
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn main() -> ExitCode {
-    harness::main(&[privileged!(changes_of_rates_and_classes).flooding()])
+    harness::main(&[privileged!(changes_of_rates_and_classes)])
 }
 
 /// Flows move between classes, classes come and go, the kind of tree changes, and the link's rate with all of it.

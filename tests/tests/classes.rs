@@ -21,13 +21,13 @@ fn main() -> ExitCode {
     harness::main(&[
         plain!(what_is_wrong_with_a_file_is_told_with_its_place).together(),
         plain!(what_is_perhaps_not_as_meant_is_warned_of_with_its_place).together(),
-        privileged!(floors_are_met_and_what_is_idle_is_borrowed).flooding(),
-        privileged!(a_quiet_class_is_quick_beside_a_blocked_flood).flooding(),
-        privileged!(what_is_free_passes_the_limit).flooding(),
+        privileged!(floors_are_met_and_what_is_idle_is_borrowed),
+        privileged!(a_quiet_class_is_quick_beside_a_blocked_flood),
+        privileged!(what_is_free_passes_the_limit),
         privileged!(a_class_that_drops_counts_what_it_drops).flooding(),
-        privileged!(a_class_with_ecn_marks_and_drops_nothing).flooding(),
+        privileged!(a_class_with_ecn_marks_and_drops_nothing),
         privileged!(what_waits_too_long_is_dropped_and_counted).flooding(),
-        privileged!(a_program_is_run_behind_classes).flooding(),
+        privileged!(a_program_is_run_behind_classes),
         privileged!(classes_are_removed_under_a_flood).flooding(),
         privileged!(a_wrong_file_changes_nothing).together(),
     ])
@@ -151,7 +151,7 @@ fn what_is_free_passes_the_limit() -> Result<()> {
     flood_v4.finish(PATIENCE)?;
     let flows = flood_v6.finish(PATIENCE)?;
     require_share("the internet", limited, 20e6)?;
-    weir_tests::require_timing!(free > 100e6, "what is free reached {:.1} Mbit/s", free / 1e6);
+    ensure!(free > 100e6, "what is free reached {:.1} Mbit/s", free / 1e6);
     require_lossless(&flows, &internet)?;
     wire.check()?;
     wire.stop()?;
@@ -294,7 +294,7 @@ fn a_program_is_run_behind_classes() -> Result<()> {
         Ok([bits("a")?, bits("b")?, begin_s, end_s])
     };
     wait_until("both clients send", PATIENCE, || {
-        weir_tests::require_timing!(process.is_running()?, "the run ended early: {}", process.stderr());
+        ensure!(process.is_running()?, "the run ended early: {}", process.stderr());
         Ok(look().is_ok_and(|[a, b, ..]| a > 2e6 && b > 2e6))
     })?;
     let before = look()?;

@@ -21,9 +21,9 @@ const DATAGRAMS: u64 = 50;
 
 fn main() -> ExitCode {
     harness::main(&[
-        privileged!(deferred_on_two_workers).on_two_processors().flooding(),
-        privileged!(hybrid_on_two_workers).on_two_processors().flooding(),
-        privileged!(a_small_queue_holds_who_sends).on_two_processors().flooding(),
+        privileged!(deferred_on_two_workers).on_two_processors(),
+        privileged!(hybrid_on_two_workers).on_two_processors(),
+        privileged!(a_small_queue_holds_who_sends).on_two_processors(),
     ])
 }
 

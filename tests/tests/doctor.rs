@@ -20,7 +20,7 @@ fn main() -> ExitCode {
     harness::main(&[
         plain!(without_root_it_says_what_it_could_not_try).together(),
         privileged!(weir_can_run_here),
-        privileged!(without_tcx_only_limits_can_run).together(),
+        privileged!(without_tcx_only_limits_can_run),
         privileged!(a_filtered_namespace_is_noticed_and_loses_nothing).flooding(),
         privileged!(interrupted_it_leaves_nothing),
     ])

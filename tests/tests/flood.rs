@@ -18,17 +18,17 @@ const LIMIT: [&str; 4] = ["--rate", "200mbit", "--burst", "20kb"];
 
 fn main() -> ExitCode {
     harness::main(&[
-        privileged!(two_clients).flooding(),
-        privileged!(three_clients).flooding(),
-        privileged!(eight_clients).flooding(),
-        privileged!(sixty_four_clients).flooding(),
-        privileged!(plain_pairs_of_one_queue).flooding(),
-        privileged!(ipv6).flooding(),
-        privileged!(both_directions_at_once).flooding(),
-        privileged!(directions_with_limits_of_their_own).flooding(),
-        privileged!(two_workers).on_two_processors().flooding(),
-        privileged!(datagrams_of_odd_sizes).flooding(),
-        privileged!(a_larger_mtu).flooding(),
+        privileged!(two_clients),
+        privileged!(three_clients),
+        privileged!(eight_clients),
+        privileged!(sixty_four_clients),
+        privileged!(plain_pairs_of_one_queue),
+        privileged!(ipv6),
+        privileged!(both_directions_at_once),
+        privileged!(directions_with_limits_of_their_own),
+        privileged!(two_workers).on_two_processors(),
+        privileged!(datagrams_of_odd_sizes),
+        privileged!(a_larger_mtu),
     ])
 }
 

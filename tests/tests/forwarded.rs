@@ -28,8 +28,8 @@ const NOBODY: &str = "10.99.0.9";
 
 fn main() -> ExitCode {
     harness::main(&[
-        privileged!(a_pair_of_one_queue_holds_16_mib_of_a_flood_from_behind).flooding(),
-        privileged!(each_of_many_queues_holds_1_mib).flooding(),
+        privileged!(a_pair_of_one_queue_holds_16_mib_of_a_flood_from_behind),
+        privileged!(each_of_many_queues_holds_1_mib),
     ])
 }
 

@@ -19,7 +19,7 @@ fn main() -> ExitCode {
         plain!(a_sink_of_wrong_settings_is_refused).together(),
         privileged!(as_fast_as_it_goes_over_a_veth).flooding(),
         privileged!(as_many_queues_as_there_may_be).flooding(),
-        privileged!(at_a_rate_over_a_veth).flooding(),
+        privileged!(at_a_rate_over_a_veth),
         privileged!(two_workers_share_one_queue).on_two_processors().flooding(),
         privileged!(two_workers_have_two_queues_each).on_two_processors().flooding(),
         privileged!(any_mode_and_policy_keeps_everything_in_order).on_two_processors().flooding(),

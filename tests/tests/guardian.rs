@@ -22,7 +22,7 @@ use weir_tests::{privileged, require_timing, weir_binary};
 
 fn main() -> ExitCode {
     harness::main(&[
-        privileged!(a_stopped_wire_is_let_go).flooding(),
+        privileged!(a_stopped_wire_is_let_go),
         privileged!(ctrl_z_does_not_stop_a_wire).together(),
         privileged!(a_stopped_guardian_holds_nothing_up).together(),
         privileged!(a_killed_guardian_ends_its_wire).together(),

@@ -14,8 +14,8 @@ use weir_tests::rig::Rig;
 
 fn main() -> ExitCode {
     harness::main(&[
-        privileged!(idle_costs_under_a_hundredth_of_a_core).flooding(),
-        privileged!(the_first_packet_after_idle).flooding(),
+        privileged!(idle_costs_under_a_hundredth_of_a_core),
+        privileged!(the_first_packet_after_idle),
     ])
 }
 

@@ -25,7 +25,7 @@ const PAYLOAD_BYTES: u64 = 1380;
 
 fn main() -> ExitCode {
     harness::main(&[
-        privileged!(what_passes_is_sealed_and_none_of_it_is_lost).flooding(),
+        privileged!(what_passes_is_sealed_and_none_of_it_is_lost),
         privileged!(back_to_back_they_find_each_other).flooding(),
         privileged!(keys_change_under_a_flood).flooding(),
         privileged!(a_worker_of_its_own_seals_and_costs_nobody_beside_anything),

@@ -20,15 +20,15 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 fn main() -> ExitCode {
     harness::main(&[
-        privileged!(floors_and_ceilings_hold_under_floods).flooding(),
+        privileged!(floors_and_ceilings_hold_under_floods),
         privileged!(filters_lead_where_they_say).together(),
         privileged!(another_file_under_load_loses_nothing).flooding(),
         privileged!(classes_are_removed_under_a_flood).flooding(),
-        privileged!(what_goes_is_removed_when_it_is_empty).flooding(),
+        privileged!(what_goes_is_removed_when_it_is_empty),
         privileged!(forwarded_packets_wait_in_their_class).flooding(),
         privileged!(what_is_waited_for_is_named).flooding(),
         privileged!(floods_over_ipv6_lose_nothing).flooding(),
-        privileged!(streams_share_as_their_classes).flooding(),
+        privileged!(streams_share_as_their_classes),
         privileged!(wrong_files_change_nothing).together(),
     ])
 }

@@ -23,15 +23,15 @@ const FLOWS_PASSING: usize = 40;
 
 fn main() -> ExitCode {
     harness::main(&[
-        privileged!(the_largest_tree_is_loaded_and_leads_to_its_last_class).flooding(),
-        privileged!(a_tree_left_half_made_is_said_and_finished_or_removed).flooding(),
+        privileged!(the_largest_tree_is_loaded_and_leads_to_its_last_class),
+        privileged!(a_tree_left_half_made_is_said_and_finished_or_removed),
         privileged!(a_limit_without_a_record_that_a_failure_takes_is_said).together(),
         privileged!(after_floods_new_flows_have_leaves_of_their_own).flooding(),
         privileged!(a_filter_for_all_is_the_last_that_is_asked).together(),
         privileged!(counts_stay_when_classes_go).flooding(),
-        privileged!(what_passed_freely_is_limited_by_another_file).flooding(),
-        privileged!(filters_are_changed_while_a_flood_fills_a_class_that_stays).flooding(),
-        privileged!(classes_come_to_a_limit_that_was_lowered).flooding(),
+        privileged!(what_passed_freely_is_limited_by_another_file),
+        privileged!(filters_are_changed_while_a_flood_fills_a_class_that_stays),
+        privileged!(classes_come_to_a_limit_that_was_lowered),
         privileged!(busy_flows_change_class_at_once_where_asked).flooding(),
     ])
 }

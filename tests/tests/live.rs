@@ -17,8 +17,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 fn main() -> ExitCode {
     harness::main(&[
-        privileged!(changes_under_eight_floods).flooding(),
-        privileged!(the_rate_follows_within_a_tenth_of_a_second).flooding(),
+        privileged!(changes_under_eight_floods),
+        privileged!(the_rate_follows_within_a_tenth_of_a_second),
         privileged!(counters_add_up).flooding(),
         privileged!(a_change_that_is_wrong_changes_nothing).together(),
         privileged!(a_change_is_told_also_where_the_counters_are_not).together(),

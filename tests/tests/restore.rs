@@ -21,14 +21,14 @@ fn main() -> ExitCode {
         privileged!(a_wire_whose_words_nobody_reads_ends_all_the_same),
         privileged!(a_wire_whose_lines_nobody_reads_ends_all_the_same),
         privileged!(sigint_under_load),
-        privileged!(what_was_sent_before_the_end_arrives).flooding(),
+        privileged!(what_was_sent_before_the_end_arrives),
         privileged!(what_is_not_delivered_in_time_is_told).flooding(),
         privileged!(kill_under_load),
         privileged!(kill_under_load_with_one_queue_each),
         privileged!(kill_under_load_on_plain_pairs),
         privileged!(a_qdisc_of_the_users_comes_back),
-        privileged!(an_interface_vanishes).flooding(),
-        privileged!(a_second_wire_on_the_same_interfaces_is_refused).together(),
+        privileged!(an_interface_vanishes),
+        privileged!(a_second_wire_on_the_same_interfaces_is_refused),
     ])
 }
 

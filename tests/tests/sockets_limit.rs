@@ -25,8 +25,8 @@ const FLOWS: usize = 8;
 
 fn main() -> ExitCode {
     harness::main(&[
-        privileged!(datagrams_of_two_workers_have_one_limit).on_two_processors().flooding(),
-        privileged!(streams_of_two_workers_have_one_limit).on_two_processors().flooding(),
+        privileged!(datagrams_of_two_workers_have_one_limit).on_two_processors(),
+        privileged!(streams_of_two_workers_have_one_limit).on_two_processors(),
         privileged!(streams_have_their_limit_beside_busy_programs).on_two_processors(),
         privileged!(what_both_workers_were_given_leaves_before_the_end).on_two_processors().flooding(),
     ])

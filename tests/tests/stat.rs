@@ -31,7 +31,7 @@ fn main() -> ExitCode {
         privileged!(workstreams_under_load).flooding(),
         privileged!(a_reader_that_leaves_and_a_signal).together(),
         privileged!(lines_of_what_goes_end_with_it).together(),
-        privileged!(askers_cost_a_run_of_two_workers_nothing).flooding(),
+        privileged!(askers_cost_a_run_of_two_workers_nothing),
     ])
 }
 

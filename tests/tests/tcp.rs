@@ -18,11 +18,11 @@ const FRAME_PER_DATA: f64 = 1514.0 / 1448.0;
 
 fn main() -> ExitCode {
     harness::main(&[
-        privileged!(there).flooding(),
-        privileged!(there_with_many_queues).flooding(),
-        privileged!(back).flooding(),
-        privileged!(over_ipv6).flooding(),
-        privileged!(eight_streams).flooding(),
+        privileged!(there),
+        privileged!(there_with_many_queues),
+        privileged!(back),
+        privileged!(over_ipv6),
+        privileged!(eight_streams),
     ])
 }
 

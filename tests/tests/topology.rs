@@ -29,7 +29,7 @@ fn main() -> ExitCode {
         privileged!(a_file_is_applied_once_shown_and_taken_down).together(),
         privileged!(what_is_not_in_the_file_stays).together(),
         privileged!(what_is_not_called_so_any_more_is_taken_down_by_its_limits_name).together(),
-        privileged!(changes_under_a_flood_lose_nothing).flooding(),
+        privileged!(changes_under_a_flood_lose_nothing),
         privileged!(a_failure_half_way_puts_everything_back),
         privileged!(what_is_killed_half_way_is_finished).together(),
         privileged!(a_limit_killed_at_any_moment_leaves_nothing).flooding(),

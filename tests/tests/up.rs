@@ -23,13 +23,13 @@ const WORKERS: [&str; 2] = ["1", "2"];
 
 fn main() -> ExitCode {
     harness::main(&[
-        privileged!(a_slow_port_of_a_bridge_holds_nothing_for_the_others).flooding(),
-        privileged!(the_published_bed_carries_floods_without_loss).flooding(),
+        privileged!(a_slow_port_of_a_bridge_holds_nothing_for_the_others),
+        privileged!(the_published_bed_carries_floods_without_loss),
         privileged!(a_router_cuts_and_tells).together(),
         privileged!(a_router_follows_the_mtu_of_its_ports).together(),
-        privileged!(wires_of_one_file_share_nothing).flooding(),
-        privileged!(two_on_one_pair_see_what_the_other_sends).flooding(),
-        privileged!(a_hundred_wires_in_one_process).flooding(),
+        privileged!(wires_of_one_file_share_nothing),
+        privileged!(two_on_one_pair_see_what_the_other_sends),
+        privileged!(a_hundred_wires_in_one_process),
         privileged!(ten_wires_on_two_workers).flooding(),
         privileged!(a_port_that_goes_down_comes_back).together(),
         privileged!(killed_everything_is_as_before).together(),
