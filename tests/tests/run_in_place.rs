@@ -13,7 +13,7 @@ use weir_port::hold::ends;
 use weir_tests::classes::File;
 use weir_tests::host::Host;
 use weir_tests::lacking::Lacking;
-use weir_tests::{harness, privileged};
+use weir_tests::{harness, privileged, weir_binary};
 
 const LIMIT: Duration = Duration::from_secs(30);
 /// A program that sends to the host, to port 5600, as fast as it may.
@@ -25,6 +25,7 @@ fn main() -> ExitCode {
         privileged!(no_packet_passes_through_its_process).together(),
         privileged!(it_is_found_and_changed_by_its_name).together(),
         privileged!(a_name_is_given_to_one_run).together(),
+        privileged!(runs_that_start_and_end_are_no_fault).together(),
         privileged!(what_only_a_wire_can_do_it_does_by_one).together(),
         privileged!(classes_of_a_file_share_it_in_place).together(),
         privileged!(a_file_that_only_a_wire_keeps_goes_by_one).together(),
@@ -42,6 +43,25 @@ fn started(host: &Host, options: &[&str], script: &str) -> Result<Process> {
     let mut process = Process::spawn(&mut host.weir_run(options, &format!("echo started; {script}")))?;
     process.wait_for_output("started", LIMIT)?;
     Ok(process)
+}
+
+/// Each makes its limit and removes it, within milliseconds.
+fn runs_that_start_and_end_are_no_fault() -> Result<()> {
+    let host = Host::alone()?;
+    let mut command = host.namespace.command("sh");
+    let script =
+        "for run in $(seq 20); do \"$0\" run --rate 20mbit -- true || exit; done; echo all have ended";
+    command.args(["-c", script]).arg(weir_binary()?);
+    let mut runs = Process::spawn(&mut command)?;
+    let mut checks = 0;
+    while runs.is_running()? {
+        run(&mut host.weir(&["stat", "--check"]), LIMIT)?.success()?;
+        checks += 1;
+    }
+    runs.wait_for_output("all have ended", LIMIT)?;
+    println!("    {checks} checks");
+    ensure!(checks > 3, "{checks} checks");
+    Ok(())
 }
 
 /// Two that wait for a name together: one gets it, and the other is told whose it is. It is kept by nobody, neither the guardian nor the

@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use weir_lab::clock::wait_until;
 use weir_lab::process::{Process, Signal};
+use weir_tests::classes::File;
 use weir_tests::host::Host;
 use weir_tests::terminal::Terminal;
 use weir_tests::{harness, privileged, weir_binary};
@@ -29,6 +30,8 @@ fn main() -> ExitCode {
         privileged!(ctrl_c_reaches_a_program_in_a_group_of_its_own).together(),
         privileged!(a_stopped_shell_gives_the_terminal_back).together(),
         privileged!(what_stands_ends_with_its_terminal).together(),
+        privileged!(a_script_goes_on_when_its_program_does).together(),
+        privileged!(a_stopped_shell_suspends_the_script_behind_it).together(),
         privileged!(a_shell_goes_on_where_a_run_must).together(),
         privileged!(ctrl_c_ends_a_program_that_somebody_stopped).together(),
         privileged!(a_program_that_stands_without_a_terminal_can_be_ended).together(),
@@ -233,6 +236,49 @@ fn a_stopped_shell_gives_the_terminal_back() -> Result<()> {
     terminal.wait_for("round last", LIMIT)?;
     terminal.wait_for(SUMMARY, LIMIT)?;
     terminal.wait_for(PROMPT, LIMIT)
+}
+
+/// Types a script that runs `command` by `weir run`, and then says that it is done.
+fn type_script(terminal: &mut Terminal, command: &str) -> Result<File> {
+    let weir = weir_binary()?.display().to_string();
+    let run = format!("{weir} run --rate 200mbit -- {command}");
+    let script = File::new(&format!("export PS1='{PROMPT}'\n{run}\necho script done\n"))?;
+    terminal.keys(&format!("bash {}\n", script.path()))?;
+    Ok(script)
+}
+
+/// Who stops a program alone, as a debugger does, continues it alone: nobody would continue a run that stopped with it.
+fn a_script_goes_on_when_its_program_does() -> Result<()> {
+    let host = Host::alone()?;
+    let mut terminal = shell(&host)?;
+    let stops = "sh -c '(until grep -q stopped /proc/$$/status; do sleep .05; done; kill -CONT $$) & kill -STOP $$; echo goes on'";
+    let _script = type_script(&mut terminal, stops)?;
+    for words in ["goes on", SUMMARY, "script done", PROMPT] {
+        terminal.wait_for(words, LIMIT)?;
+    }
+    Ok(())
+}
+
+/// The shell waits for the script, which has to stop too.
+fn a_stopped_shell_suspends_the_script_behind_it() -> Result<()> {
+    let host = Host::alone()?;
+    let mut terminal = shell(&host)?;
+    let _script = type_script(&mut terminal, "bash --norc -i")?;
+    terminal.wait_for(PROMPT, LIMIT)?;
+    for round in 0..3 {
+        terminal.keys("suspend\n")?;
+        terminal.wait_for("Stopped", LIMIT)?;
+        terminal.wait_for(PROMPT, LIMIT)?;
+        terminal.keys("fg\n")?;
+        terminal.wait_for("bash /", LIMIT)?;
+        terminal.keys(&format!("echo rou''nd {round}\n"))?;
+        terminal.wait_for(&format!("round {round}"), LIMIT)?;
+    }
+    terminal.keys("exit\n")?;
+    for words in [SUMMARY, "script done", PROMPT] {
+        terminal.wait_for(words, LIMIT)?;
+    }
+    Ok(())
 }
 
 /// The kernel hangs up and continues what stands, and a program in a group of its own hears of that by its run.

@@ -43,8 +43,11 @@ impl Job {
 
     /// Continues all processes of its group.
     pub fn go_on(&self) {
-        // SAFETY: takes no pointers. No group has a number of 1 or less, which would mean others.
-        unsafe { libc::kill(-self.group, libc::SIGCONT) };
+        // The first process of a PID namespace may lead group 1, for which there is no such call; others are told as 0 from there.
+        if self.group > 1 {
+            // SAFETY: takes no pointers.
+            unsafe { libc::kill(-self.group, libc::SIGCONT) };
+        }
     }
 
     /// Gives the terminal to its group. In a thread that has SIGTTOU blocked.

@@ -48,15 +48,19 @@ fn set_mask(how: c_int, set: &libc::sigset_t) -> io::Result<()> {
     }
 }
 
-/// Stops this process, in a thread that has SIGTSTP blocked, as Ctrl-Z stops others, until it is continued. It goes on at once where that is
-/// ignored, and where nobody is there to continue it: so the kernel stops no process of an orphaned group.
-pub fn stop_self() {
+/// Stops all processes of this one's group, in a thread that has SIGTSTP blocked, as Ctrl-Z does, until this one is continued. They go on at
+/// once where that is ignored, and where nobody is there to continue them: so the kernel stops no process of an orphaned group.
+pub fn stop_group() {
     let mut set = empty_set();
     // SAFETY: the set is initialised and alive for the call.
     unsafe { libc::sigaddset(&mut set, SIGTSTP) };
-    // Raised while it is blocked: one of the terminal's that waits comes with it, and not first, to stop the process a second time.
-    // SAFETY: takes no pointers.
-    unsafe { libc::raise(SIGTSTP) };
+    // Sent while it is blocked: one of the terminal's that waits comes with it, and not first, to stop the process a second time. The one to
+    // this thread is there also if another thread, which waits for signals, takes that to the process ([`Signals`] passes it over).
+    // SAFETY: neither takes a pointer. The group has this process, so there is one.
+    unsafe {
+        libc::kill(0, SIGTSTP);
+        libc::raise(SIGTSTP);
+    }
     // It comes before the first call returns. A change of the mask fails only by an operation that there is not.
     let _ = set_mask(libc::SIG_UNBLOCK, &set);
     let _ = set_mask(libc::SIG_BLOCK, &set);
@@ -112,6 +116,7 @@ impl Signals {
 
     fn take(&self, timeout: Option<libc::timespec>) -> io::Result<Received> {
         let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        let own_pid = std::process::id() as libc::pid_t;
         loop {
             // SAFETY: all-zero is a valid `siginfo_t`, plain data that the kernel fills in.
             let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
@@ -120,7 +125,9 @@ impl Signals {
                 Ok(signal) => {
                     // Codes above 0 are the kernel's (`SI_FROMKERNEL`).
                     let by_kernel = info.si_code > 0;
-                    if !(by_kernel && self.ignored.contains(&signal)) {
+                    // SAFETY: a signal that is not the kernel's has its sender's process in it.
+                    let is_own_stop = !by_kernel && signal == SIGTSTP && unsafe { info.si_pid() } == own_pid;
+                    if !is_own_stop && !(by_kernel && self.ignored.contains(&signal)) {
                         return Ok(Received { signal, by_kernel });
                     }
                 }
@@ -154,7 +161,7 @@ mod tests {
                 // SAFETY: as above.
                 sys::check(unsafe { libc::setsid() })?;
                 set_mask(libc::SIG_BLOCK, &of_tstp)?;
-                stop_self();
+                stop_group();
                 unblock_all()
             };
             // SAFETY: between fork and exec `prepare` makes bare system calls alone, which neither allocate nor lock.

@@ -8,6 +8,9 @@
 //! It stays on its core because packets of a flow that are handed to a veth on two cores may overtake each other in the
 //! kernel's per-core backlogs.
 //!
+//! A worker goes before other programs, and before other workers of its core for half a millisecond at a time: one that has packets without
+//! end would keep them out for good.
+//!
 //! Owner: the thread that runs it owns its part and all of that state (invariant 7); others send it [`Request`]s.
 
 use std::io;
@@ -35,6 +38,8 @@ use crate::stats::association::AgedAssociation;
 const DRAIN_NS_MAX: u64 = 1_000_000_000;
 /// That time if an end is gone: packets bound for it cannot leave, and the rest have been under way for no longer than this.
 const DRAIN_NS_CUT: u64 = 50_000_000;
+/// The time for which a worker that always has packets to move has its core, in nanoseconds: others of its priority have their turn then.
+const TURN_NS: u64 = 500_000;
 /// The longest time before that in which packets are still taken in that stand in the senders' pairs, in nanoseconds.
 const TAIL_NS_MAX: u64 = 500_000_000;
 
@@ -178,6 +183,7 @@ fn serve(part: &mut Part, bell: &Bell, inbox: &Requests, stats: &mut WorkerStats
     pin(stats.cpu).map_err(text)?;
     let mut idle = Idle::new(stats.wake_cost_ns, now_ns());
     let mut tail: Option<Tail> = None;
+    let mut turn_ends_ns = 0;
     loop {
         let now = now_ns();
         match answer(part, inbox, *stats, now) {
@@ -194,6 +200,10 @@ fn serve(part: &mut Part, bell: &Bell, inbox: &Requests, stats: &mut WorkerStats
         if pass.moved > 0 {
             stats.busy_passes += 1;
             idle.worked(now);
+            if now >= turn_ends_ns {
+                std::thread::yield_now();
+                turn_ends_ns = now_ns() + TURN_NS;
+            }
             continue;
         }
         let wake_ns = pass.wake_ns.into_iter().chain(tail.as_ref().map(|tail| tail.end_ns)).min();

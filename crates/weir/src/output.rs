@@ -53,33 +53,40 @@ pub fn print_line(text: impl Display) -> Result<(), Failure> {
     print(format_args!("{text}\n"))
 }
 
-/// Lines that tell of work which is done whether or not they can be read.
+/// Lines that tell of work. They are written when it is done, or has failed, so that nobody who does not read them holds it up.
 #[derive(Default)]
-pub struct Lines(Option<Failure>);
+pub struct Lines(String);
 
 impl Lines {
-    /// Writes a line to standard output, unless one could not be written.
+    /// Adds a line.
     pub fn print(&mut self, text: impl Display) {
-        if self.0.is_none() {
-            self.0 = print_line(text).err();
-        }
+        self.0.push_str(&format!("{text}\n"));
     }
 
-    /// The failure of the line that could not be written, where the lines tell of work that is not done.
-    pub fn failure(self) -> Option<Failure> {
-        self.0
-    }
-
-    /// The failure of the line that could not be written, with the sentence that the work is done.
+    /// Writes the lines to standard output, where they tell of work that is not done.
     ///
     /// # Errors
-    /// If there is one.
+    /// If they cannot be written.
+    pub fn write(mut self) -> Result<(), Failure> {
+        print(std::mem::take(&mut self.0))
+    }
+
+    /// Writes the lines to standard output.
+    ///
+    /// # Errors
+    /// If they cannot be written, with the sentence that the work is done.
     pub fn end(self) -> Result<(), Failure> {
-        let done = |failure: Failure| Failure {
+        self.write().map_err(|failure| Failure {
             message: format!("{}; the work that it tells of is done all the same", failure.message),
             ..failure
-        };
-        self.0.map_or(Ok(()), |failure| Err(done(failure)))
+        })
+    }
+}
+
+impl Drop for Lines {
+    fn drop(&mut self) {
+        // The failure that keeps them from being written otherwise is told.
+        let _ = print(std::mem::take(&mut self.0));
     }
 }
 

@@ -60,7 +60,7 @@ impl Decided {
 
     /// The side to which all packets pass, if they do.
     pub(crate) fn only(&self) -> Option<u16> {
-        (self.passed == self.packets).then_some(self.other)
+        (self.packets > 0 && self.passed == self.packets).then_some(self.other)
     }
 
     /// The bytes by which the packets grew, or shrank, all together.

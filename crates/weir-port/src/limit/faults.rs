@@ -33,6 +33,11 @@ impl LimitInPlace {
         faults
     }
 
+    /// Returns whether all its parts are there as they were made, or a command changes them.
+    pub fn is_whole(&self) -> bool {
+        self.command.is_some() || self.faults_of_its_parts().is_empty()
+    }
+
     /// The sentence that a command changes the limit, so that its parts cannot be judged.
     pub fn what_changes_it(&self) -> Option<String> {
         let command = self.command.as_ref()?;

@@ -9,7 +9,7 @@
 use std::fs::{File, Metadata};
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use weir_ipsec::algorithm::{Algorithm, KeyMaterial};
 use weir_port::sys;
@@ -34,10 +34,11 @@ pub(super) fn none(algorithm: Algorithm) -> Result<KeyMaterial, String> {
 pub(super) fn missing(path: &Path, algorithm: Algorithm, is_inbound: bool) -> Option<String> {
     let is_missing =
         |path: &Path| std::fs::metadata(path).is_err_and(|e| e.kind() == io::ErrorKind::NotFound);
-    let shown = path.display();
     if !is_missing(path) {
         return None;
     }
+    let path = &led_to(path);
+    let shown = path.display();
     if is_inbound {
         return Some(format!(
             "{shown} is missing: it is the key that the peer sends with (\"out\" there), made there and taken here, under `umask 077` so that \
@@ -54,6 +55,17 @@ pub(super) fn missing(path: &Path, algorithm: Algorithm, is_inbound: bool) -> Op
          key (\"in\" there)",
         algorithm.key_len()
     ))
+}
+
+/// The file that a link, or a link to another, leads to, where a mark is too; any other path as it is.
+fn led_to(path: &Path) -> PathBuf {
+    const LINKS_MAX: usize = 40;
+    let mut path = path.to_path_buf();
+    for _ in 0..LINKS_MAX {
+        let Ok(to) = std::fs::read_link(&path) else { break };
+        path = path.parent().map_or_else(|| to.clone(), |from| from.join(&to));
+    }
+    path
 }
 
 /// Reads a key.

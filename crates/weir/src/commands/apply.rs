@@ -142,7 +142,7 @@ fn bring_about(
         ports.show(&mut lines);
     }
     tell(&mut lines, ports, &tasks, &skipped);
-    if dry_run { lines.failure().map_or(Ok(()), Err) } else { lines.end() }
+    if dry_run { lines.write() } else { lines.end() }
 }
 
 /// The topology of a file, or all faults of the file.

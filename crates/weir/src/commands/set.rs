@@ -260,8 +260,9 @@ fn direction(
     let place = by_own_name.or_else(by_interface).or_else(by_name);
     let Some(place) = place else {
         let known = ports.iter().map(|port| port.name.as_str()).chain(interfaces.iter().copied());
-        let near = match ports.iter().find(|port| port.interface_before == *wanted) {
-            Some(port) => called_now(wanted, &port.interface),
+        let before = ports.iter().zip(&interfaces).find(|(port, _)| port.interface_before == *wanted);
+        let near = match before {
+            Some((_, now)) => called_now(wanted, now),
             None => did_you_mean(wanted, known),
         };
         return Err(Failure::usage(format!(

@@ -38,6 +38,8 @@ use crate::{Failure, Outcome, human, names, output};
 /// The sentence to users other than root.
 const LIMITS_HIDDEN: &str =
     "limits in place, as those of `weir run`, are shown to root with CAP_SYS_ADMIN alone";
+/// The pause before a limit that is not whole is looked at again.
+const MOMENT: Duration = Duration::from_millis(300);
 /// Lines between two headers of `-i`.
 const HEADER_EVERY: u64 = 20;
 
@@ -130,12 +132,7 @@ impl Seen {
 /// Reads the counters and limits that were asked for: none for a name that nothing has. A wire that cannot be read hides neither the others
 /// nor a limit.
 fn read(arguments: &StatArguments) -> Result<Seen, Fault> {
-    let limits = match arguments.wire.as_deref() {
-        None => limits::read_all().map_err(Failure::from),
-        Some(name) if Control::path_of(name).exists() => Ok(LimitsFound::default()),
-        Some(name) => names::limits_meant(name).map(|seen| LimitsFound { seen, unread: Vec::new() }),
-    };
-    let LimitsFound { seen: limits, unread } = limits.map_err(Fault::Other)?;
+    let LimitsFound { seen: limits, unread } = limits_of(arguments)?;
     let mut answers = Answers::default();
     match &arguments.wire {
         None => {
@@ -151,12 +148,47 @@ fn read(arguments: &StatArguments) -> Result<Seen, Fault> {
     Ok(Seen { answers, limits })
 }
 
+/// The limits that were asked for.
+fn limits_of(arguments: &StatArguments) -> Result<LimitsFound, Fault> {
+    let limits = match arguments.wire.as_deref() {
+        None => limits::read_all().map_err(Failure::from),
+        Some(name) if Control::path_of(name).exists() => Ok(LimitsFound::default()),
+        Some(name) => names::limits_meant(name).map(|seen| LimitsFound { seen, unread: Vec::new() }),
+    };
+    limits.map_err(Fault::Other)
+}
+
+/// The limits, as they are a moment later where they are not whole, without those that are gone then: a `weir run` that starts or ends makes
+/// or removes its own.
+fn lasting(
+    first: Vec<LimitInPlace>,
+    look_again: impl FnOnce() -> Result<LimitsFound, Fault>,
+) -> Result<Vec<LimitInPlace>, Fault> {
+    if first.iter().all(LimitInPlace::is_whole) {
+        return Ok(first);
+    }
+    std::thread::sleep(MOMENT);
+    let LimitsFound { seen: mut again, unread } = look_again()?;
+    let place_of = |limit: &LimitInPlace| (limit.place.describe(), limit.place.link.ifindex);
+    let now = |limit: LimitInPlace| {
+        let at = again.iter().position(|other| place_of(other) == place_of(&limit));
+        match at.filter(|_| !limit.is_whole()) {
+            Some(at) => Some(again.swap_remove(at)),
+            None => Some(limit).filter(|limit| limit.is_whole() || !unread.is_empty()),
+        }
+    };
+    Ok(first.into_iter().filter_map(now).collect())
+}
+
 fn show(arguments: &StatArguments) -> Result<ExitCode, Fault> {
     let waiting = arguments.wire.is_none().then(control::stat_all_waiting);
     let mut seen = read(arguments)?;
     seen.require_known(arguments)?;
     seen.answers.add_waiting(waiting.unwrap_or_default());
     seen.say_unread();
+    if arguments.check {
+        seen.limits = lasting(seen.limits, || limits_of(arguments))?;
+    }
     let Seen { answers: Answers { all: snapshot, unread, mut faults, proven }, limits } = seen;
     let mut out = io::stdout().lock();
     if arguments.json {
