@@ -127,7 +127,7 @@ impl Signals {
                     let by_kernel = info.si_code > 0;
                     // SAFETY: a signal that is not the kernel's has its sender's process in it.
                     let is_own_stop = !by_kernel && signal == SIGTSTP && unsafe { info.si_pid() } == own_pid;
-                    if !is_own_stop && !(by_kernel && self.ignored.contains(&signal)) {
+                    if !(is_own_stop || by_kernel && self.ignored.contains(&signal)) {
                         return Ok(Received { signal, by_kernel });
                     }
                 }
