@@ -18,9 +18,10 @@ pub fn follow(process: &Process, signal: i32, must_go_on: Option<&str>) {
     let Some(job) = process.job().filter(|_| background::has_terminal()) else { return };
     let is_in_group = process.is_in_group();
     match must_go_on {
+        // SIGSTOP: Ctrl-C and Ctrl-Z reach us both meanwhile.
         _ if is_in_group && signal != SIGTSTP => {}
         None if is_in_group => signals::stop_group(),
-        Some(run) if is_in_group && signal == SIGTSTP => {
+        Some(run) if is_in_group => {
             say_not_suspended(run);
             // Children of the program stand too.
             process::continue_group();
