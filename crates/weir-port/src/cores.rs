@@ -1,7 +1,8 @@
 //! The cores that workers get: those with the fewest workers, of this process and others, the last cores first.
 //!
-//! Two busy real-time workers on one core take turns of half a millisecond, while other cores are idle. A worker of any process is found in /proc, by the
-//! name of its thread and the cores it may run on; a worker in another PID namespace is not seen and does not count.
+//! Two busy real-time workers on one core take turns of half a millisecond, while other cores are idle. A worker of any process is found in
+//! /proc, by the name of its thread and the cores it may run on. Limits: a worker in another PID namespace is not seen and does not count, nor
+//! is one of a process that is starting at the same moment.
 //!
 //! Source: proc_pid_task(5), `Cpus_allowed_list` in proc_pid_status(5).
 

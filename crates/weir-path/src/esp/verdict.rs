@@ -1,6 +1,7 @@
 //! The verdicts of ESP on packets, and their sum over a burst.
 //!
-//! Rule: packets are counted before and after they change, so that the books of the stage balance whatever their lengths become.
+//! Rule: the bytes of a burst are counted before and after its packets change, and their difference is booked once, so that the books of the
+//! stage balance whatever the lengths become.
 //!
 //! Pure.
 

@@ -9,8 +9,9 @@
 //! them twice. To one that has left our group, as GNU `timeout` does, they are passed on. So a program may also stop, be brought
 //! back, and have the terminal to itself; in the background it waits for it ([`background`]).
 //!
-//! A program that is stopped has Weir stop itself where it may ([`stopped`]): not by a wire, and not where it guards a way out. Ctrl-Z is not
-//! passed on to a program that has left the group: it would stop that process without its children, and no shell would continue it.
+//! A program that Ctrl-Z or `suspend` stops has Weir stop their process group where it may ([`stopped`]): not by a wire, and not where it
+//! guards a way out. Ctrl-Z is not passed on to a program that has left the group: it would stop that process without its children, and no
+//! shell would continue it.
 
 mod background;
 mod by_wire;
