@@ -1,18 +1,22 @@
-//! Two wires of one machine whose workers have one core between them: the busy one leaves the other its time.
+//! Two wires of one machine: started at once they have a core each, and on one core the busy one leaves the other its time.
 
 use std::process::ExitCode;
+use std::sync::Barrier;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use weir_lab::iperf::{Flood, Load};
 use weir_lab::ping::Ping;
-use weir_tests::rig::Rig;
+use weir_tests::rig::{self, Rig};
 use weir_tests::{harness, privileged};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn main() -> ExitCode {
-    harness::main(&[privileged!(a_flood_through_one_wire_does_not_starve_another)])
+    harness::main(&[
+        privileged!(a_flood_through_one_wire_does_not_starve_another),
+        privileged!(two_that_start_at_once_have_a_core_each),
+    ])
 }
 
 /// Both workers are real-time threads of one priority. Small datagrams through a wire without a limit keep its worker busy.
@@ -42,6 +46,33 @@ fn a_flood_through_one_wire_does_not_starve_another() -> Result<()> {
     two.check()?;
     one.stop()?;
     two.stop()?;
+    Ok(())
+}
+
+/// Each looks for the cores that workers of others have. The second must see the first's, although neither has one when both begin. Nobody
+/// else may start workers meanwhile, so the case is alone.
+fn two_that_start_at_once_have_a_core_each() -> Result<()> {
+    const TRIES: usize = 10;
+    let rigs = [Rig::plain()?, Rig::plain()?];
+    let core_of = |rig: &Rig, all_are_up: &Barrier| {
+        let wire = rig.wire(&[]);
+        all_are_up.wait();
+        let stat = wire.as_ref().map(rig::stat_of);
+        all_are_up.wait();
+        let stat = stat.map_err(|error| anyhow!("{error:#}"))??;
+        wire?.stop()?;
+        stat["wires"][0]["worker"]["cpu"].as_u64().with_context(|| format!("no core in {stat}"))
+    };
+    for at in 0..TRIES {
+        let all_are_up = Barrier::new(rigs.len());
+        let cores = std::thread::scope(|scope| {
+            // A wire ends with the thread that started it.
+            let starts = rigs.each_ref().map(|rig| scope.spawn(|| core_of(rig, &all_are_up)));
+            let cores = starts.map(|start| start.join().map_err(|_| anyhow!("a start panicked"))?);
+            cores.into_iter().collect::<Result<Vec<_>>>()
+        })?;
+        ensure!(cores[0] != cores[1], "start {at}: both workers are on core {}", cores[0]);
+    }
     Ok(())
 }
 

@@ -1,20 +1,61 @@
 //! The cores that workers get: those with the fewest workers, of this process and others, the last cores first.
 //!
 //! Two busy real-time workers on one core take turns of half a millisecond, while other cores are idle. A worker of any process is found in
-//! /proc, by the name of its thread and the cores it may run on. Limits: a worker in another PID namespace is not seen and does not count, nor
-//! is one of a process that is starting at the same moment.
+//! /proc, by the name of its thread and the one core it may run on.
+//!
+//! Rule: from the look at others' workers until its own are on their cores, a process that chooses has the lock ([`crate::lock`]), so that two
+//! that start at once do not choose the same core. Limits: a worker in another PID namespace is not seen and does not count, nor is one that
+//! starts at the same moment on a core that was named to it. Who cannot have the lock within a second chooses without.
 //!
 //! Source: proc_pid_task(5), `Cpus_allowed_list` in proc_pid_status(5).
 
 use std::fs;
+use std::io;
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::lock::Lock;
+use crate::sys;
 
 /// The name of a worker's thread.
 pub const WORKER_NAME: &str = "weir-worker";
 
-/// The cores for workers: `count` of `allowed`, in ascending order, or all if there are not as many.
-pub fn for_workers(allowed: &[usize], count: usize) -> Vec<usize> {
-    choose(allowed, count, &taken(Path::new("/proc")))
+/// The longest wait for others that choose.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The core of a worker that is about to start.
+pub struct WorkerCore {
+    number: usize,
+    /// Kept until each core that was chosen with this one has its worker.
+    _choosing: Option<Arc<Lock>>,
+}
+
+impl WorkerCore {
+    /// The core of this number.
+    pub fn named(number: usize) -> WorkerCore {
+        WorkerCore { number, _choosing: None }
+    }
+
+    /// Cores for workers: `count` of those that this thread may use, in ascending order, or all if there are not as many.
+    pub fn choose(count: usize) -> Vec<WorkerCore> {
+        let choosing = Lock::take_within(PATIENCE).ok().map(Arc::new);
+        let chosen = choose(&sys::allowed_cores(), count, &taken(Path::new("/proc"))).into_iter();
+        chosen.map(|number| WorkerCore { number, _choosing: choosing.clone() }).collect()
+    }
+
+    /// Its number.
+    pub fn number(&self) -> usize {
+        self.number
+    }
+
+    /// Keeps this thread, a worker's, on it.
+    ///
+    /// # Errors
+    /// Those of `sched_setaffinity(2)`.
+    pub fn pin(self) -> io::Result<()> {
+        sys::pin_thread(self.number)
+    }
 }
 
 /// Chooses cores: the fewest workers first, then the last cores.

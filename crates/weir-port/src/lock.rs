@@ -11,6 +11,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::error::{Doing, Result};
 use crate::{directory, sys};
@@ -31,7 +32,12 @@ impl Lock {
     /// # Errors
     /// If another process has it for 15 s.
     pub fn take() -> Result<Lock> {
-        Lock::take_in(Path::new(DIRECTORY)).doing(|| format!("locking {DIRECTORY}/{HOLDS}"))
+        Lock::take_within(Duration::from_secs(15))
+    }
+
+    /// Takes the lock as [`Lock::take`] does, and waits no longer than `patience`.
+    pub(crate) fn take_within(patience: Duration) -> Result<Lock> {
+        Lock::take_in(Path::new(DIRECTORY), patience).doing(|| format!("locking {DIRECTORY}/{HOLDS}"))
     }
 
     /// Takes the lock if no process has it; not where no weir has ever been.
@@ -42,18 +48,19 @@ impl Lock {
             .then_some(Lock { _directory: directory })
     }
 
-    fn take_in(path: &Path) -> io::Result<Lock> {
-        const BETWEEN_NS: u64 = 1_000_000;
-        const TRIES: u64 = 15_000;
+    fn take_in(path: &Path, patience: Duration) -> io::Result<Lock> {
+        const BETWEEN: Duration = Duration::from_millis(1);
         directory::make(path)?;
         let directory = directory::make_private(&path.join(HOLDS))?;
-        for _ in 0..TRIES {
+        for _ in 0..patience.as_millis() / BETWEEN.as_millis() {
             if try_flock(&directory, libc::LOCK_EX)? {
                 return Ok(Lock { _directory: directory });
             }
-            sys::poll(&mut [], Some(BETWEEN_NS))?;
+            sys::poll(&mut [], Some(BETWEEN.as_nanos() as u64))?;
         }
-        Err(io::Error::other("another weir has had it for 15 s: `fuser` tells which, end that"))
+        let told =
+            format!("another weir has had it for {} s: `fuser` tells which, end that", patience.as_secs());
+        Err(io::Error::other(told))
     }
 }
 
@@ -90,7 +97,7 @@ mod tests {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for _ in 0..100 {
-                        let lock = Lock::take_in(&path).unwrap();
+                        let lock = Lock::take_in(&path, Duration::from_secs(15)).unwrap();
                         assert_eq!(inside.fetch_add(1, Ordering::Relaxed), 0);
                         std::thread::yield_now();
                         inside.fetch_sub(1, Ordering::Relaxed);
@@ -109,7 +116,7 @@ mod tests {
     fn nobody_else_can_open_what_is_locked() {
         use std::os::unix::fs::MetadataExt;
         let path = scratch("others");
-        let lock = Lock::take_in(&path).unwrap();
+        let lock = Lock::take_in(&path, Duration::from_secs(15)).unwrap();
         let others = lock._directory.metadata().unwrap().mode() & 0o077;
         std::fs::remove_dir_all(&path).unwrap();
         assert_eq!(others, 0, "{others:o}");

@@ -21,6 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use weir_path::esp::plan::EspChange;
 use weir_path::shape::PortShape;
 use weir_port::bpf::doorbell::Bell;
+use weir_port::cores::WorkerCore;
 use weir_port::port::Port;
 use weir_port::prepared::PreparedPort;
 use weir_port::view::Pair;
@@ -165,9 +166,10 @@ pub struct Ended {
 
 /// Runs a part of a datapath on this thread until it is told to stop or the kernel fails it. However it ends, the part is there until all
 /// workers have ended: others may have packets for it. `wake_cost_ns` is what waking a thread costs here ([`crate::idle::wake_cost_ns`]).
-pub fn run(mut part: Part, bell: &Bell, inbox: &Requests, core: usize, wake_cost_ns: u64) -> Ended {
-    let mut stats = WorkerStats { cpu: core, is_bound: true, wake_cost_ns, ..WorkerStats::default() };
-    let served = serve(&mut part, bell, inbox, &mut stats);
+pub fn run(mut part: Part, bell: &Bell, inbox: &Requests, core: WorkerCore, wake_cost_ns: u64) -> Ended {
+    let mut stats =
+        WorkerStats { cpu: core.number(), is_bound: true, wake_cost_ns, ..WorkerStats::default() };
+    let served = serve(&mut part, bell, inbox, core, &mut stats);
     match served {
         Ok(()) => drain(&mut part),
         Err(_) => part.path.abandon(),
@@ -176,11 +178,17 @@ pub fn run(mut part: Part, bell: &Bell, inbox: &Requests, core: usize, wake_cost
 }
 
 /// Serves a part until the worker is told to stop; the error is the fault that ends it.
-fn serve(part: &mut Part, bell: &Bell, inbox: &Requests, stats: &mut WorkerStats) -> Result<(), String> {
+fn serve(
+    part: &mut Part,
+    bell: &Bell,
+    inbox: &Requests,
+    core: WorkerCore,
+    stats: &mut WorkerStats,
+) -> Result<(), String> {
     let text = |error: io::Error| error.to_string();
     precise_sleep();
     prefer();
-    pin(stats.cpu).map_err(text)?;
+    pin(core).map_err(text)?;
     let mut idle = Idle::new(stats.wake_cost_ns, now_ns());
     let mut tail: Option<Tail> = None;
     let mut turn_ends_ns = 0;
@@ -307,8 +315,9 @@ fn drain(part: &mut Part) {
     }
 }
 
-fn pin(core: usize) -> io::Result<()> {
-    sys::pin_thread(core).doing(|| format!("pinning the worker to core {core}")).map_err(io::Error::other)
+fn pin(core: WorkerCore) -> io::Result<()> {
+    let number = core.number();
+    core.pin().doing(|| format!("pinning the worker to core {number}")).map_err(io::Error::other)
 }
 
 /// Makes sleeps end when asked and not up to 50 microseconds later, the default timer slack.

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 
 use weir_port::Doing;
 use weir_port::bpf::doorbell::Bell;
-use weir_port::cores;
+use weir_port::cores::{self, WorkerCore};
 use weir_run::clock::now_ns;
 use weir_run::control::{Control, DatapathResponder};
 use weir_run::crew::Crew;
@@ -46,7 +46,7 @@ struct Running {
 }
 
 impl Session {
-    /// Opens the datapath, starts its workers, on these cores if they are named, and its control socket, and makes events of `signals`.
+    /// Opens the datapath, starts its workers, on these cores if any are named, and its control socket, and makes events of `signals`.
     pub fn start(
         config: &DatapathConfig,
         guardian: Guardian,
@@ -139,7 +139,15 @@ impl Running {
         let tell = move |told| news.send(SessionEvent::News(told)).is_ok();
         let watcher = watcher::start(lens, pairs, crew.clone(), opener, guarded.shared(), tell)?;
         let mut workers = Vec::new();
-        for (((part, bell), inbox), &core) in parts.into_iter().zip(bells).zip(inboxes).zip(cores) {
+        let cores = match cores {
+            [] => WorkerCore::choose(config.workers),
+            named => named.iter().copied().map(WorkerCore::named).collect(),
+        };
+        if cores.len() < parts.len() {
+            let told = format!("{} workers need a core each, and there are {} now", parts.len(), cores.len());
+            return Err(told.into());
+        }
+        for (((part, bell), inbox), core) in parts.into_iter().zip(bells).zip(inboxes).zip(cores) {
             let ended = guarded.events();
             workers.push(spawn(cores::WORKER_NAME, move || {
                 let _ended = Ending(ended);

@@ -83,11 +83,10 @@ pub fn run(arguments: &UpArguments) -> Outcome {
     if !weir_port::sys::is_root() {
         return Err(PortError::NotRoot { doing: format!("running {file}") }.into());
     }
-    let (memory_bytes, cores) = arguments.machine.check(plan.ports.len(), plan.workers_max())?;
+    let (memory_bytes, workers) = arguments.machine.check(plan.ports.len(), plan.workers_max())?;
     names::refuse_limited(plan.ports.iter().map(|port| port.interface.as_str()))?;
     let port_names = topology.ports.iter().map(|port| port.name.clone()).collect();
-    let config =
-        DatapathConfig { name: topology.name.clone(), plan, port_names, memory_bytes, workers: cores.len() };
+    let config = DatapathConfig { name: topology.name.clone(), plan, port_names, memory_bytes, workers };
     config.check().map_err(Failure::usage)?;
     // In this order: another one that waits listens at its control socket before it waits no more.
     let waiting = InterfaceWait::begin(&config)?;
@@ -111,7 +110,8 @@ pub fn run(arguments: &UpArguments) -> Outcome {
         drop(held);
         drop(waiting);
     };
-    let carried = carry(&config, &cores, &format!("{noun} {}, {}", topology.name, parts.join(", ")), begun);
+    let cores = arguments.machine.cores();
+    let carried = carry(&config, cores, &format!("{noun} {}, {}", topology.name, parts.join(", ")), begun);
     carried.map_err(|failure| {
         let Failure { mut message, code } = failure;
         if let Some(placed) = topology.placed(&message) {

@@ -70,7 +70,7 @@ pub struct MachineArguments {
     /// each `[[esp]]` with dispatch, or each of its sealers [default: 1]
     #[arg(long, value_name = "N")]
     workers: Option<usize>,
-    /// The core of each worker, such as 3 or 2,3 [default: the last ones this process may use]
+    /// The core of each worker, such as 3 or 2,3 [default: those with the fewest workers of weir, the last ones first]
     #[arg(long, value_name = "NUMBERS", value_delimiter = ',', value_parser = text::at_least(0usize))]
     core: Vec<usize>,
 }
@@ -86,8 +86,13 @@ impl MachineArguments {
         given.into_iter().find(|(_, is_given)| *is_given).map(|(option, _)| option)
     }
 
-    /// Packet memory in bytes, for so many ports, and a core for each of at most so many workers, checked.
-    pub fn check(&self, ports: usize, workers_max: usize) -> Result<(u64, Vec<usize>), Failure> {
+    /// The cores that were named, one for each worker; none if they are chosen when the workers start.
+    pub fn cores(&self) -> &[usize] {
+        &self.core
+    }
+
+    /// Checks the options, for so many ports and at most so many workers. Returns the packet memory in bytes and the number of workers.
+    pub fn check(&self, ports: usize, workers_max: usize) -> Result<(u64, usize), Failure> {
         let default = MEMORY_BYTES_DEFAULT.max(ports as u64 * MEMORY_BYTES_PER_PORT);
         const MEMORY_BYTES_MAX: u64 = 16 << 30;
         let (memory_bytes, workers) = (self.memory.unwrap_or(default), self.workers.unwrap_or(1));
@@ -115,7 +120,7 @@ impl MachineArguments {
             )));
         }
         if self.core.is_empty() {
-            return Ok((memory_bytes, weir_port::cores::for_workers(&allowed, workers)));
+            return Ok((memory_bytes, workers));
         }
         if let Some(core) = self.core.iter().find(|core| !allowed.contains(core)) {
             return Err(Failure::usage(format!(
@@ -131,7 +136,7 @@ impl MachineArguments {
                 workers
             )));
         }
-        Ok((memory_bytes, self.core.clone()))
+        Ok((memory_bytes, workers))
     }
 }
 
@@ -150,7 +155,7 @@ pub fn run(arguments: &WireArguments) -> Outcome {
     text::check_path_name("wire", &name)?;
     names::refuse_limited([first, second].into_iter().map(String::as_str))?;
     let held = names::hold_new(&name)?;
-    let (memory_bytes, cores) = machine.check(2, 2)?;
+    let (memory_bytes, workers) = machine.check(2, 2)?;
     text::check_queue(limit.queue, limit.classes.is_some())?;
     let classes = match &limit.classes {
         Some(file) => Some(Arc::new(text::classes(file, [first.as_str(), second])?.1)),
@@ -161,13 +166,7 @@ pub fn run(arguments: &WireArguments) -> Outcome {
         text::limits(rate_back.or(limit.rate), limit.burst, limit.queue)?,
     ];
     let plan = wire_plan([first.clone(), second.clone()], limits, classes);
-    let config = DatapathConfig {
-        name: name.clone(),
-        plan,
-        port_names: Vec::new(),
-        memory_bytes,
-        workers: cores.len(),
-    };
+    let config = DatapathConfig { name: name.clone(), plan, port_names: Vec::new(), memory_bytes, workers };
     text::warn_of_oversold_ports(&config);
-    carry(&config, &cores, &format!("wire {name} joins {first} and {second}"), || drop(held))
+    carry(&config, machine.cores(), &format!("wire {name} joins {first} and {second}"), || drop(held))
 }

@@ -35,6 +35,7 @@ pub struct Prepared {
     config: DatapathConfig,
     /// The limit on the program's packets.
     rate: Rate,
+    /// The cores that were named for the workers.
     cores: Vec<usize>,
 }
 
@@ -58,7 +59,7 @@ impl Prepared {
         file: Option<&(String, String)>,
     ) -> Result<Prepared, Failure> {
         let RunArguments { rate, rate_back, burst, queue, machine, .. } = arguments;
-        let (memory_bytes, cores) = machine.check(2, 2)?;
+        let (memory_bytes, workers) = machine.check(2, 2)?;
         let limits = [
             text::limits(Some(*rate), *burst, *queue)?,
             text::limits(rate_back.or(Some(*rate)), *burst, *queue)?,
@@ -66,14 +67,9 @@ impl Prepared {
         let read = |(name, text): &(String, String)| classes::read(name, text, enclosure::PORTS);
         let classes = file.map(read).transpose().map_err(Failure::usage)?.map(Arc::new);
         let plan = wire_plan(enclosure::PORTS.map(String::from), limits, classes);
-        let config = DatapathConfig {
-            name: name.into(),
-            plan,
-            port_names: Vec::new(),
-            memory_bytes,
-            workers: cores.len(),
-        };
-        Ok(Prepared { config, rate: *rate, cores })
+        let config =
+            DatapathConfig { name: name.into(), plan, port_names: Vec::new(), memory_bytes, workers };
+        Ok(Prepared { config, rate: *rate, cores: machine.cores().to_vec() })
     }
 
     /// Makes the network and starts the wire. From here on this thread, and so every other, is in the wire's namespace.
