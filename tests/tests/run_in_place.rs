@@ -1,7 +1,9 @@
 //! `weir run` limited in place: no packet passes through its process; and by a wire where only that can do it, which is said.
 
 use std::fs;
+use std::io::Write;
 use std::net::UdpSocket;
+use std::os::unix::process::ExitStatusExt;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -36,6 +38,7 @@ fn main() -> ExitCode {
         privileged!(a_child_outlives_a_killed_run_without_a_network).together(),
         privileged!(a_name_that_is_no_text_is_shown).flooding(),
         privileged!(what_is_stopped_goes_on_when_it_is_continued).together(),
+        privileged!(a_summary_that_nobody_reads_is_given_up).together(),
     ])
 }
 
@@ -379,5 +382,36 @@ fn an_interface_that_vanishes_ends_it() -> Result<()> {
     ensure!(done.status.code() == Some(1), "it ended with {}: {}", done.status, done.stderr);
     ensure!(done.stderr.contains("vanished") && done.stderr.contains("killed"), "{}", done.stderr);
     ensure!(!done.stderr.contains("taken away"), "nobody took the limit away: {}", done.stderr);
+    Ok(())
+}
+
+/// Standard error is a pipe without room. The program has ended, everything is put back, and the summary waits for a reader.
+fn a_summary_that_nobody_reads_is_given_up() -> Result<()> {
+    const PIPE_BYTES: usize = 1 << 16;
+    let host = Host::alone()?;
+    let (_reader, mut writer) = std::io::pipe()?;
+    writer.write_all(&[b'x'; PIPE_BYTES])?;
+    let mut command = host.weir(&["run", "--rate", "1mbit", "--", "true"]);
+    let mut run = command.stderr(writer).spawn()?;
+    let pid = run.id();
+    let mut status = None;
+    let waits = wait_until("the summary waits", LIMIT, || {
+        Ok(fs::read_to_string(format!("/proc/{pid}/wchan"))?.contains("pipe_write"))
+    });
+    let ended = waits.and_then(|()| {
+        // SAFETY: takes no pointers; the child has not been waited for, so its number is its own.
+        unsafe { libc::kill(pid as libc::pid_t, libc::SIGTERM) };
+        wait_until("a signal ends it", LIMIT, || {
+            status = run.try_wait()?;
+            Ok(status.is_some())
+        })
+    });
+    if ended.is_err() {
+        run.kill()?;
+        run.wait()?;
+    }
+    ended?;
+    let signal = status.and_then(|status| status.signal());
+    ensure!(signal == Some(libc::SIGTERM), "{status:?}");
     Ok(())
 }

@@ -32,6 +32,19 @@ pub fn unblock_all() -> io::Result<()> {
     set_mask(libc::SIG_SETMASK, &empty_set())
 }
 
+/// Unblocks signals in this thread, so that they end the process again.
+///
+/// # Errors
+/// If one is no signal.
+pub fn unblock(signals: &[c_int]) -> io::Result<()> {
+    let mut set = empty_set();
+    for &signal in signals {
+        // SAFETY: the set is initialised and alive for the call; a bad number is refused.
+        sys::check(unsafe { libc::sigaddset(&mut set, signal) })?;
+    }
+    set_mask(libc::SIG_UNBLOCK, &set)
+}
+
 fn empty_set() -> libc::sigset_t {
     // SAFETY: all-zero is valid plain data, which `sigemptyset` fills in.
     let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };

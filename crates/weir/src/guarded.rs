@@ -1,6 +1,6 @@
 //! The guardian of a command's changes, and the events of the command: signals, the guardian's end, news of interfaces.
 //!
-//! Rule: from [`Guarded::start`] on a signal is an event and no longer the end of the process, so nothing that is said may hold it up;
+//! Rule: from [`Guarded::start`] on, until everything is put back, a signal is an event and no longer the end of the process, so nothing that is said may hold it up;
 //! however it ends, [`Guarded::finish`] puts everything back. Owner: the main thread; the watcher of a wire's interfaces shares the
 //! guardian, to tell it of changes.
 

@@ -33,7 +33,7 @@ use weir_port::identity::Identity;
 use weir_port::monitor::State;
 use weir_port::process::{self, Process, Turn};
 use weir_port::signals::{
-    Received, SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGSTOP, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU, SIGWINCH,
+    self, Received, SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGSTOP, SIGTERM, SIGTSTP, SIGTTIN, SIGTTOU, SIGWINCH,
 };
 use weir_run::clock::now_ns;
 use weir_run::watcher::News;
@@ -165,8 +165,9 @@ pub fn run(arguments: &RunArguments) -> Outcome {
     let elapsed_ns = now_ns() - start_ns;
     let status = process.status();
     let finished = way.finish();
-    // The words of CMD may be before the summary in a pager, and nobody is held up any more.
+    // The words of CMD may be before the summary in a pager, and nobody is held up any more. A signal ends it if nobody reads that.
     output::hurry(false);
+    signals::unblock(&TO_END)?;
     supervised?;
     output::say(format_args!("weir: {}", summary::line(arguments.rate, &finished?, &rest, elapsed_ns)));
     Ok(exit_code(status?))
