@@ -367,9 +367,17 @@ impl TopologyReader<'_> {
             other.key_file.as_ref().is_some_and(|other| in_full(other) == in_full(key))
         };
         if let Some(other) = others.find(has_this) {
-            let why =
-                format!("\"{}\" has this key: no two associations may, so make another", other.name.as_ref());
-            self.tell(key.span(), why);
+            let name = other.name.as_ref();
+            let are_ends = other.spi == table.spi && other.direction != table.direction;
+            self.tell(
+                key.span(),
+                match are_ends {
+                    true => format!(
+                        "\"{name}\" is the other end of this association: it belongs in a file of its own, with its own `weir up`"
+                    ),
+                    false => format!("\"{name}\" has this key: no two associations may, so make another"),
+                },
+            );
         }
     }
 
