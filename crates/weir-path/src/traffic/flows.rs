@@ -299,9 +299,11 @@ impl Turns<'_> {
         *head = self.heads[self.next].0;
         head[MARK_AT + 8..SEQUENCE_END].copy_from_slice(&flow.next.to_be_bytes());
         flow.next += 1;
-        if self.rest_bytes > 0 {
-            // A packet of one line is spared the call.
-            rest[..self.rest_bytes].fill(0);
+        // One line is no reason for a call.
+        match self.rest_bytes {
+            0 => {}
+            LINE_BYTES => *rest.first_chunk_mut().expect("a line more") = [0; LINE_BYTES],
+            bytes => rest[..bytes].fill(0),
         }
         self.next += 1;
         if self.next == self.heads.len() {
