@@ -87,7 +87,8 @@ for row in "${rows[@]}"; do
         order=(before after)
         ((pair % 2 == 0)) || order=(after before)
         for side in "${order[@]}"; do
-            (WEIR_BIN=${!side}/target/release/weir "row_$row" "${!side}") | sed "s/^/$pair $side /" >>"$results"
+            (WEIR_BIN=${!side}/target/release/weir "row_$row" "${!side}") | sed "s/^/$pair $side /" >>"$results" ||
+                echo "compare: $row $side, pair $pair: failed, and its figures count as far as it has told them" >&2
         done
     done
 done
