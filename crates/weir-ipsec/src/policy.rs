@@ -207,6 +207,18 @@ impl Policies {
         matches!(Quoted::of(packet, headers), Ok(None)) && self.action(packet, headers, || None).is_ok()
     }
 
+    /// The action on each fragment of a packet, as far as all of them tell it: no port decides, and no packet that the first one quotes.
+    ///
+    /// # Errors
+    /// If only the whole packet tells it.
+    #[cold]
+    pub fn of_fragments(&self, packet: &[u8], headers: &IpHeaders) -> Result<PolicyAction, DropReason> {
+        match self.action(packet, headers, || None)? {
+            PolicyAction::Bypass if headers.hides_protocol() => Err(DropReason::EspFragment),
+            action => Ok(action),
+        }
+    }
+
     /// The action on the packets that answer a quoted one.
     #[cold]
     fn answering(&self, quoted: &Quoted) -> Result<PolicyAction, DropReason> {

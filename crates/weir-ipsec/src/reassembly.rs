@@ -1,12 +1,12 @@
-//! Reassembly of the ESP packets that come in fragments: ESP is opened whole.
+//! Reassembly of packets that come in fragments: ESP, which is opened whole, and what is sealed or decided on whole.
 //!
 //! ```text
 //! fragments of one packet: source, destination, protocol and identification are alike
 //! whole packet = headers of the first fragment, without the fragment's fields | data of all, in order
 //! ```
 //!
-//! A fragment of UDP does not show its ports, unless it is the first. So fragments of UDP wait for the first, which tells whether the packet
-//! is ESP; if not, they and all that follow go on as they are.
+//! Where only ESP is put together, a fragment of UDP does not show its ports, unless it is the first. So fragments of UDP wait for the first,
+//! which tells whether the packet is ESP; if not, they and all that follow go on as they are.
 //!
 //! | bound | |
 //! |---|---|
@@ -48,8 +48,8 @@ pub struct Fragment {
     begin: usize,
     end: usize,
     is_last: bool,
-    /// Whether the packet is ESP, if the fragment tells.
-    is_esp: Option<bool>,
+    /// Whether the packet is one to put together, if the fragment tells.
+    is_to_join: Option<bool>,
 }
 
 /// The packet that a fragment is of.
@@ -61,11 +61,29 @@ struct Datagram {
 }
 
 impl Fragment {
-    /// Reads a fragment with these headers, all of them, of ESP or UDP. UDP to `udp_ports` may carry ESP.
+    /// Reads a fragment with these headers, all of them, of ESP or UDP, to put ESP together. UDP to `udp_ports` may carry it.
     ///
     /// # Errors
     /// If it contradicts itself, or its packet would be longer than a packet can be.
-    pub fn read(packet: &[u8], headers: &IpHeaders, udp_ports: &[u16]) -> Result<Fragment, DropReason> {
+    pub fn of_esp(packet: &[u8], headers: &IpHeaders, udp_ports: &[u16]) -> Result<Fragment, DropReason> {
+        let (mut fragment, data) = Fragment::read(packet, headers)?;
+        fragment.is_to_join = match headers.next() {
+            number::ESP => Some(true),
+            _ => (fragment.begin == 0).then(|| is_esp_in_udp(data, udp_ports)),
+        };
+        Ok(fragment)
+    }
+
+    /// Reads a fragment with these headers, all of them, of a packet that is put together whatever it is.
+    ///
+    /// # Errors
+    /// As of [`Fragment::of_esp`].
+    pub fn of_any(packet: &[u8], headers: &IpHeaders) -> Result<Fragment, DropReason> {
+        Fragment::read(packet, headers).map(|(fragment, _)| Fragment { is_to_join: Some(true), ..fragment })
+    }
+
+    /// Reads a fragment, and its data.
+    fn read<'a>(packet: &'a [u8], headers: &IpHeaders) -> Result<(Fragment, &'a [u8]), DropReason> {
         let word = |at: usize| u16::from_be_bytes([packet[at], packet[at + 1]]);
         let (identification, more) = match headers.family() {
             IpFamily::V4 => (word(4).into(), word(6) & 0x2000 != 0),
@@ -81,13 +99,9 @@ impl Fragment {
         if is_torn || end + headers.end() > usize::from(u16::MAX) {
             return Err(DropReason::Malformed);
         }
-        let is_esp = match headers.next() {
-            number::ESP => Some(true),
-            _ => (begin == 0).then(|| is_esp_in_udp(data, udp_ports)),
-        };
         let (ends, protocol) = (AddressPair::of(packet, headers.family()), headers.next());
         let of = Datagram { ends, protocol, identification };
-        Ok(Fragment { of, begin, end, is_last: !more, is_esp })
+        Ok((Fragment { of, begin, end, is_last: !more, is_to_join: None }, data))
     }
 }
 
@@ -106,7 +120,7 @@ pub enum Gathered {
     Taken,
     /// The packet is whole: all its fragments, in the order of their data.
     Whole,
-    /// The packet is not ESP: its fragments so far, in the order in which they came.
+    /// The packet is none to put together: its fragments so far, in the order in which they came.
     Passes,
 }
 
@@ -133,7 +147,7 @@ struct Partial<P> {
 enum State {
     /// Fragments wait.
     Waiting,
-    /// The packet is not ESP; none waits.
+    /// The packet is none to put together; none waits.
     Passing,
     /// The packet failed; none waits.
     Failed,
@@ -151,10 +165,10 @@ impl<P: Packet> Reassembly<P> {
         self.expire(now_ns);
         if fragment.begin == 0 && fragment.is_last {
             out.push(packet);
-            return if fragment.is_esp == Some(true) { Gathered::Whole } else { Gathered::Passes };
+            return if fragment.is_to_join == Some(true) { Gathered::Whole } else { Gathered::Passes };
         }
         let place = self.place_of(&fragment, now_ns);
-        if fragment.is_esp == Some(false) {
+        if fragment.is_to_join == Some(false) {
             self.partial[place].state = State::Passing;
             let waiting = std::mem::take(&mut self.partial[place].fragments);
             self.release(waiting, out);
@@ -286,8 +300,8 @@ impl<P> Partial<P> {
 /// Makes the first fragment the whole packet; `others` are the others, whole packets of IP each, in the order of their data.
 ///
 /// # Errors
-/// If the packet does not fit into the memory of the first fragment, or its marks of congestion contradict each other; the bytes are
-/// meaningless then.
+/// If the packet does not fit into the memory of the first fragment, is a fragment itself, or its marks of congestion contradict each
+/// other; the bytes are meaningless then.
 pub fn join<'a>(room: &mut Room, others: impl Iterator<Item = &'a [u8]>) -> Result<(), DropReason> {
     let first = IpHeaders::read_all(room.packet())?;
     room.truncate(first.packet_len());
@@ -314,7 +328,12 @@ pub fn join<'a>(room: &mut Room, others: impl Iterator<Item = &'a [u8]>) -> Resu
     if is_marked {
         ip::set_traffic_class(room.packet_mut(), family, class | CE);
     }
-    ip::set_len(room.packet_mut(), family)
+    ip::set_len(room.packet_mut(), family)?;
+    // Nobody makes fragments of fragments, and a packet of many headers is not to be put together as often.
+    match IpHeaders::read_all(room.packet())?.is_fragment() {
+        true => Err(DropReason::Malformed),
+        false => Ok(()),
+    }
 }
 
 /// Cuts the fragment header out of a packet with these headers, which end with it.

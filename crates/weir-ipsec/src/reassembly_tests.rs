@@ -81,7 +81,7 @@ fn take(reassembly: &mut Reassembly<Bytes>, packets: &[Vec<u8>], now_ns: u64) ->
     let mut gathered = Gathered::Taken;
     for packet in packets {
         let headers = IpHeaders::read_all(packet).unwrap();
-        let fragment = Fragment::read(packet, &headers, &[UDP_PORT]).unwrap();
+        let fragment = Fragment::of_esp(packet, &headers, &[UDP_PORT]).unwrap();
         gathered = reassembly.take(fragment, Bytes(packet.clone(), Meta::default()), now_ns, &mut out);
     }
     (gathered, out.into_iter().map(|packet| packet.0).collect())
@@ -170,7 +170,7 @@ fn a_fragment_that_cannot_be_is_refused() {
     for (position, len) in [(MORE, 12), (MORE, 0), (0x1fff, 16)] {
         let packet = v4(number::ESP, 7, position, &vec![0; len]);
         let headers = IpHeaders::read_all(&packet).unwrap();
-        assert_eq!(Fragment::read(&packet, &headers, &[UDP_PORT]).unwrap_err(), DropReason::Malformed);
+        assert_eq!(Fragment::of_esp(&packet, &headers, &[UDP_PORT]).unwrap_err(), DropReason::Malformed);
     }
 }
 

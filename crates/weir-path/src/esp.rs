@@ -4,6 +4,7 @@
 //! ```text
 //! inside  --> own IKE, neighbours? --> policy --protect--> association: number, seal --> outside
 //!                                           --bypass-->                                  outside
+//!         --> fragments of which only the whole packet can be decided on, or sealed: put together first
 //! outside --> fragments of ESP to an address of this gateway: put together first
 //!         --> ESP to an address of this gateway --> association: window, proof, open --> policy --> inside
 //!         --> own IKE, keepalive, neighbours?                                                   --> inside
@@ -64,7 +65,7 @@ use weir_ring::memory::FrameMemory;
 
 pub use self::deferral::QUEUES;
 use self::deferral::{Deferral, side_of};
-use self::frame::{LINK_LEN, Link, in_place, ip_of, is_neighbourly, leaves, too_long};
+use self::frame::{LINK_LEN, Link, comes_in, in_place, ip_of, is_neighbourly, leaves, too_long};
 use self::plan::{EspDispatch, EspPlan};
 use self::sealer::SealerWork;
 use self::sealing::Sealing;
@@ -85,12 +86,12 @@ const IKE_PORT: u16 = 500;
 /// The ESP of a stage.
 pub struct Esp {
     addresses: Vec<IpAddr>,
-    /// The longest IP packet that leaves outside: the shorter of the two below.
+    /// The longest IP packet that leaves outside: by the plan, and as the ports there take it.
     mtu_bytes: u16,
     /// The longest IP packet by the plan.
     plan_bytes: u16,
-    /// The longest IP packet that the ports outside take, as far as is known.
-    way_bytes: u16,
+    /// The longest IP packet that the ports inside and outside take, as far as is known.
+    way_bytes: [u16; 2],
     associations: Vec<RunningAssociation>,
     /// The inbound associations: the security parameter index of each, and its place in `associations`; sorted.
     by_spi: Vec<(u32, usize)>,
@@ -110,9 +111,10 @@ pub struct Esp {
     /// The packets that have come to `waiting`.
     kept: u64,
     held: Count,
-    reassembly: Reassembly<PathPacket>,
-    /// The packets of IPv6 that were cut after they were sealed.
-    cut: u32,
+    /// The fragments that came in inside, and outside.
+    reassembly: [Reassembly<PathPacket>; 2],
+    /// The identification of the last packet of IPv6 that was cut as it left.
+    identification: u32,
     /// The limits on errors, by the port of the path that a packet came in by.
     errors: BTreeMap<u16, Limiter>,
 }
@@ -124,7 +126,7 @@ impl Esp {
             addresses: plan.addresses.clone(),
             mtu_bytes: plan.mtu_bytes,
             plan_bytes: plan.mtu_bytes,
-            way_bytes: u16::MAX,
+            way_bytes: [u16::MAX; 2],
             associations: Vec::new(),
             by_spi: Vec::new(),
             udp_ports: vec![UDP_PORT],
@@ -138,8 +140,8 @@ impl Esp {
             waiting: VecDeque::new(),
             kept: 0,
             held: Count::default(),
-            reassembly: Reassembly::default(),
-            cut: 0,
+            reassembly: Default::default(),
+            identification: 0,
             errors: BTreeMap::new(),
         }
     }
@@ -169,10 +171,10 @@ impl Esp {
         self.deferral.set_beside(is_beside);
     }
 
-    /// Sets the longest IP packet that the way outside takes.
-    pub(crate) fn set_way_bytes(&mut self, way_bytes: u16) {
-        self.way_bytes = way_bytes;
-        self.mtu_bytes = self.plan_bytes.min(way_bytes);
+    /// Sets the longest IP packet that the way on a side takes.
+    pub(crate) fn set_way_bytes(&mut self, side: u16, way_bytes: u16) {
+        self.way_bytes[usize::from(side)] = way_bytes;
+        self.mtu_bytes = self.plan_bytes.min(self.way_bytes[usize::from(OUTSIDE)]);
     }
 
     /// Notes that so many packets come by a port; returns the queue that they go to, if they wait first, and how many it takes.
@@ -200,7 +202,7 @@ impl Esp {
     pub fn held(&self) -> Count {
         let mut held = self.held;
         held.merge(self.sealing.held());
-        held.merge(self.reassembly.held());
+        self.reassembly.iter().for_each(|fragments| held.merge(fragments.held()));
         held
     }
 
@@ -222,6 +224,12 @@ impl Esp {
     pub(crate) fn put_back(&mut self, packet: PathPacket) {
         self.held.add(packet.len_bytes.into());
         self.waiting.push_front(packet);
+    }
+
+    /// Keeps packets before all others that were made of one which was taken out.
+    pub(crate) fn put_before(&mut self, made: Vec<PathPacket>) {
+        self.kept += (made.len() as u64).saturating_sub(1);
+        made.into_iter().rev().for_each(|packet| self.put_back(packet));
     }
 
     /// Decides on packets that came in by a port, and writes the verdicts. The first packets are decided on, up to one that is cut, whose
@@ -251,7 +259,7 @@ impl Esp {
             decided.note(before, packet.len_bytes, *verdict);
             match verdict {
                 EspVerdict::Wait => is_waiting = true,
-                EspVerdict::Cut(_) | EspVerdict::Gather => break,
+                EspVerdict::Cut(_) | EspVerdict::Gather(_) => break,
                 _ => {}
             }
         }
@@ -281,12 +289,16 @@ impl Esp {
     ) -> Result<EspVerdict, DropReason> {
         let ip = &packet.bytes(memory)[LINK_LEN..];
         let headers = IpHeaders::read_all(ip)?;
-        if is_neighbourly(ip, &headers) || self.is_own_ike(ip, &headers, true) {
-            return Ok(EspVerdict::Pass(OUTSIDE));
+        if headers.is_fragment() && self.needs_whole(ip, &headers) {
+            return Ok(EspVerdict::Gather(INSIDE));
+        }
+        // No neighbour heeds what came in fragments (RFC 6980).
+        if is_neighbourly(ip, &headers) && !packet.is_joined || self.is_own_ike(ip, &headers, true) {
+            return Ok(self.passes(packet));
         }
         let bundle = match self.outbound.outbound(ip, &headers)? {
             PolicyAction::Discard => return Err(DropReason::PolicyDiscard),
-            PolicyAction::Bypass => return Ok(EspVerdict::Pass(OUTSIDE)),
+            PolicyAction::Bypass => return Ok(self.passes(packet)),
             PolicyAction::Protect(bundle) => bundle,
         };
         let lives = |&&place: &&usize| {
@@ -304,7 +316,7 @@ impl Esp {
             let longest = association.packet_len_max(mtu_bytes, ip, &headers)?;
             if headers.packet_len() > longest {
                 let passes_cut = association.plan.is_tunnel && self.outbound.passes_cut(ip, &headers);
-                if let Some(verdict) = too_long(ip, &headers, longest as u16, passes_cut) {
+                if let Some(verdict) = too_long(ip, &headers, longest as u16, passes_cut, packet.is_joined) {
                     return Ok(verdict);
                 }
             }
@@ -327,6 +339,7 @@ impl Esp {
                     self.note_sent(place, packet.bytes(memory), now_ns);
                 }
                 set_sealed(&mut packet.meta, true);
+                packet.is_joined = false;
                 Ok(if out == OUTSIDE { leaves(packet, mtu_bytes) } else { EspVerdict::Pass(out) })
             }
             Err(Unsealed::Wait) => Ok(EspVerdict::Wait),
@@ -334,6 +347,29 @@ impl Esp {
                 association.dropped.add(reason, packet.len_bytes.into());
                 Err(reason)
             }
+        }
+    }
+
+    /// Returns whether a fragment that came in inside has to be put together with the others: only the whole packet can be decided on, or
+    /// sealed. All fragments of a packet have the same answer.
+    #[cold]
+    fn needs_whole(&self, ip: &[u8], headers: &IpHeaders) -> bool {
+        match self.outbound.of_fragments(ip, headers) {
+            Ok(PolicyAction::Protect(bundle)) => {
+                let mut places = self.bundles[bundle.0 as usize].iter();
+                places.any(|&place| !self.associations[place].plan.is_tunnel)
+            }
+            Ok(_) => false,
+            Err(reason) => reason == DropReason::EspFragment,
+        }
+    }
+
+    /// The verdict on a packet that leaves outside in the clear; one that its sender had cut may be cut again.
+    #[inline]
+    fn passes(&self, packet: &mut PathPacket) -> EspVerdict {
+        match std::mem::take(&mut packet.is_joined) {
+            true => leaves(packet, self.mtu_bytes),
+            false => EspVerdict::Pass(OUTSIDE),
         }
     }
 
@@ -349,7 +385,7 @@ impl Esp {
             && self.is_own(destination_of(ip, headers.family()))
         {
             if headers.is_fragment() {
-                return Ok(EspVerdict::Gather);
+                return Ok(EspVerdict::Gather(OUTSIDE));
             }
             // ESP without UDP, the usual case, is not found as one kind of `Arrival`, which would be written to memory and read back.
             if headers.next() == number::ESP {
@@ -412,7 +448,7 @@ impl Esp {
         if let Some(came) = came.filter(|_| opened.is_ok()) {
             self.follow(place, came);
         }
-        opened.map(|()| EspVerdict::Pass(INSIDE))
+        opened.map(|()| comes_in(packet, memory, self.way_bytes[usize::from(INSIDE)]))
     }
 
     /// Returns whether a packet is a message of IKE from or to this gateway, or a keepalive of IKE's. A fragment does not tell, and counts as

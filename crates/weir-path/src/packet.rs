@@ -26,6 +26,8 @@ pub struct PathPacket {
     pub ecn: Ecn,
     /// True if a packet that comes back from a sealer could not be proven (`esp/sealer.rs`).
     pub(crate) is_unproven: bool,
+    /// True while a packet is in an ESP stage that put it together, so that it may be cut again (`esp/fragments.rs`).
+    pub(crate) is_joined: bool,
 }
 
 const _: () = assert!(size_of::<Option<PathPacket>>() == 32, "two packets share a cache line");
@@ -60,6 +62,7 @@ impl PathPacket {
             len_bytes,
             ecn: Ecn::Incapable,
             is_unproven: false,
+            is_joined: false,
         }
     }
 

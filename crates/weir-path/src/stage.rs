@@ -34,8 +34,8 @@ use weir_ring::memory::{Frame, FrameMemory};
 
 use crate::dispatch::{Dispatch, Handled};
 use crate::egress::{EgressCounts, OWN_PORT};
+use crate::esp::Esp;
 use crate::esp::sealer::Sealer;
-use crate::esp::{Esp, OUTSIDE};
 use crate::frames::Frames;
 use crate::packet::PathPacket;
 use crate::plan::StageKind;
@@ -329,7 +329,7 @@ impl Stage {
     pub(crate) fn set_mtu_bytes(&mut self, interface: u16, mtu_bytes: u16) {
         match &mut self.decision {
             Decision::Router(router) => router.set_mtu_bytes(interface, mtu_bytes),
-            Decision::Esp(esp) if interface == OUTSIDE => esp.set_way_bytes(mtu_bytes),
+            Decision::Esp(esp) => esp.set_way_bytes(interface, mtu_bytes),
             _ => {}
         }
     }

@@ -16,6 +16,7 @@ use std::collections::HashMap;
 use weir_core::rate::Rate;
 use weir_core::shaper::tbf::{Limit, TbfConfig};
 use weir_core::units::{size_text, time_text};
+use weir_path::esp::OUTSIDE;
 use weir_path::plan::{Attachment, Plan, PortPlan, StageKind, StagePlan};
 use weir_port::PortError;
 use weir_port::address;
@@ -193,7 +194,8 @@ fn taken_by(ends: &[Option<(&Link, &Link)>]) -> Vec<Option<u32>> {
 /// Finds ESPs that seal shorter packets than the file says, because of a port that they leave by.
 pub fn sealed(plan: &Plan, ends: &[Option<(&Link, &Link)>]) -> Vec<String> {
     let taken = taken_by(ends);
-    let told = StageInterface::all(plan).into_iter().filter_map(|outside| {
+    let outsides = StageInterface::all(plan).into_iter().filter(|one| one.interface == OUTSIDE);
+    let told = outsides.filter_map(|outside| {
         let StagePlan { name, kind: StageKind::Esp(esp) } = &plan.stages[outside.stage] else { return None };
         let (mtu_bytes, port) = outside.fit(&taken);
         let (port, taken_bytes) = (&ends[port?]?.0.name, taken[port?]?);

@@ -1,9 +1,9 @@
-//! The MTU of a router's interface, and of an ESP outside: no longer than the interfaces of the host take that it leads to, also when these
+//! The MTU of a router's interface, and of the two sides of an ESP: no longer than the interfaces of the host take that it leads to, also when these
 //! get another.
 //!
 //! ```text
 //! router --interface--> [bridges] --> ports          MTU = min(mtu of the file, MTU of each port and of its other end)
-//! ESP    --outside----> [bridges] --> ports
+//! ESP    --side-------> [bridges] --> ports
 //! ```
 //!
 //! Rule: a packet that leaves so and is longer than a port takes would be dropped and nobody told; a router or an ESP that knows cuts it,
@@ -12,19 +12,19 @@
 //! Owner: each worker's part, for the stages that it has. Source: RFC 1812 section 5.3.7, RFC 4301 section 8, RFC 8201. Limits: a port that is
 //! gone counts as it was; behind an ESP the ESP tells (`weir_path::esp`).
 
-use weir_path::esp::OUTSIDE;
 use weir_path::esp::plan::MTU_BYTES_MIN;
+use weir_path::esp::{INSIDE, OUTSIDE};
 use weir_path::plan::{Attachment, Plan, StageKind, StagePlan};
 use weir_port::link::Link;
 
 use crate::look_over::networks;
 
-/// An interface of a router, or the outside of an ESP, and the ports that its packets leave by unchanged.
+/// An interface of a router, or a side of an ESP, and the ports that its packets leave by unchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StageInterface {
     /// The stage.
     pub stage: usize,
-    /// The number of the interface, or [`OUTSIDE`].
+    /// The number of the interface, or of the side.
     pub interface: u16,
     /// The longest IP packet by the file, in bytes; of an ESP, which has its own by a file that may be changed, any.
     pub mtu_bytes: u16,
@@ -40,7 +40,7 @@ pub fn taken_bytes(link: &Link, other_end: &Link) -> u32 {
 }
 
 impl StageInterface {
-    /// All interfaces of the routers of a plan that lead to ports, and the outsides of its ESPs that do.
+    /// All interfaces of the routers of a plan that lead to ports, and the sides of its ESPs that do.
     pub fn all(plan: &Plan) -> Vec<StageInterface> {
         let networks = networks(plan);
         let of = |(stage, StagePlan { kind, .. }): (usize, &StagePlan)| {
@@ -56,7 +56,7 @@ impl StageInterface {
                     .zip(&settings.interfaces)
                     .map(|(number, own)| one(number, own.mtu_bytes, settings.least_mtu_bytes(number)))
                     .collect(),
-                StageKind::Esp(_) => vec![one(OUTSIDE, u16::MAX, MTU_BYTES_MIN)],
+                StageKind::Esp(_) => [INSIDE, OUTSIDE].map(|side| one(side, u16::MAX, MTU_BYTES_MIN)).into(),
                 _ => Vec::new(),
             }
         };

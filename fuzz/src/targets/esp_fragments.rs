@@ -46,10 +46,14 @@ pub fn esp_fragments(bytes: &[u8]) {
         }
         let packet = if draw.flag() { v4(&mut draw) } else { v6(&mut draw) };
         let Ok(headers) = IpHeaders::read_all(&packet) else { continue };
-        if !headers.is_fragment() || !matches!(headers.next(), ESP | UDP) {
+        if !headers.is_fragment() {
             continue;
         }
-        let Ok(fragment) = Fragment::read(&packet, &headers, &[UDP_PORT]) else { continue };
+        let fragment = match matches!(headers.next(), ESP | UDP) {
+            true => Fragment::of_esp(&packet, &headers, &[UDP_PORT]),
+            false => Fragment::of_any(&packet, &headers),
+        };
+        let Ok(fragment) = fragment else { continue };
         taken += 1;
         let mut out = Vec::new();
         let gathered = reassembly.take(fragment, Piece(packet, Meta::default()), now_ns, &mut out);

@@ -7,10 +7,10 @@
 use weir_ipsec::esp::UDP_PORT;
 use weir_ipsec::policy::{BundleId, Policies, PolicyAction, SecurityPolicy, Selector};
 
-use super::Esp;
 use super::frame::prefix;
 use super::plan::{AssociationKey, AssociationPlan, EspChange, PolicyPlan, PolicyVerb};
 use super::state::RunningAssociation;
+use super::{Esp, OUTSIDE};
 
 impl Esp {
     /// Carries out a change, in one step. Associations without a new key go on; the others end, or begin.
@@ -21,7 +21,7 @@ impl Esp {
         let EspChange { plan, keys } = change;
         self.begin_and_end(plan.associations.into_iter().zip(keys), now_ns);
         (self.addresses, self.plan_bytes) = (plan.addresses, plan.mtu_bytes);
-        self.set_way_bytes(self.way_bytes);
+        self.set_way_bytes(OUTSIDE, self.way_bytes[usize::from(OUTSIDE)]);
         self.set_policies(plan.policies);
     }
 

@@ -1,17 +1,28 @@
-//! Fragments of the ESP that comes to a stage, put together and then opened as any other, and of what leaves it.
+//! Fragments that come to an ESP stage and are put together, and of what leaves it.
+//!
+//! | comes in fragments | |
+//! |---|---|
+//! | outside, ESP for this gateway | is put together and opened as any other |
+//! | inside, for an association in transport mode | is put together and sealed whole (RFC 4303 section 3.3.4) |
+//! | inside, and the ports would decide, which the first fragment alone has | is put together, and decided on |
+//! | anything else | goes on in fragments |
 //!
 //! A packet that is too long is cut before it is sealed, or its sender is told ([`super::frame::too_long`]). It is cut after it is sealed where
 //! neither helps: its fragments would not pass the policies, or in transport mode, and its sender allows cutting; or it is of IPv6, whose
-//! senders make no packet shorter than 1,280 bytes.
+//! senders make no packet shorter than 1,280 bytes. A sender that has cut a packet itself allows that it is cut again. What is opened and longer
+//! than the ports inside take is cut too: for its receiver the gateway is the end of the way, where a host would take it whole.
 //!
-//! Rule: a fragment of ESP for this gateway, or of UDP that may be ESP, waits for the others in its frame ([`weir_ipsec::reassembly`]). The
-//! whole packet takes the first fragment's frame, and the others end here. Fragments of what is not ESP go on as they are.
+//! Rule: a fragment of a packet to put together, or of UDP that may be ESP, waits for the others in its frame ([`weir_ipsec::reassembly`]). The
+//! whole packet takes the first fragment's frame, and the others end here. Other fragments go on as they are.
 //!
-//! Owner: the stage. Limits: a packet that is longer than a frame is dropped as `too-long`.
+//! Owner: the stage. Source: RFC 4301 section 7, RFC 4303 section 3.3.4, RFC 6980. Limits: a packet that is longer than a frame is dropped as
+//! `too-long`. A packet of IPv6 that was put together leaves as one if the port takes that, and is lost where a later link does not. Of a packet
+//! behind a bridge inside nobody knows the port: it is cut to what each of them takes. Identifications of IPv6 count on from 1, whoever's
+//! packets are cut.
 
 use weir_core::drops::DropReason;
 use weir_ipsec::ip::IpHeaders;
-use weir_ipsec::reassembly::{Fragment, Gathered, join};
+use weir_ipsec::reassembly::{Fragment, Gathered, Reassembly, join};
 use weir_ring::memory::FrameMemory;
 
 use super::frame::{LINK_LEN, in_place};
@@ -19,19 +30,23 @@ use super::{Esp, EspVerdict, INSIDE};
 use crate::packet::PathPacket;
 
 impl Esp {
-    /// Takes a fragment; `out` has what became whole, or goes on in fragments. An error is about the fragment, which is put behind `out`.
+    /// Takes a fragment that came in on a side; `out` has what became whole, or goes on in fragments. An error is about the fragment, which is
+    /// put behind `out`.
     pub(crate) fn gather(
         &mut self,
+        side: u16,
         packet: PathPacket,
         memory: &FrameMemory,
         now_ns: u64,
         out: &mut Vec<PathPacket>,
     ) -> Result<Gathered, DropReason> {
         let ip = &packet.bytes(memory)[LINK_LEN..];
-        let fragment =
-            IpHeaders::read_all(ip).and_then(|headers| Fragment::read(ip, &headers, &self.udp_ports));
+        let fragment = IpHeaders::read_all(ip).and_then(|headers| match side {
+            INSIDE => Fragment::of_any(ip, &headers),
+            _ => Fragment::of_esp(ip, &headers, &self.udp_ports),
+        });
         match fragment {
-            Ok(fragment) => Ok(self.reassembly.take(fragment, packet, now_ns, out)),
+            Ok(fragment) => Ok(self.reassembly[usize::from(side)].take(fragment, packet, now_ns, out)),
             Err(reason) => {
                 out.push(packet);
                 Err(reason)
@@ -50,7 +65,7 @@ impl Esp {
         })
     }
 
-    /// Lets a packet that is sealed be cut. Takes DF off an outer header of IPv4, whose checksum is computed anew for each fragment; returns the
+    /// Lets a packet that leaves be cut. Takes DF off an outer header of IPv4, whose checksum is computed anew for each fragment; returns the
     /// identification of its fragments for one of IPv6.
     pub(crate) fn allow_fragments(&mut self, frame: &mut [u8]) -> Option<u32> {
         let ip = &mut frame[LINK_LEN..];
@@ -58,8 +73,8 @@ impl Esp {
             ip[6] &= !0x40;
             return None;
         }
-        self.cut = self.cut.wrapping_add(1);
-        Some(self.cut)
+        self.identification = self.identification.wrapping_add(1);
+        Some(self.identification)
     }
 
     /// The verdict on a fragment of what is not ESP.
@@ -71,12 +86,12 @@ impl Esp {
 
     /// Gives up the fragments that have waited too long; returns the time of the next.
     pub(crate) fn expire_fragments(&mut self, now_ns: u64) -> Option<u64> {
-        self.reassembly.expire(now_ns);
-        self.reassembly.due_ns()
+        self.reassembly.iter_mut().for_each(|fragments| fragments.expire(now_ns));
+        self.reassembly.iter().filter_map(Reassembly::due_ns).min()
     }
 
     /// Takes out a fragment that is refused, and why.
     pub(crate) fn take_refused(&mut self) -> Option<(PathPacket, DropReason)> {
-        self.reassembly.take_refused()
+        self.reassembly.iter_mut().find_map(Reassembly::take_refused)
     }
 }

@@ -11,7 +11,7 @@ use weir_ipsec::policy::AddressPrefix;
 use weir_ipsec::room::Room;
 use weir_ring::memory::FrameMemory;
 
-use super::{EspVerdict, OUTSIDE};
+use super::{EspVerdict, INSIDE, OUTSIDE};
 use crate::packet::PathPacket;
 
 /// The length of a link header, in bytes.
@@ -50,22 +50,56 @@ pub(super) fn is_neighbourly(ip: &[u8], headers: &IpHeaders) -> bool {
 }
 
 /// The verdict on a packet that would be too long when it is sealed; none if it is sealed, and cut then. `passes_cut` says that its
-/// fragments pass the policies as it does, and may be sealed.
-pub(super) fn too_long(ip: &[u8], headers: &IpHeaders, longest: u16, passes_cut: bool) -> Option<EspVerdict> {
+/// fragments pass the policies as it does, and may be sealed; `is_joined`, that it came in fragments.
+pub(super) fn too_long(
+    ip: &[u8],
+    headers: &IpHeaders,
+    longest: u16,
+    passes_cut: bool,
+    is_joined: bool,
+) -> Option<EspVerdict> {
     match headers.family() {
         IpFamily::V4 if ip[6] & 0x40 != 0 => Some(EspVerdict::TooLong(longest)),
         IpFamily::V4 => passes_cut.then_some(EspVerdict::Cut(longest)),
         // Its sender makes no shorter packets, whatever it is told.
-        IpFamily::V6 if headers.packet_len() <= V6_MTU_MIN.into() => None,
+        IpFamily::V6 if is_joined || headers.packet_len() <= V6_MTU_MIN.into() => None,
         IpFamily::V6 => Some(EspVerdict::TooLong(longest.max(V6_MTU_MIN))),
     }
 }
 
-/// The verdict on a packet that is sealed.
+/// The verdict on a packet that is sealed, or may be cut as it is.
 #[inline]
 pub(super) fn leaves(packet: &PathPacket, mtu_bytes: u16) -> EspVerdict {
-    let is_long = usize::from(packet.len_bytes) > LINK_LEN + usize::from(mtu_bytes);
-    if is_long { EspVerdict::CutSealed(mtu_bytes) } else { EspVerdict::Pass(OUTSIDE) }
+    if is_longer(packet, mtu_bytes) {
+        EspVerdict::PassCut(OUTSIDE, mtu_bytes)
+    } else {
+        EspVerdict::Pass(OUTSIDE)
+    }
+}
+
+/// The verdict on a packet that was opened. One that is too long and may not be cut is left to the ports, of which each knows what it takes.
+#[inline]
+pub(super) fn comes_in(packet: &PathPacket, memory: &FrameMemory, mtu_bytes: u16) -> EspVerdict {
+    if is_longer(packet, mtu_bytes) && may_be_cut(packet, memory) {
+        EspVerdict::PassCut(INSIDE, mtu_bytes)
+    } else {
+        EspVerdict::Pass(INSIDE)
+    }
+}
+
+#[inline]
+fn is_longer(packet: &PathPacket, mtu_bytes: u16) -> bool {
+    usize::from(packet.len_bytes) > LINK_LEN + usize::from(mtu_bytes)
+}
+
+/// Returns whether a packet that was opened may be cut: of IPv4 if its sender allows that, of IPv6 if it is no fragment.
+#[cold]
+fn may_be_cut(packet: &PathPacket, memory: &FrameMemory) -> bool {
+    let ip = &packet.bytes(memory)[LINK_LEN..];
+    IpHeaders::read_all(ip).is_ok_and(|headers| match headers.family() {
+        IpFamily::V4 => ip[6] & 0x40 == 0,
+        IpFamily::V6 => !headers.is_fragment(),
+    })
 }
 
 pub(super) fn prefix(address: IpAddr, len: u8) -> AddressPrefix {

@@ -31,7 +31,7 @@ use weir_ring::memory::FrameMemory;
 use weir_ring::spsc::Producer;
 
 use super::deferral::SEALERS;
-use super::frame::{in_place, leaves};
+use super::frame::{comes_in, in_place, leaves};
 use super::hybrid::{Hybrid, SealingWay};
 use super::plan::EspDispatch;
 use super::sealer::{SealerRun, SealerWork};
@@ -332,6 +332,6 @@ impl Esp {
         }
         accepted?;
         set_sealed(&mut packet.meta, false);
-        Ok(EspVerdict::Pass(INSIDE))
+        Ok(comes_in(packet, memory, self.way_bytes[usize::from(INSIDE)]))
     }
 }

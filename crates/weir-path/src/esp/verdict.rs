@@ -14,14 +14,14 @@ pub(crate) enum EspVerdict {
     Pass(u16),
     /// No number is reserved for the packet: it waits.
     Wait,
-    /// The packet is a fragment, and is put together with others.
-    Gather,
+    /// The packet is a fragment that came in on this side, and is put together with others.
+    Gather(u16),
     /// The packet was for the gateway itself.
     Consume,
     /// The packet is cut first, into packets of at most so many bytes.
     Cut(u16),
-    /// The packet is sealed and leaves in fragments, of at most so many bytes.
-    CutSealed(u16),
+    /// The packet leaves by this port in fragments, of at most so many bytes.
+    PassCut(u16, u16),
     /// The packet is too long, and its sender is told this length, in bytes, which is not.
     TooLong(u16),
     /// The packet is dropped.

@@ -182,6 +182,11 @@ impl Stage {
                     around.sent.push(out, packet);
                     continue;
                 }
+                (EspVerdict::Gather(side), _) => {
+                    self.keeping.entered -= 1;
+                    self.gather(side, packet, around);
+                    continue;
+                }
                 (verdict, decided) => {
                     self.note_lengths(decided);
                     self.carry_out(packet, verdict, around);
@@ -229,21 +234,21 @@ impl Stage {
                 let held = esp.held().packets;
                 self.note_kept(held);
             }
-            EspVerdict::Gather => self.gather(packet, around),
+            EspVerdict::Gather(side) => self.gather(side, packet, around),
             EspVerdict::Consume => self.consume(packet, around),
             EspVerdict::Drop(reason) => self.drop(packet, reason, around),
             EspVerdict::Cut(mtu_bytes) => self.cut_inside(packet, mtu_bytes, around),
-            EspVerdict::CutSealed(mtu_bytes) => self.cut_sealed(packet, mtu_bytes, around),
+            EspVerdict::PassCut(out, mtu_bytes) => self.pass_cut(out, packet, mtu_bytes, around),
             EspVerdict::TooLong(mtu_bytes) => self.refuse_long(packet, mtu_bytes, around),
         }
     }
 
-    /// Takes a fragment, and lets a packet through that is whole with it.
-    fn gather(&mut self, packet: PathPacket, around: &mut Around) {
+    /// Takes a fragment that came in on a side, and lets a packet through that is whole with it.
+    fn gather(&mut self, side: u16, packet: PathPacket, around: &mut Around) {
         let Decision::Esp(esp) = &mut self.decision else { return };
         let memory = std::sync::Arc::clone(around.frames.memory());
         let (meta, mut out) = (packet.meta, Vec::new());
-        let gathered = esp.gather(packet, &memory, around.now_ns, &mut out);
+        let gathered = esp.gather(side, packet, &memory, around.now_ns, &mut out);
         let held = esp.held().packets;
         self.note_kept(held);
         match gathered {
@@ -258,8 +263,9 @@ impl Stage {
                         out.drain(..).for_each(|other| self.consume(other, around));
                         self.note_lengths(Decided::of(before, first.len_bytes));
                         first.meta = meta;
+                        first.is_joined = side == INSIDE;
                         out.push(first);
-                        self.protect(OUTSIDE, &mut out, 1, around);
+                        self.protect_made(side, out, around);
                     }
                     Err(reason) => {
                         out.push(first);
@@ -322,26 +328,32 @@ impl Stage {
     fn cut_inside(&mut self, packet: PathPacket, mtu_bytes: u16, around: &mut Around) {
         let memory = std::sync::Arc::clone(around.frames.memory());
         let fragments = Fragments::new(packet.bytes(&memory), mtu_bytes);
-        let mut cut = match self.make_fragments(&packet, fragments, around) {
+        let cut = match self.make_fragments(&packet, fragments, around) {
             Ok(cut) => cut,
             Err(reason) => return self.drop(packet, reason, around),
         };
-        if let Decision::Esp(esp) = &mut self.decision
-            && esp.is_waiting()
-        {
-            // The packet waited, and those behind it still do.
-            self.keeping.entered += cut.len() as u64;
-            cut.drain(..).rev().for_each(|fragment| esp.put_back(fragment));
-        }
-        while !cut.is_empty() {
-            let burst = cut.len().min(BURST_MAX);
-            self.protect(INSIDE, &mut cut, burst, around);
-        }
+        self.protect_made(INSIDE, cut, around);
         self.consume(packet, around);
     }
 
-    /// Cuts a packet that is sealed, and sends the fragments in its place, or drops it, as [`Stage::cut_inside`] does.
-    fn cut_sealed(&mut self, mut packet: PathPacket, mtu_bytes: u16, around: &mut Around) {
+    /// Decides on packets that were made of one that came in on a side: before packets that wait, if it waited with them.
+    fn protect_made(&mut self, side: u16, mut made: Vec<PathPacket>, around: &mut Around) {
+        if side == INSIDE
+            && let Decision::Esp(esp) = &mut self.decision
+            && esp.is_waiting()
+        {
+            self.keeping.entered += made.len() as u64;
+            esp.put_before(std::mem::take(&mut made));
+        }
+        while !made.is_empty() {
+            let burst = made.len().min(BURST_MAX);
+            self.protect(side, &mut made, burst, around);
+        }
+    }
+
+    /// Cuts a packet that leaves by a port, and sends the fragments in its place, or drops it, as [`Stage::cut_inside`] does. What was opened and
+    /// cannot be cut is left to the port.
+    fn pass_cut(&mut self, out: u16, mut packet: PathPacket, mtu_bytes: u16, around: &mut Around) {
         let Decision::Esp(esp) = &mut self.decision else { return };
         let memory = std::sync::Arc::clone(around.frames.memory());
         let identification = esp.allow_fragments(packet.bytes_mut(&memory));
@@ -351,9 +363,10 @@ impl Stage {
         };
         match self.make_fragments(&packet, fragments, around) {
             Ok(cut) => {
-                cut.into_iter().for_each(|fragment| self.send(OUTSIDE, fragment, around));
+                cut.into_iter().for_each(|fragment| self.send(out, fragment, around));
                 self.consume(packet, around);
             }
+            Err(_) if out == INSIDE => self.send(out, packet, around),
             Err(reason) => self.drop(packet, reason, around),
         }
     }

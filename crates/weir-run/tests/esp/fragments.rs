@@ -1,4 +1,4 @@
-//! ESP that comes in fragments is put together and opened; what is not ESP passes in its fragments.
+//! Packets that come in fragments: ESP is put together and opened, and what is sealed whole is put together first; the rest passes.
 
 use std::sync::atomic::Ordering;
 
@@ -244,4 +244,154 @@ fn a_packet_that_waited_for_a_number_is_cut_in_its_turn() {
     let numbers = received(&mut far, sealed).iter().map(|frame| frame[LINK_LEN + 5]).collect::<Vec<_>>();
     let first = AHEAD as u8;
     assert_eq!(numbers, [first, first + 1, first + 1, first + 2]);
+}
+
+/// A frame of UDP over IPv6, whose packet has so many bytes, from port 1000 to 2000.
+fn udp_frame_v6(len: usize) -> Vec<u8> {
+    let mut frame = frame_v6(len);
+    frame[LINK_LEN + 6] = 17;
+    let udp = [1000u16, 2000, (len - 40) as u16, 0].map(u16::to_be_bytes).concat();
+    frame[LINK_LEN + 40..][..8].copy_from_slice(&udp);
+    frame
+}
+
+/// The fragments that a host makes of its own packet for a link that takes so many bytes: of IPv4 with DF, as Linux sets it there too.
+fn cut_by_host(frame: &[u8], mtu_bytes: u16, number: u16) -> Vec<Vec<u8>> {
+    if frame[LINK_LEN] >> 4 == 6 {
+        let mut fragments = Fragments::of_own_v6(frame, mtu_bytes, number.into()).unwrap();
+        let mut memory = [0; 2048];
+        return std::iter::from_fn(|| {
+            fragments.write_next(&mut memory).map(|len| memory[..len.into()].to_vec())
+        })
+        .collect();
+    }
+    let mut fragments = cut(frame, mtu_bytes);
+    for fragment in &mut fragments {
+        fragment[LINK_LEN + 6] |= 0x40;
+        weir_ipsec::ip::set_len(&mut fragment[LINK_LEN..], weir_ipsec::ip::IpFamily::V4).unwrap();
+    }
+    fragments
+}
+
+/// The headers of fragments do not tell the ports, and transport mode takes no fragments.
+#[test]
+fn what_is_sealed_whole_is_put_together_first() {
+    let hosts_v6 = ["fdfd:fdfd:fdfd:fdfd:fdfd:fdfd:fdfd:fdfd", "fcfc:fcfc:fcfc:fcfc:fcfc:fcfc:fcfc:fcfc"];
+    let transport = "mode = \"transport\"";
+    let ports = "protocol = \"udp\"\nto_ports = 2000";
+    for (ends, whole, options, selects) in [
+        (["10.1.0.2", "10.2.0.2"], frame(1, 1480, true), transport, ""),
+        (hosts_v6, udp_frame_v6(1480), transport, "from = \"::/0\""),
+        (V4, frame(1, 1480, true), "", ports),
+        (V6, udp_frame_v6(1480), "", ports),
+    ] {
+        let file = |own: usize| gateway_of(ends, own, options, selects);
+        let [mut near, mut far] = [0, 1].map(|own| Bench::new(&plan_and_warnings(&file(own)).0));
+        let mut pass = |number: u16, turned: bool, far: &mut Bench| {
+            let mut fragments = cut_by_host(&whole, 1400, number);
+            assert_eq!(fragments.len(), 2);
+            if turned {
+                fragments.reverse();
+            }
+            fragments.into_iter().for_each(|fragment| near.port(LAN).send(0, fragment));
+            near.run();
+            let sealed = near.left(WAN);
+            assert_eq!(
+                (sealed.len(), held(&near), near.dropped()),
+                (2, Count::default(), vec![]),
+                "{ends:?}"
+            );
+            assert!(sealed.iter().all(|frame| frame.len() <= LINK_LEN + 1500));
+            let opened = received(far, sealed);
+            assert_eq!((held(far), far.dropped()), (Count::default(), vec![]), "{ends:?}");
+            opened
+        };
+        assert!(pass(1, false, &mut far) == std::slice::from_ref(&whole), "{ends:?}: as its sender made it");
+        // What the interface at the other end does not take leaves in fragments again.
+        far.worker.set_stage_mtu(0, 0, 1400);
+        let cut = pass(2, true, &mut far);
+        let header_len = if whole[LINK_LEN] >> 4 == 6 { 48 } else { 20 };
+        let data: Vec<u8> = cut.iter().flat_map(|frame| frame[LINK_LEN + header_len..].to_vec()).collect();
+        let sent = &whole[LINK_LEN + if header_len == 48 { 40 } else { 20 }..];
+        assert!((cut.len(), &data[..]) == (2, sent), "{ends:?}");
+        assert!(cut.iter().all(|frame| frame.len() <= LINK_LEN + 1400));
+    }
+}
+
+#[test]
+fn fragments_that_waited_for_a_number_are_put_together_in_their_turn() {
+    let ports = "protocol = \"udp\"\nto_ports = 2000";
+    for shorts_before in [AHEAD, AHEAD + 1] {
+        let [mut near, mut far] =
+            [0, 1].map(|own| Bench::new(&plan_and_warnings(&gateway_of(V4, own, "", ports)).0));
+        near.is_slow.store(true, Ordering::Relaxed);
+        let short = |number: u64| frame(number as u16, 100, true);
+        let mut sent: Vec<_> = (0..shorts_before).map(short).collect();
+        sent.extend(cut_by_host(&frame(shorts_before as u16, 1400, true), 800, 1));
+        sent.push(short(shorts_before + 1));
+        sent.into_iter().for_each(|frame| near.port(LAN).send(0, frame));
+        near.run();
+        assert_eq!(near.left(WAN).len() as u64, AHEAD);
+        near.is_slow.store(false, Ordering::Relaxed);
+        near.rest(10 * MS);
+        let sealed = near.left(WAN);
+        assert_eq!((held(&near), near.dropped()), (Count::default(), vec![]));
+        let numbers =
+            received(&mut far, sealed).iter().map(|frame| frame[LINK_LEN + 5].into()).collect::<Vec<u64>>();
+        assert_eq!(numbers, (AHEAD..shorts_before + 2).collect::<Vec<_>>());
+        let stage = near.worker.between().stages().next().unwrap();
+        let (entered, left) = stage.counts();
+        assert_eq!((entered.entered, left.dropped), (left.dispatched + left.delayed, 0));
+    }
+}
+
+/// The fragments of a packet of IPv6 between the ends of the associations in transport mode, with this next header and data.
+fn fragments_v6(next: u8, data: &[u8]) -> Vec<Vec<u8>> {
+    let mut whole = frame_v6(40 + data.len());
+    whole[LINK_LEN + 6] = next;
+    whole[LINK_LEN + 7] = 255;
+    whole[LINK_LEN + 40..].copy_from_slice(data);
+    let mut fragments = Fragments::of_own_v6(&whole, 1400, 5).unwrap();
+    let mut memory = [0; 2048];
+    std::iter::from_fn(|| fragments.write_next(&mut memory).map(|len| memory[..len.into()].to_vec()))
+        .collect()
+}
+
+/// A gateway of hosts of IPv6 in transport mode, and what leaves it of these frames, inside of which all that comes is protected.
+fn left_in_transport(frames: Vec<Vec<u8>>) -> (Bench, Vec<Vec<u8>>) {
+    let ends = ["fdfd:fdfd:fdfd:fdfd:fdfd:fdfd:fdfd:fdfd", "fcfc:fcfc:fcfc:fcfc:fcfc:fcfc:fcfc:fcfc"];
+    let file = gateway_of(ends, 0, "mode = \"transport\"", "from = \"::/0\"");
+    let mut near = Bench::new(&plan_and_warnings(&file).0);
+    frames.into_iter().for_each(|frame| near.port(LAN).send(0, frame));
+    near.run();
+    let left = near.left(WAN);
+    (near, left)
+}
+
+#[test]
+fn fragments_of_fragments_are_malformed() {
+    // Each header would be taken off by putting together one fragment, which is the whole.
+    let mut nested = frame_v6(40 + 8 * 150);
+    nested[LINK_LEN + 6] = 44;
+    nested[LINK_LEN + 40..].copy_from_slice(&[44, 0, 0, 0, 0, 0, 0, 7].repeat(150));
+    let (near, left) = left_in_transport(vec![nested]);
+    assert_eq!((left.len(), held(&near)), (0, Count::default()));
+    assert_eq!(near.dropped(), [("gw".to_string(), DropReason::Malformed)]);
+}
+
+#[test]
+fn what_is_put_together_passes_by_no_rule_for_whole_packets() {
+    // A neighbour solicitation passes in the clear if it is whole (RFC 6980); one in fragments is protected as anything else.
+    let solicitation = [&[135, 0, 0, 0][..], &[0; 1500]].concat();
+    let (near, left) = left_in_transport(fragments_v6(58, &solicitation));
+    let is_sealed = |frame: &Vec<u8>| frame[LINK_LEN + 6] == 44 && frame[LINK_LEN + 40] == 50;
+    assert!(left.len() == 2 && left.iter().all(is_sealed));
+    assert_eq!((held(&near), near.dropped()), (Count::default(), vec![]));
+    // IKE of the gateway passes in the clear, and is as long as it was.
+    let ike = [&[1, 244, 1, 244, 1506u16.to_be_bytes()[0], 1506u16.to_be_bytes()[1], 0, 0][..], &[9; 1498]]
+        .concat();
+    let (near, left) = left_in_transport(fragments_v6(17, &ike));
+    let is_clear = |frame: &Vec<u8>| frame[LINK_LEN + 6] == 44 && frame[LINK_LEN + 40] == 17;
+    assert!(left.len() == 2 && left.iter().all(is_clear));
+    assert_eq!((held(&near), near.dropped()), (Count::default(), vec![]));
 }

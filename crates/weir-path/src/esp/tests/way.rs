@@ -7,12 +7,12 @@ fn what_the_way_outside_takes_bounds_what_is_sealed() {
     let [mut one, _] = gateways();
     let long = frame(HOSTS[0], HOSTS[1], [1, 2], 1380);
     assert_eq!(one.process(INSIDE, &long, 0).0, INSIDE_OUT);
-    one.esp.set_way_bytes(1300);
+    one.esp.set_way_bytes(OUTSIDE, 1300);
     let EspVerdict::TooLong(longest) = one.process(INSIDE, &long, 1).0 else { panic!("it does not fit") };
     assert!((1200..1300).contains(&longest), "{longest}");
     one.esp.change(EspChange { plan: plan(0, Lifetime::default()), keys: vec![None, None] }, 2);
     assert_eq!(one.process(INSIDE, &long, 3).0, EspVerdict::TooLong(longest), "another file is no other way");
-    one.esp.set_way_bytes(9000);
+    one.esp.set_way_bytes(OUTSIDE, 9000);
     assert_eq!(one.process(INSIDE, &long, 4).0, INSIDE_OUT, "the file says 1,500");
 }
 
