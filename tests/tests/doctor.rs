@@ -22,6 +22,7 @@ fn main() -> ExitCode {
         privileged!(weir_can_run_here),
         privileged!(without_tcx_only_limits_can_run),
         privileged!(a_filtered_namespace_is_noticed_and_loses_nothing).flooding(),
+        privileged!(a_filtered_namespace_with_little_memory_is_refused).flooding(),
         privileged!(interrupted_it_leaves_nothing),
     ])
 }
@@ -116,6 +117,22 @@ fn a_filtered_namespace_is_noticed_and_loses_nothing() -> Result<()> {
     let flows = Flood::start(&load)?.finish(LIMIT)?;
     require_lossless(&flows, &load)?;
     wire.weir(&["stat", wire.name(), "--check"])?.success()?;
+    wire.stop()?;
+    Ok(())
+}
+
+/// A poll by io_uring brings 16 packets of each queue, for which such a memory has no frames beside those that are held.
+fn a_filtered_namespace_with_little_memory_is_refused() -> Result<()> {
+    let rig = Rig::new(16, 16)?;
+    drop_input(&rig.middle)?;
+    let done = run(&mut rig.weir(&["wire", "wa", "wb", "--memory", "2mb"]), LIMIT)?;
+    ensure!(!done.status.success(), "it began, and would have stood");
+    ensure!(done.stderr.contains("io_uring") && done.stderr.contains("--memory"), "{}", done.stderr);
+    let wire = rig.wire(&["--memory", "16mb"])?;
+    let address = rig.right_address().v4;
+    let load = Load::new(&rig.left, &rig.right, &address, 8, 2.0);
+    let flows = Flood::start(&load)?.finish(LIMIT)?;
+    require_lossless(&flows, &load)?;
     wire.stop()?;
     Ok(())
 }

@@ -35,6 +35,7 @@ fn main() -> ExitCode {
         privileged!(killed_everything_is_as_before).together(),
         privileged!(two_of_one_name_and_two_of_one_port).together(),
         privileged!(a_service_manager_is_told).together(),
+        privileged!(a_busy_service_manager_is_told_later).together(),
     ])
 }
 
@@ -447,6 +448,37 @@ fn two_of_one_name_and_two_of_one_port() -> Result<()> {
     up.check()?;
     // The topology that is up says no word of it.
     up.down()?;
+    Ok(())
+}
+
+/// The manager reads nothing while the service starts, and has no room for a message.
+fn a_busy_service_manager_is_told_later() -> Result<()> {
+    let hosts = Hosts::new(2, None)?;
+    let name = hosts.middle.name();
+    let folder = std::env::temp_dir();
+    let (socket_path, file) =
+        (folder.join(format!("{name}.notify")), folder.join(format!("{name}-told.toml")));
+    let socket = UnixDatagram::bind(&socket_path)?;
+    let other = UnixDatagram::unbound()?;
+    other.set_nonblocking(true)?;
+    while other.send_to(b"OTHER=1", &socket_path).is_ok() {}
+    std::fs::write(
+        &file,
+        "[[port]]\ninterface = \"p0\"\n[[port]]\ninterface = \"p1\"\n[[wire]]\nports = [\"p0\", \"p1\"]\n",
+    )?;
+    let mut command = hosts.middle.command(weir_binary()?);
+    let mut daemon = Process::spawn(command.arg("up").arg(&file).env("NOTIFY_SOCKET", &socket_path))?;
+    daemon.wait_for_output("ready", PATIENCE)?;
+    socket.set_nonblocking(true)?;
+    wait_until("it says that it is ready", PATIENCE, || {
+        let mut piece = [0; 64];
+        Ok(socket.recv(&mut piece).is_ok_and(|length| &piece[..length] == b"READY=1"))
+    })?;
+    daemon.signal(Signal::TERM)?;
+    daemon.wait(PATIENCE)?.success()?;
+    for path in [socket_path, file] {
+        std::fs::remove_file(path)?;
+    }
     Ok(())
 }
 

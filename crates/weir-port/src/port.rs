@@ -423,6 +423,17 @@ impl Drop for Port {
 pub(crate) fn offer(queues: &mut [Queue], number: usize, frames: &mut [Frames], name: &str) -> Result<()> {
     let owners = frames.len();
     let queue = &mut queues[number];
+    if queue.exceeds_its_share() {
+        // More frames would be on offer than are left for packets that are held, and all would stand.
+        return Err(PortError::Unsuitable {
+            name: name.into(),
+            why: format!(
+                "is polled by io_uring, because its namespace lets no packet in to sockets, and that brings more packets at a time than the \
+                 {} of each queue for which there is packet memory: give weir more with --memory, or let in UDP on {name}",
+                queue.poll_budget_max()
+            ),
+        });
+    }
     if queue.offer_for_any_poll(&mut frames[owner_of(number, owners)]) {
         return Ok(());
     }

@@ -84,6 +84,11 @@ impl Queue {
         self.poll_budget_max
     }
 
+    /// Returns whether a poll brings more packets than the memory was shared out for, as one by io_uring may.
+    pub(crate) fn exceeds_its_share(&self) -> bool {
+        self.poll_budget > self.poll_budget_max
+    }
+
     pub(crate) fn set_poll_budget(&mut self, packets: u32) -> u32 {
         self.poll_budget = self.poller.set_budget(packets);
         self.poll_budget
