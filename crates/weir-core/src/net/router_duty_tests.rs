@@ -75,6 +75,27 @@ fn what_waited_for_its_neighbour_is_cut_when_it_goes() {
     assert_eq!(router.release(&Carried, 1).expect("a packet").1, Verdict::Forward(1));
 }
 
+/// The interface takes less by the time the neighbour answers.
+#[test]
+fn what_waited_for_its_neighbour_and_is_too_long_by_then_is_told() {
+    let mut router = router();
+    assert!(matches!(offer(&mut router, flagged("192.168.1.77", DONT, 1000), 0), Verdict::Hold(_)));
+    made(&mut router);
+    router.set_mtu_bytes(1, 600);
+    let mut outbox = Outbox::new(1);
+    let own = Speaker { interface: 1, mac: B, address: v4("192.168.1.77") };
+    resolve::tell_arp(&mut outbox, own, v4("192.168.1.1"), R1);
+    let answer = outbox.pop().expect("an answer").1.to_vec();
+    assert_eq!(one(&mut router, 1, &mut Pkt(answer), 1), Verdict::Local);
+    introduce_a(&mut router);
+    made(&mut router);
+    let (_, verdict) = router.release(&Carried, 1).expect("a packet");
+    assert_eq!((verdict, router.counts().frag_fails), (Verdict::Drop(DropReason::TooLong), 1));
+    let told = made(&mut router);
+    let [(0, error)] = &told[..] else { panic!("one error, to A: {told:?}") };
+    assert_eq!((error[34], error[35], &error[40..42]), (3, 4, &600u16.to_be_bytes()[..]));
+}
+
 #[test]
 fn nobody_is_told_of_what_nobody_may_be_told_of() {
     let too_long = |flags: u16| flagged("192.168.1.2", flags, 1400);

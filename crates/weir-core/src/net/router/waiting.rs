@@ -45,8 +45,19 @@ impl<P: Packet> Router<P> {
                 if let Some(head) = bytes.of_mut(&mut packet).first_chunk_mut() {
                     *head = front;
                 }
-                let cut = fit(bytes.of(&packet), self.mtu_bytes(interface)) == Ok(true);
-                (packet, leave(interface, cut))
+                // The MTU may be another than when it came.
+                let mtu_bytes = self.mtu_bytes(interface);
+                let verdict = match fit(bytes.of(&packet), mtu_bytes) {
+                    Ok(cut) => leave(interface, cut),
+                    Err(reason) => {
+                        self.counts.frag_fails += 1;
+                        if reason == DropReason::TooLong {
+                            self.complain(bytes.of(&packet), Fault::TooLong(mtu_bytes), None, now_ns);
+                        }
+                        Verdict::Drop(reason)
+                    }
+                };
+                (packet, verdict)
             }
             Released::Unreachable(packet) => {
                 self.complain(bytes.of(&packet), Fault::NoNeighbour, None, now_ns);
