@@ -32,6 +32,13 @@ impl Default for FragmentTargets {
 }
 
 impl FragmentTargets {
+    /// Gives each datagram the target that its own becomes; one whose target becomes none is forgotten.
+    pub fn change(&mut self, becomes: impl Fn(Target) -> Option<Target>) {
+        for slot in self.slots.iter_mut() {
+            *slot = slot.and_then(|(datagram, target)| Some((datagram, becomes(target)?)));
+        }
+    }
+
     /// The target of a packet; `own` is that by its own headers, which a later fragment of a known datagram does not need.
     #[inline]
     pub fn target(&mut self, headers: &Headers, own: impl FnOnce() -> Target) -> Target {

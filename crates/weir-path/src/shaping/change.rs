@@ -11,6 +11,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use weir_core::account::Account;
+use weir_core::classify::Target;
 use weir_core::classify::fragments::FragmentTargets;
 use weir_core::packet::Meta;
 use weir_core::rate::Rate;
@@ -156,19 +157,21 @@ impl Shaping {
             Shaper::Class(_) => unreachable!("it was made a tree above"),
         };
         self.retired.merge(&gone);
-        let free = match self.tree.take() {
-            Some(tree) => tree.free,
-            None => Class::new(class_size(self.size), None, now_ns).expect("no limits are always kept"),
+        let (free, fragments) = match self.tree.take() {
+            Some(tree) => {
+                let mut fragments = tree.fragments;
+                fragments.change(|target| same_target(target, &tree.classes.classes, &classes.classes));
+                (tree.free, fragments)
+            }
+            None => {
+                let free =
+                    Class::new(class_size(self.size), None, now_ns).expect("no limits are always kept");
+                (free, FragmentTargets::default())
+            }
         };
         let leaves = leaves.iter().flatten().count() + 1;
         self.packets_share = (self.size.packets_max / leaves).max(1) as u64;
-        self.tree = Some(Sharing {
-            classes,
-            numbers,
-            free,
-            free_is_next: false,
-            fragments: FragmentTargets::default(),
-        });
+        self.tree = Some(Sharing { classes, numbers, free, free_is_next: false, fragments });
     }
 
     /// The settings of the leaf of a class; none for an inner class.
@@ -335,6 +338,14 @@ impl Old {
         let old = self.by_name.get(&class.name)?;
         (old.parent == parent && old.is_leaf == class.leaf.is_some()).then_some(old.number)
     }
+}
+
+/// The target among `new` classes that is the class by this one's name, if that is a leaf.
+fn same_target(target: Target, old: &[ClassConfig], new: &[ClassConfig]) -> Option<Target> {
+    let Target::Class(place) = target else { return Some(target) };
+    let name = &old.get(usize::from(place))?.name;
+    let place = new.iter().position(|class| class.name == *name && class.leaf.is_some())?;
+    Some(Target::Class(place.try_into().ok()?))
 }
 
 /// Makes the tree, in which no packet waits, that of `classes`; returns their numbers, and the books of the classes that went.

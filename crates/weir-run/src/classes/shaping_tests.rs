@@ -188,6 +188,32 @@ fn all_of_a_datagram_is_of_the_class_of_its_ports() {
 }
 
 #[test]
+fn a_datagram_keeps_its_class_when_classes_change_between_its_fragments() {
+    let mut pool = pool();
+    let mut shaping = Shaping::new(SIZE, None, 0).unwrap();
+    let filters = "[[filter]]\nto_ports = 1\nclass = \"fast\"\n";
+    let class = |name: &str| format!("[[class]]\nname = \"{name}\"\nrate = \"1mbit\"\n");
+    let file = |names: &[&str]| {
+        let each: String = names.iter().map(|name| class(name)).collect();
+        classes(&format!("default = \"bulk\"\n{each}{filters}"))
+    };
+    let mut class_of = |shaping: &mut Shaping, place: [u8; 2], port: u8| {
+        let packet = packet(&mut pool, port, 0, 0, 0);
+        let mut bytes = packet.bytes(pool.memory()).to_vec();
+        pool.give(packet.frame);
+        bytes[20..22].copy_from_slice(&place);
+        shaping.class_of(0, &bytes)
+    };
+    let mut other_pool = self::pool();
+    shaping.set_classes(Some(file(&["bulk", "fast"])), &mut other_pool, 0, |_, _| ());
+    let first = class_of(&mut shaping, [0x20, 0], 1);
+    assert_ne!(first, shaping.default_class());
+    // The class is at another place of the file now.
+    shaping.set_classes(Some(file(&["other", "fast", "bulk"])), &mut other_pool, 0, |_, _| ());
+    assert_eq!(class_of(&mut shaping, [1, 114], 99), first, "the last of a datagram whose first has left");
+}
+
+#[test]
 fn what_is_free_passes_a_full_class_and_takes_turns_with_the_rest() {
     let mut pool = pool();
     let mut shaping = Shaping::new(SIZE, None, 0).unwrap();
