@@ -100,16 +100,10 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
             }
         };
         let mut egress = EgressQueues::new(&receive_queues, !plan.stages.is_empty());
-        for &(out, ref feeders) in &fed {
-            let queues: usize = feeders.iter().map(|&port| receive_queues[port]).sum();
-            let packets_max = if plan.stages.is_empty() && landings.is_none() {
-                // The last poll before the bound may overshoot it, and the packets that all queues have on offer may come in without a
-                // poll.
-                held_packets_max as usize + (queues + 1) * poll_budget_max as usize
-            } else {
-                // A stage may make packets, and other workers may hand over packets that they polled before they saw that there is no room.
-                frames.memory().frames() as usize
-            };
+        for &(out, _) in &fed {
+            // More may come than the bound says: of the last poll, of a port that is taken over again, each time what all its queues had on
+            // offer, made by stages, and of workers that polled before they saw that there is no room. Slots that are not used take no memory.
+            let packets_max = frames.memory().frames() as usize;
             let planned = &plan.ports[out];
             let of_stage = match plan.far_end(Attachment::Port(out)) {
                 Some(Attachment::Stage(stage, port)) => plan.stages[stage].kind.held_packets_max(port),

@@ -31,6 +31,8 @@ pub struct FramePort {
     pub left: Vec<Vec<u8>>,
     /// True if packets that leave are not completed.
     pub is_stuck: bool,
+    /// The packets that come in without a poll at once, as those that a kernel's ring had on offer.
+    pub unpolled: usize,
 }
 
 impl FramePort {
@@ -94,8 +96,11 @@ impl ReceiveQueues for FramePort {
         received.len() - before
     }
 
-    fn collect(&mut self, _: usize, _: &mut Frames, _: &mut Vec<PathPacket>) -> usize {
-        0
+    fn collect(&mut self, queue: usize, frames: &mut Frames, received: &mut Vec<PathPacket>) -> usize {
+        let budget = std::mem::replace(&mut self.poll_budget, self.unpolled as u32);
+        let count = self.poll(queue, frames, received);
+        self.poll_budget = budget;
+        count
     }
 
     fn set_poll_budget(&mut self, packets: u32) -> u32 {

@@ -274,6 +274,35 @@ fn a_hundred_wires_in_one_worker_do_not_meet() {
     assert_eq!(worker.between().egress.queues().len(), 2 * WIRES);
 }
 
+/// An interface that goes down and up brings what its queues had on offer each time, room or not, and the exit takes nothing.
+#[test]
+fn what_comes_without_a_poll_again_and_again_has_a_place() {
+    let plan = Plan {
+        ports: [0, 1].map(|number| port_plan(number, None)).into(),
+        links: vec![[Attachment::Port(0), Attachment::Port(1)]],
+        ..Plan::default()
+    };
+    let mut worker = worker_of(&plan, 1, 0..2);
+    worker.end_mut(1).0.port.is_stuck = true;
+    for number in 0..2 * FRAMES {
+        worker
+            .end_mut(0)
+            .0
+            .port
+            .send(0, packet(mac(0, 9), mac(1, 9), [Ipv4Addr::LOCALHOST; 2], number.into()));
+    }
+    for round in 0..FRAMES / 64 {
+        let now_ns = u64::from(round) * 1_000_000;
+        pass(&mut worker, now_ns);
+        worker.end_mut(0).0.port.unpolled = 64;
+        worker.collect(0, now_ns);
+        worker.end_mut(0).0.port.unpolled = 0;
+        require_balance(&worker);
+    }
+    let held = worker.between().egress.held().packets;
+    assert!(held > u64::from(FRAMES) * 3 / 4, "{held} of {FRAMES}");
+}
+
 #[test]
 fn a_plan_with_a_loose_end_is_refused() {
     let mut plan = bed();
