@@ -168,6 +168,11 @@ impl Crew {
         Ok(plan)
     }
 
+    /// Waits until the last marks of associations that have ended with their workers are on disk: for a second at most.
+    pub fn settle_marks(&self) {
+        self.esp_keys().settle();
+    }
+
     fn esp_keys(&self) -> MutexGuard<'_, EspKeys> {
         self.esp.lock().expect("nobody panics while keys are read")
     }

@@ -78,6 +78,11 @@ impl EspKeys {
         Ok(prepared)
     }
 
+    /// Waits until the marks of associations that have ended are written, and their files let go: for a second at most.
+    pub fn settle(&self) {
+        self.writer.settle();
+    }
+
     /// Checks the keys of plans that are to run, and changes nothing. Those of associations that have just ended are let go first.
     ///
     /// # Errors

@@ -84,6 +84,8 @@ impl Session {
         crew.stop();
         let ended: Vec<_> = workers.into_iter().map(JoinHandle::join).collect();
         let last_words = last_words(ended, &crew);
+        // The thread that writes them ends with the process.
+        crew.settle_marks();
         eye.stop();
         let watched = watcher.join();
         let put_back = guarded.finish();
