@@ -93,9 +93,14 @@ pub(crate) fn set_sealed(meta: &mut Meta, is_sealed: bool) {
     meta.queue = if is_sealed { meta.queue | SEALED } else { meta.queue & !SEALED };
 }
 
+/// Returns whether a packet leaves in the order in which a stage has numbered packets.
+pub(crate) fn is_sealed(meta: &Meta) -> bool {
+    meta.queue & SEALED != 0
+}
+
 /// The port that filters take a packet to have come in by: a sealed packet comes from a stage.
 pub(crate) fn entry_port(meta: &Meta) -> u16 {
-    if meta.queue & SEALED == 0 { meta.port } else { OWN_PORT }
+    if is_sealed(meta) { OWN_PORT } else { meta.port }
 }
 
 /// The port that a packet came in by, and the receive queue.

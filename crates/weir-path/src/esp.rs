@@ -113,7 +113,7 @@ pub struct Esp {
     held: Count,
     /// The fragments that came in inside, and outside.
     reassembly: [Reassembly<PathPacket>; 2],
-    /// The identification of the last packet of IPv6 that was cut as it left.
+    /// The identification of the last packet that was cut as it left.
     identification: u32,
     /// The limits on errors, by the port of the path that a packet came in by.
     errors: BTreeMap<u16, Limiter>,

@@ -17,8 +17,8 @@
 //!
 //! Owner: the stage. Source: RFC 4301 section 7, RFC 4303 section 3.3.4, RFC 6980. Limits: a packet that is longer than a frame is dropped as
 //! `too-long`. A packet of IPv6 that was put together leaves as one if the port takes that, and is lost where a later link does not. Of a packet
-//! behind a bridge inside nobody knows the port: it is cut to what each of them takes. Identifications of IPv6 count on from 1, whoever's
-//! packets are cut.
+//! behind a bridge inside nobody knows the port: it is cut to what each of them takes. Identifications count on from 1, whoever's
+//! packets are cut; a sealed packet of IPv4 that a router cuts has the low half of its association's number.
 
 use weir_core::drops::DropReason;
 use weir_ipsec::ip::IpHeaders;
@@ -65,16 +65,20 @@ impl Esp {
         })
     }
 
-    /// Lets a packet that leaves be cut. Takes DF off an outer header of IPv4, whose checksum is computed anew for each fragment; returns the
-    /// identification of its fragments for one of IPv6.
-    pub(crate) fn allow_fragments(&mut self, frame: &mut [u8]) -> Option<u32> {
-        let ip = &mut frame[LINK_LEN..];
-        if ip[0] >> 4 == 4 {
-            ip[6] &= !0x40;
-            return None;
-        }
+    /// Lets a packet that leaves be cut. Takes DF off a header of IPv4, whose checksum is computed anew for each fragment, and gives one that was
+    /// sealed an identification of its own, because packets of several associations have the same ends; returns the identification of its
+    /// fragments for one of IPv6.
+    pub(crate) fn allow_fragments(&mut self, frame: &mut [u8], is_sealed: bool) -> Option<u32> {
         self.identification = self.identification.wrapping_add(1);
-        Some(self.identification)
+        let ip = &mut frame[LINK_LEN..];
+        if ip[0] >> 4 == 6 {
+            return Some(self.identification);
+        }
+        ip[6] &= !0x40;
+        if is_sealed {
+            ip[4..6].copy_from_slice(&(self.identification as u16).to_be_bytes());
+        }
+        None
     }
 
     /// The verdict on a fragment of what is not ESP.

@@ -14,6 +14,7 @@ use weir_ring::memory::FrameMemory;
 use weir_ring::spsc::{Consumer, Producer};
 
 use super::{Around, Decision, Stage, own_meta, take_frames};
+use crate::egress::is_sealed;
 use crate::esp::plan::EspChange;
 use crate::esp::sealer::SealerRun;
 use crate::esp::{Decided, Esp, EspVerdict, INSIDE, OUTSIDE};
@@ -356,7 +357,8 @@ impl Stage {
     fn pass_cut(&mut self, out: u16, mut packet: PathPacket, mtu_bytes: u16, around: &mut Around) {
         let Decision::Esp(esp) = &mut self.decision else { return };
         let memory = std::sync::Arc::clone(around.frames.memory());
-        let identification = esp.allow_fragments(packet.bytes_mut(&memory));
+        let is_sealed = is_sealed(&packet.meta);
+        let identification = esp.allow_fragments(packet.bytes_mut(&memory), is_sealed);
         let fragments = match identification {
             None => Fragments::new(packet.bytes(&memory), mtu_bytes),
             Some(number) => Fragments::of_own_v6(packet.bytes(&memory), mtu_bytes, number),

@@ -368,6 +368,31 @@ fn left_in_transport(frames: Vec<Vec<u8>>) -> (Bench, Vec<Vec<u8>>) {
     (near, left)
 }
 
+/// A policy that changes from a tunnel to transport mode: what does not fit is cut for the one, and put together for the other.
+#[test]
+fn a_policy_of_both_modes_seals_what_was_put_together_whole() {
+    let ends = ["10.1.0.2", "10.2.0.2"];
+    let other = "[[sa]]\nname = \"old\"\ndirection = \"out\"\nmode = \"transport\"\nspi = 0x7000\nsource = \"10.1.0.2\"\n\
+                 destination = \"10.2.0.2\"\nalgorithm = \"aes128-gcm\"\nkey_file = \"old.key\"\n";
+    let file = gateway_of(ends, 0, "", "") + other;
+    let file = file.replace("sa = [\"sa-out\"]", "sa = [\"sa-out\", \"old\"]");
+    for is_slow in [false, true] {
+        let mut near = Bench::new(&plan_and_warnings(&file).0);
+        let shorts = if is_slow { AHEAD as u16 } else { 0 };
+        near.is_slow.store(is_slow, Ordering::Relaxed);
+        for number in 0..=shorts {
+            near.port(LAN).send(0, frame(number, 100, true));
+        }
+        near.port(LAN).send(0, frame(200, 1490, true));
+        cut_by_host(&frame(201, 1490, true), 800, 1).into_iter().for_each(|one| near.port(LAN).send(0, one));
+        near.run();
+        near.is_slow.store(false, Ordering::Relaxed);
+        near.rest(10 * MS);
+        assert_eq!((held(&near), near.dropped()), (Count::default(), vec![]));
+        assert_eq!(near.left(WAN).len(), usize::from(shorts) + 1 + 2 + 2);
+    }
+}
+
 #[test]
 fn fragments_of_fragments_are_malformed() {
     // Each header would be taken off by putting together one fragment, which is the whole.

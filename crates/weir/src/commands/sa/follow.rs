@@ -9,7 +9,8 @@
 //! started anew gets all again. When this ends, everything that runs stays as it is, and key files that it made for nothing go.
 //!
 //! Owner: this process, which alone may change the esp meanwhile. Limits: of the network namespace that it is started in. A change of limits
-//! that is made between asking for what runs and applying, milliseconds later, is undone.
+//! that is made between asking for what runs and applying, milliseconds later, is undone. Packets that come by an inbound association between
+//! IKE's making it and the change here, some ten milliseconds later, are dropped as `esp-no-association`.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
