@@ -128,7 +128,7 @@ fn a_filtered_namespace_with_little_memory_is_refused() -> Result<()> {
     let done = run(&mut rig.weir(&["wire", "wa", "wb", "--memory", "2mb"]), LIMIT)?;
     ensure!(!done.status.success(), "it began, and would have stood");
     ensure!(done.stderr.contains("io_uring") && done.stderr.contains("--memory"), "{}", done.stderr);
-    let wire = rig.wire(&["--memory", "16mb"])?;
+    let wire = rig.wire(&["--memory", "16mb", "--rate", "200mbit"])?;
     let address = rig.right_address().v4;
     let load = Load::new(&rig.left, &rig.right, &address, 8, 2.0);
     let flows = Flood::start(&load)?.finish(LIMIT)?;
