@@ -378,15 +378,18 @@ impl WantedPlan {
         new.map(|plan| plan.name.clone()).collect()
     }
 
-    /// The plans of the ESP, one after the other: a key whose association ends and begins anew is given up in between.
-    pub fn steps(&self, running: &EspPlan) -> Vec<EspPlan> {
-        let new = self.new_names(running);
+    /// The names of new associations whose key runs: the one that has it ends first.
+    pub fn renewed_names(&self, running: &EspPlan) -> BTreeSet<String> {
         let keeps_key = |plan: &&AssociationPlan| {
             let has = |other: &AssociationPlan| other.key_file.is_some() && other.key_file == plan.key_file;
-            new.contains(&plan.name) && running.associations.iter().any(has)
+            !goes_on(running, plan) && running.associations.iter().any(has)
         };
-        let kept: BTreeSet<String> =
-            self.plan.associations.iter().filter(keeps_key).map(|plan| plan.name.clone()).collect();
+        self.plan.associations.iter().filter(keeps_key).map(|plan| plan.name.clone()).collect()
+    }
+
+    /// The plans of the ESP, one after the other: a key whose association ends and begins anew is given up in between.
+    pub fn steps(&self, running: &EspPlan) -> Vec<EspPlan> {
+        let kept = self.renewed_names(running);
         match kept.is_empty() {
             true => vec![self.plan.clone()],
             false => vec![without(&self.plan, &kept), self.plan.clone()],

@@ -312,6 +312,23 @@ fn keys_that_are_refused_are_left_out_until_there_is_another() {
     assert!(follower.wanted(&empty(), &BTreeSet::new()).notes[0].contains("nothing but zeros"));
 }
 
+/// The port of a peer behind a NAT is another: the association with its key ends before the one that follows it begins.
+#[test]
+fn an_association_that_moves_is_renewed() {
+    let messages = captured();
+    let mut follower = follower();
+    hear(&mut follower, &messages["newsa-gcm-esn"]);
+    let mut running = follower.wanted(&empty(), &BTreeSet::new()).plan;
+    running.associations[0].udp_ports = Some([4500, 4501]);
+    hear(&mut follower, &messages["newsa-in"]);
+    let wanted = follower.wanted(&running, &BTreeSet::new());
+    let [moved, new] = ["out-00001001", "in-00002001"].map(String::from);
+    assert_eq!(wanted.new_names(&running), BTreeSet::from([moved.clone(), new]));
+    assert_eq!(wanted.renewed_names(&running), BTreeSet::from([moved]));
+    let steps = wanted.steps(&running);
+    assert_eq!(steps.iter().map(|plan| plan.associations.len()).collect::<Vec<_>>(), [1, 2]);
+}
+
 #[test]
 fn what_is_cut_off_is_passed_over() {
     for (name, bytes) in captured() {

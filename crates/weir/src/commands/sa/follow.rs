@@ -391,11 +391,12 @@ impl Running<'_> {
         Ok(applied.iter().flat_map(lines).collect())
     }
 
-    /// The new associations that cannot be, each tried with those that run; and why.
+    /// The new associations that cannot be, each tried with those that run; and why. One whose key still runs cannot be tried.
     fn refused(&self, wanted: &WantedPlan) -> Vec<(String, String)> {
         let new = wanted.new_names(self.esp());
+        let renewed = wanted.renewed_names(self.esp());
         let mut refused = Vec::new();
-        for name in &new {
+        for name in new.difference(&renewed) {
             let others: BTreeSet<_> = new.iter().filter(|other| *other != name).cloned().collect();
             if let Err(why) = self.apply(&without(&wanted.plan, &others), true) {
                 refused.push((name.clone(), why));
