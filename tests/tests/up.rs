@@ -1,6 +1,5 @@
 //! `weir up`: bridges, routers and wires of a file between real hosts, under floods and rough hands.
 
-use std::os::unix::net::UnixDatagram;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -10,7 +9,7 @@ use weir_lab::clock::{let_pass, now, wait_until};
 use weir_lab::iperf::{Load, PAYLOAD_BYTES};
 use weir_lab::machine::process_seconds;
 use weir_lab::ping::Ping;
-use weir_lab::process::{Process, Signal, run};
+use weir_lab::process::run;
 use weir_tests::rig::{Demand, measure_rate, require_lossless, require_rate};
 use weir_tests::topology::{Hosts, Up, flood};
 use weir_tests::{at_length, harness, privileged, require_timing, weir_binary};
@@ -34,8 +33,6 @@ fn main() -> ExitCode {
         privileged!(a_port_that_goes_down_comes_back).together(),
         privileged!(killed_everything_is_as_before).together(),
         privileged!(two_of_one_name_and_two_of_one_port).together(),
-        privileged!(a_service_manager_is_told).together(),
-        privileged!(a_busy_service_manager_is_told_later).together(),
     ])
 }
 
@@ -448,69 +445,5 @@ fn two_of_one_name_and_two_of_one_port() -> Result<()> {
     up.check()?;
     // The topology that is up says no word of it.
     up.down()?;
-    Ok(())
-}
-
-/// The manager reads nothing while the service starts, and has no room for a message.
-fn a_busy_service_manager_is_told_later() -> Result<()> {
-    let hosts = Hosts::new(2, None)?;
-    let name = hosts.middle.name();
-    let folder = std::env::temp_dir();
-    let (socket_path, file) =
-        (folder.join(format!("{name}.notify")), folder.join(format!("{name}-told.toml")));
-    let socket = UnixDatagram::bind(&socket_path)?;
-    let other = UnixDatagram::unbound()?;
-    other.set_nonblocking(true)?;
-    while other.send_to(b"OTHER=1", &socket_path).is_ok() {}
-    std::fs::write(
-        &file,
-        "[[port]]\ninterface = \"p0\"\n[[port]]\ninterface = \"p1\"\n[[wire]]\nports = [\"p0\", \"p1\"]\n",
-    )?;
-    let mut command = hosts.middle.command(weir_binary()?);
-    let mut daemon = Process::spawn(command.arg("up").arg(&file).env("NOTIFY_SOCKET", &socket_path))?;
-    daemon.wait_for_output("ready", PATIENCE)?;
-    socket.set_nonblocking(true)?;
-    wait_until("it says that it is ready", PATIENCE, || {
-        let mut piece = [0; 64];
-        Ok(socket.recv(&mut piece).is_ok_and(|length| &piece[..length] == b"READY=1"))
-    })?;
-    daemon.signal(Signal::TERM)?;
-    daemon.wait(PATIENCE)?.success()?;
-    for path in [socket_path, file] {
-        std::fs::remove_file(path)?;
-    }
-    Ok(())
-}
-
-fn a_service_manager_is_told() -> Result<()> {
-    let hosts = Hosts::new(2, None)?;
-    let name = hosts.middle.name();
-    let folder = std::env::temp_dir();
-    let (socket_path, file) =
-        (folder.join(format!("{name}.notify")), folder.join(format!("{name}-told.toml")));
-    let socket = UnixDatagram::bind(&socket_path)?;
-    socket.set_read_timeout(Some(Duration::from_secs(20)))?;
-    std::fs::write(
-        &file,
-        "[[port]]\ninterface = \"p0\"\n[[port]]\ninterface = \"p1\"\n[[wire]]\nports = [\"p0\", \"p1\"]\n",
-    )?;
-    let mut command = hosts.middle.command(weir_binary()?);
-    command.arg("up").arg(&file).env("NOTIFY_SOCKET", &socket_path).env("WATCHDOG_USEC", "400000");
-    let mut daemon = Process::spawn(&mut command)?;
-    let heard = || -> Result<String> {
-        let mut piece = [0; 64];
-        let length = socket.recv(&mut piece)?;
-        Ok(String::from_utf8_lossy(&piece[..length]).into_owned())
-    };
-    ensure!(heard()? == "READY=1", "first of all that it is ready");
-    for _ in 0..3 {
-        ensure!(heard()? == "WATCHDOG=1", "then that it is alive");
-    }
-    daemon.signal(Signal::TERM)?;
-    wait_until("it says that it ends", PATIENCE, || Ok(heard()? == "STOPPING=1"))?;
-    daemon.wait(PATIENCE)?.success()?;
-    for path in [socket_path, file] {
-        std::fs::remove_file(path)?;
-    }
     Ok(())
 }
