@@ -13,8 +13,8 @@ help:
 	@echo 'make build   install what is missing, build'
 	@echo 'make lint    formatting, clippy, documentation, tidiness'
 	@echo 'make bench   installs the peers, runs every benchmark beside them; fails when a floor is missed'
-	@echo 'make verify  model checking, Miri, sanitizers and fuzzing, some minutes each'
-	@echo 'make soak    the floods of the tests for an hour, and the test of chaos for another (SOAK_SECONDS=3600)'
+	@echo 'make verify  model checking, Miri, sanitizers and fuzzing: two hours'
+	@echo 'make soak    the floods of the tests for 75 minutes, and the test of chaos for another (SOAK_SECONDS=3600)'
 
 build:
 	scripts/setup.sh
@@ -46,4 +46,4 @@ soak:
 	$(RUST) cargo build --release -p weir-cli -p weir-lab
 	$(RUST) WEIR_BIN=$(abspath $(TARGET))/release/weir WEIR_FLOOD_SECONDS=$$(( $(SOAK_SECONDS) / 8 )) \
 		cargo test -p weir-tests --test flood
-	WEIR_BIN=$(abspath $(TARGET))/release/weir WEIR_CHAOS_SECONDS=$(SOAK_SECONDS) cargo test -p weir-tests --test chaos
+	$(RUST) WEIR_BIN=$(abspath $(TARGET))/release/weir WEIR_CHAOS_SECONDS=$(SOAK_SECONDS) cargo test -p weir-tests --test chaos

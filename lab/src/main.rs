@@ -22,7 +22,7 @@ use weir_port::report_file;
     version,
     max_term_width = 100,
     after_help = "Examples:
-  weir lab qdisc                            every case, about five minutes
+  weir lab qdisc                            every case, about ten minutes
   weir lab qdisc --clients 2,3 --seconds 5 --json qdisc.json
   weir lab qdisc --html qdisc.html          with plots
   weir lab epair                            every case, about a minute

@@ -227,7 +227,10 @@ fn a_name_is_given_once() -> Result<()> {
     for device in ["wa", "wb"] {
         row.weir(&format!("limit {device} --off"))?.success()?;
     }
-    Ok(())
+    // A wire would send past a limit of the way back.
+    row.weir("limit wa --rate-back 10mbit")?.success()?;
+    line(&row.weir("wire wa wb")?, 2, &["the pair of wa is limited in place by the limit "])?;
+    row.weir("limit wa --off")?.success().map(drop)
 }
 
 /// The second way is refused: by another tool's queue, or as there is no way back.

@@ -154,7 +154,7 @@ pub fn hold_new(name: &str) -> Result<Option<Ends>, Failure> {
     Ok(Some(held))
 }
 
-/// Refuses interfaces whose senders are limited in place, for a wire or topology that is to take them.
+/// Refuses interfaces of pairs that are limited in place, either way, for a wire or topology that is to take them: it would send past the limit.
 pub fn refuse_limited<'a>(devices: impl Iterator<Item = &'a str>) -> Result<(), Failure> {
     if !sys::sees_limits() {
         return Ok(());
@@ -163,7 +163,7 @@ pub fn refuse_limited<'a>(devices: impl Iterator<Item = &'a str>) -> Result<(), 
     for device in devices {
         // An interface that is not there, or is no pair's, is told where it is opened.
         let Ok(ways) = (LimitTarget { pid: None, device }).ways(false) else { continue };
-        let limit = limits.iter().find(|seen| seen.place.is(&ways.there));
+        let limit = limits.iter().find(|seen| ways.ends().any(|end| seen.place.is(end)));
         if let Some(record) = limit.and_then(|seen| seen.record.as_ref()) {
             let name = &record.name;
             return Err(Failure::usage(format!(

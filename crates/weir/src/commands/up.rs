@@ -47,10 +47,11 @@ ports of a file that is up, and associations, policies, `address` and `mtu` of
 an [[esp]]; anything else needs weir down, then weir up.
 Under systemd it says when it is up (Type=notify) and feeds the watchdog while
 its workers answer.
-With --workers what no link joins to the rest, such as each wire of many, is
-one worker's while there are as many; otherwise ports that a bridge or router
-joins are shared out, but for what is joined to an [[esp]] without dispatch.
-One with dispatch and without sealers is with a worker that has no ports.
+A part of the file is the ports that links join, such as one wire. With
+--workers each part has one worker while there are enough parts. With more
+workers than parts several share the ports of a bridge or router; a part with
+an [[esp]] without dispatch always has one. An [[esp]] with dispatch and without
+sealers is with a worker that has no ports.
 `weir stat` shows which worker has a port."))]
 pub struct UpArguments {
     /// The file, or - for standard input, which has a `name` in it then
