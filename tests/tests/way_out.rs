@@ -31,6 +31,7 @@ fn main() -> ExitCode {
         privileged!(a_second_run_outlives_the_first).together(),
         privileged!(a_flushed_ruleset_comes_back).together(),
         privileged!(a_host_that_was_a_router_stays_one).together(),
+        privileged!(a_host_made_a_router_meanwhile_stays_one).together(),
         privileged!(what_a_bridge_carries_is_not_cut_off).together(),
         privileged!(what_two_killed_processes_left_is_mended).together(),
     ])
@@ -201,6 +202,26 @@ fn a_host_that_was_a_router_stays_one() -> Result<()> {
     Ok(())
 }
 
+/// By whoever puts the settings back: the guardian, or `weir mend` where that was killed too.
+fn a_host_made_a_router_meanwhile_stays_one() -> Result<()> {
+    for is_mended in [false, true] {
+        let site = Site::new()?;
+        let run = started(&site.host)?;
+        site.host.namespace.sh("sysctl -q -w net.ipv4.ip_forward=1")?;
+        ensure!(site.intruders()? == [0, 0], "the gate is open before the run has ended");
+        if is_mended {
+            killed_with_guardian(&site.host, run)?;
+            weir_lab::process::run(&mut site.host.weir(&["mend"]), LIMIT)?.success()?;
+        } else {
+            end(run)?;
+        }
+        ensure!(site.host.forwards()?, "what somebody switched on is off, mended: {is_mended}");
+        let passed = site.intruders()?;
+        ensure!(passed == [ECHOES, 0], "of {ECHOES} packets {passed:?} passed a router, mended: {is_mended}");
+    }
+    Ok(())
+}
+
 /// The uplink is a bridge, and the host's firewall sees the packets that it carries (`br_netfilter`, where the kernel has it).
 fn what_a_bridge_carries_is_not_cut_off() -> Result<()> {
     let site = Site::new()?;
@@ -237,17 +258,18 @@ fn what_a_bridge_carries_is_not_cut_off() -> Result<()> {
     Ok(())
 }
 
+/// Kills a run and its guardian.
+fn killed_with_guardian(host: &Host, run: Process) -> Result<()> {
+    let guardian = guardian(run.id())?;
+    // Both are killed at once, so that neither sees the other go.
+    shell(&host.namespace, &format!("kill -s STOP {guardian}; kill -s KILL {} {guardian}", run.id()))?;
+    wait_until("the run's interface is gone", LIMIT, || Ok(!host.namespace.ip("-br link")?.contains("weir0")))
+}
+
 /// A gate that is left behind keeps the host shut, and must go with the forwarding.
 fn what_two_killed_processes_left_is_mended() -> Result<()> {
     let site = Site::new()?;
-    let run = started(&site.host)?;
-    let guardian = guardian(run.id())?;
-    // Both are killed at once, so that neither sees the other go.
-    shell(&site.host.namespace, &format!("kill -s STOP {guardian}; kill -s KILL {} {guardian}", run.id()))?;
-    wait_until("the run's interface is gone", LIMIT, || {
-        Ok(!site.host.namespace.ip("-br link")?.contains("weir0"))
-    })?;
-    drop(run);
+    killed_with_guardian(&site.host, started(&site.host)?)?;
     ensure!(site.intruders()? == [0, 0], "a neighbour passes by what was left behind");
     weir_lab::process::run(&mut site.host.weir(&["mend"]), LIMIT)?.success()?;
     let rules = site.host.namespace.sh("nft list ruleset")?;

@@ -23,7 +23,7 @@ use std::net::IpAddr;
 
 use crate::address::{self, KernelRoute, Prefix};
 use crate::error::{PortError, Result};
-use crate::forwarding::{self, Setting, SettingChange};
+use crate::forwarding::{self, Setting, SettingBefore, SettingChange};
 use crate::hold::{Hold, Thing};
 use crate::limit::NetnsInterface;
 use crate::link::{self, Link};
@@ -221,9 +221,9 @@ fn open_way_out(
     }
     keeper.record(host, Undo::NftTable { name: outer.name.clone() }, None)?;
     host.run(|| {
-        let now = |setting: Setting| sysctl::read(&setting.path().ok()?)?.parse::<u8>().ok();
         let before = |setting: Setting| {
-            Hold::noted_before(&Thing::setting(host, &setting.name())).or_else(|| now(setting))
+            let noted = Hold::noted_before::<SettingBefore>(&Thing::setting(host, &setting.name()));
+            noted.map(|noted| noted.was).or_else(|| setting.value())
         };
         let changes = forwarding::plan(&out[0], &out[1], before);
         let opened =
@@ -233,16 +233,16 @@ fn open_way_out(
         // The gate is shut before anything is opened.
         nftables::install(&table)?;
         for SettingChange { setting, wanted } in changes {
-            let undo = |was| Undo::Setting { setting, was };
+            let undo = |before| Undo::Setting { setting, before };
+            let look = || SettingBefore::look(setting);
             match keeper.owner() {
                 Some(owner) => {
                     let thing = Thing::setting(host, &setting.name());
                     let say = &mut |text: &str| keeper.say(text);
-                    let look = || Ok(now(setting).unwrap_or_default());
-                    let (hold, was, _) = Hold::shared(lock, &thing, &owner, say, look)?;
-                    keeper.record(host, undo(was), Some(hold))?;
+                    let (hold, before, _) = Hold::shared(lock, &thing, &owner, say, || Ok(look()))?;
+                    keeper.record(host, undo(before), Some(hold))?;
                 }
-                None => keeper.record(host, undo(now(setting).unwrap_or_default()), None)?,
+                None => keeper.record(host, undo(look()), None)?,
             }
             sysctl::write(&setting.path()?, &wanted.to_string())?;
         }

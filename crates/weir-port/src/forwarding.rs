@@ -10,15 +10,17 @@
 //! ```
 //!
 //! Several runs may need the same setting. Each holds it together with the others ([`crate::hold`]): the first notes the old value, and the
-//! last puts that back.
+//! last puts that back. Whoever switches forwarding on for all interfaces meanwhile has written the same value into the setting of each, and
+//! the last leaves that as it is ([`SettingBefore`]).
 //!
 //! Source: kernel `Documentation/networking/ip-sysctl.rst`; `net/ipv4/route.c:ip_route_input_slow`,
-//! `net/ipv6/ip6_output.c:ip6_forward`, `net/ipv6/route.c:rt6_purge_dflt_routers`.
+//! `net/ipv4/devinet.c:inet_forward_change`, `net/ipv6/ip6_output.c:ip6_forward`, `net/ipv6/route.c:rt6_purge_dflt_routers`.
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::Result;
+use crate::error::{PortError, Result};
 use crate::link::Link;
+use crate::sysctl;
 
 /// A setting that a way out may need; those of interfaces go by the interface's number, because its name may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,6 +72,87 @@ impl Setting {
             _ => Setting::ForwardAllIpv6,
         };
         (setting.name() == name).then_some(setting)
+    }
+}
+
+impl Setting {
+    /// The path of the setting that writes this one of each interface when it is itself changed, where there is one.
+    fn path_of_all(self) -> Option<&'static str> {
+        match self {
+            Setting::ForwardIpv4(_) => Some("ipv4/conf/all/forwarding"),
+            Setting::ForwardIpv6(_) => Some("ipv6/conf/all/force_forwarding"),
+            Setting::AcceptRouters(_) | Setting::ForwardAllIpv6 => None,
+        }
+    }
+
+    /// The value in this thread's namespace, if it has one.
+    pub fn value(self) -> Option<u8> {
+        value_at(&self.path().ok()?)
+    }
+}
+
+fn value_at(path: &str) -> Option<u8> {
+    sysctl::read(path)?.parse().ok()
+}
+
+/// A setting's state before any run changed it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "NotedBefore")]
+pub struct SettingBefore {
+    /// Its value.
+    pub was: u8,
+    /// The value of the setting that writes it for all interfaces; `None` where there is none, or it was not noted.
+    all: Option<u8>,
+}
+
+/// A state as it is noted: an earlier version noted the value alone.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum NotedBefore {
+    Value(u8),
+    Whole { was: u8, all: Option<u8> },
+}
+
+impl From<NotedBefore> for SettingBefore {
+    fn from(noted: NotedBefore) -> SettingBefore {
+        match noted {
+            NotedBefore::Value(was) => SettingBefore { was, all: None },
+            NotedBefore::Whole { was, all } => SettingBefore { was, all },
+        }
+    }
+}
+
+impl SettingBefore {
+    /// The state now, in this thread's namespace, of a setting that no run has changed.
+    pub fn look(setting: Setting) -> SettingBefore {
+        SettingBefore {
+            was: setting.value().unwrap_or_default(),
+            all: setting.path_of_all().and_then(value_at),
+        }
+    }
+
+    /// Returns whether a setting may have been so.
+    pub fn is_sound(&self) -> bool {
+        self.was <= 2
+    }
+
+    /// Puts a setting of this thread's namespace back. Returns its path if it was put back: it is not where its interface is gone, or
+    /// somebody has set all interfaces since.
+    pub fn put_back(&self, setting: Setting) -> Result<Option<String>> {
+        if self.is_set_since(setting.path_of_all().and_then(value_at)) {
+            return Ok(None);
+        }
+        match setting.path() {
+            Ok(path) => sysctl::write_if_there(&path, &self.was.to_string()).map(|()| Some(path)),
+            Err(PortError::NoInterface { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Returns whether somebody has switched the setting on for all interfaces since, where that setting's value is `all` now. The same value
+    /// again changes nothing, so it could not come back by itself.
+    fn is_set_since(&self, all: Option<u8>) -> bool {
+        self.all == Some(0) && all == Some(1)
     }
 }
 
@@ -147,6 +230,30 @@ mod tests {
     fn what_is_right_already_is_left_alone() {
         assert_eq!(planned(&[7], &[(ForwardIpv4(7), 1), (ForwardAllIpv6, 1)]), []);
         assert_eq!(planned(&[7], &[(ForwardIpv4(7), 1)]), [], "no IPv6 at all");
+    }
+
+    #[test]
+    fn what_was_set_for_all_since_stays() {
+        let before = |all| SettingBefore { was: 0, all };
+        for (then, now, is_set) in [
+            (Some(0), Some(1), true),
+            (Some(0), Some(0), false),
+            (Some(1), Some(1), false),
+            (Some(1), Some(0), false),
+            (None, Some(1), false),
+            (None, None, false),
+        ] {
+            assert_eq!(before(then).is_set_since(now), is_set, "{then:?}, then {now:?}");
+        }
+    }
+
+    #[test]
+    fn a_state_is_read_as_each_version_notes_it() {
+        let read = |text: &str| serde_json::from_str::<SettingBefore>(text).ok();
+        let whole = SettingBefore { was: 0, all: Some(1) };
+        assert_eq!(read(&serde_json::to_string(&whole).unwrap()), Some(whole));
+        assert_eq!(read("2"), Some(SettingBefore { was: 2, all: None }));
+        assert_eq!((read("-1"), read("null"), read("[]")), (None, None, None));
     }
 
     #[test]

@@ -8,7 +8,7 @@
 
 use crate::error::{PortError, Result};
 use crate::features::{self, ChecksumOffloads, TagInsertion};
-use crate::forwarding::Setting;
+use crate::forwarding::{Setting, SettingBefore};
 use crate::hold::{self, Hold, Owner, Thing, left};
 use crate::link::Link;
 use crate::lock::Lock;
@@ -17,7 +17,7 @@ use crate::netlink::is_code;
 use crate::netns::NetNs;
 use crate::release::Means;
 use crate::way_out::nftables;
-use crate::{holder, qdisc, sysctl};
+use crate::{holder, qdisc};
 
 /// Mends both ends of the pair of an interface of this thread's namespace; returns what was done, in words.
 ///
@@ -124,9 +124,9 @@ pub fn settings() -> Result<Vec<String>> {
     for setting in left::names_of(&netns)?.iter().filter_map(|name| Setting::from_name(name)) {
         let thing = Thing::setting(&netns, &setting.name());
         let Some(hold) = Hold::left(&thing)? else { continue };
-        if let (Some(was), Ok(path)) = (hold.before::<u8>().filter(|was| *was <= 2), setting.path()) {
-            sysctl::write_if_there(&path, &was.to_string())?;
-            done.push(format!("{path}: {was} again"));
+        if let Some(before) = hold.before::<SettingBefore>().filter(SettingBefore::is_sound) {
+            let path = before.put_back(setting)?;
+            done.extend(path.map(|path| format!("{path}: {} again", before.was)));
         }
         hold.finish();
     }

@@ -16,15 +16,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{PortError, Result};
 use crate::features::{self, ChecksumOffloads, TagInsertion};
-use crate::forwarding::Setting;
+use crate::forwarding::{Setting, SettingBefore};
 use crate::hold::{Hold, Owner};
 use crate::link::{self, Link};
 use crate::lock::{DIRECTORY, Lock};
 use crate::napi::Deferral;
 use crate::netns::NetNs;
+use crate::qdisc;
 use crate::release::Means;
 use crate::way_out::nftables;
-use crate::{qdisc, sysctl};
 
 /// One thing to put back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -76,8 +76,8 @@ pub enum Undo {
     Setting {
         /// The setting.
         setting: Setting,
-        /// Its value before.
-        was: u8,
+        /// Its state before.
+        before: SettingBefore,
     },
     /// Delete a file that Weir made.
     File {
@@ -102,7 +102,7 @@ impl Undo {
                     && path.extension().is_some_and(|end| end == "sock")
             }
             Undo::NftTable { name } => name.starts_with("weir"),
-            Undo::Setting { was, .. } => *was <= 2,
+            Undo::Setting { before, .. } => before.is_sound(),
             Undo::TxChecksum { features, .. } => features.is_sound(),
             Undo::Hold
             | Undo::Queues { .. }
@@ -139,11 +139,7 @@ impl Undo {
                 Err(error) => Err(error),
             },
             Undo::NftTable { name } => nftables::remove(name),
-            Undo::Setting { setting, was } => match setting.path() {
-                Ok(path) => sysctl::write_if_there(&path, &was.to_string()),
-                Err(PortError::NoInterface { .. }) => Ok(()),
-                Err(error) => Err(error),
-            },
+            Undo::Setting { setting, before } => before.put_back(*setting).map(drop),
             Undo::File { path, identity } if FileIdentity::of(path) != Some(*identity) => Ok(()),
             Undo::File { path, .. } => match std::fs::remove_file(path) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -258,7 +254,8 @@ mod tests {
     fn only_what_weir_changes_is_put_back() {
         let file =
             |path: &str| Undo::File { path: path.into(), identity: FileIdentity { inode: 1, created_ns: 0 } };
-        let setting = |was| Undo::Setting { setting: Setting::ForwardAllIpv6, was };
+        let before = |was: u8| serde_json::from_value(was.into()).unwrap();
+        let setting = |was| Undo::Setting { setting: Setting::ForwardAllIpv6, before: before(was) };
         for (undo, may_be) in [
             (file("/run/weir/office.sock"), true),
             (file("/run/weir/../../etc/passwd.sock"), false),
@@ -275,10 +272,11 @@ mod tests {
 
     #[test]
     fn a_record_of_another_form_is_refused() {
-        for text in [r#"{"setting": {"setting": "../../etc", "was": 0}}"#, r#"{"sysctl": {}}"#, "7"] {
+        for text in [r#"{"setting": {"setting": "../../etc", "before": 0}}"#, r#"{"sysctl": {}}"#, "7"] {
             assert!(serde_json::from_str::<Undo>(text).is_err(), "{text}");
         }
-        let undo = Undo::Setting { setting: Setting::ForwardIpv4(7), was: 0 };
+        let setting = Setting::ForwardIpv4(7);
+        let undo = Undo::Setting { setting, before: SettingBefore::look(setting) };
         assert_eq!(serde_json::from_str::<Undo>(&serde_json::to_string(&undo).unwrap()).unwrap(), undo);
     }
 }
