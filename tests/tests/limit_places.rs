@@ -35,6 +35,7 @@ fn main() -> ExitCode {
         privileged!(the_loopback_keeps_flows_in_order).flooding(),
         privileged!(pairs_that_join_a_bridge_are_said_and_steered).together(),
         privileged!(a_name_is_given_to_one_limit).together(),
+        privileged!(limits_that_are_given_no_name_have_one_each).together(),
         privileged!(limits_that_share_an_end_leave_it_to_the_last).together(),
         privileged!(floods_in_a_container),
         privileged!(others_stay_and_see_every_packet).together(),
@@ -190,6 +191,34 @@ fn a_name_is_given_to_one_limit() -> Result<()> {
         let codes = [first?, second?].map(|done| done.status.code());
         ensure!(codes == [Some(0), Some(2)] || codes == [Some(2), Some(0)], "{codes:?}");
         row.weir(&format!("limit {name} --off"))?.success()?;
+    }
+    Ok(())
+}
+
+/// Two commands at once, on two hosts whose interfaces are called the same, each choose a name.
+fn limits_that_are_given_no_name_have_one_each() -> Result<()> {
+    let rows = [Row::new(Between::Bridge)?, Row::new(Between::Bridge)?];
+    for _ in 0..10 {
+        let done = std::thread::scope(|scope| {
+            let both = rows.each_ref().map(|row| scope.spawn(|| row.weir("limit wa --rate 20mbit")));
+            both.map(|command| command.join().expect("it waits for a command"))
+        });
+        for done in done {
+            done?.success()?;
+        }
+        let limits = rows[0].limits("")?;
+        let name_at = |row: &Row| -> Result<String> {
+            let is_there = |limit: &&Value| {
+                limit["netns"].as_str().is_some_and(|netns| netns.ends_with(row.left.name()))
+            };
+            let name = limits.iter().find(is_there).and_then(|limit| limit["name"].as_str());
+            name.map(str::to_owned).context("no limit with a name")
+        };
+        let names = [name_at(&rows[0])?, name_at(&rows[1])?];
+        ensure!(names[0] != names[1], "two limits are called {}", names[0]);
+        for (row, name) in rows.iter().zip(&names) {
+            row.weir(&format!("limit {name} --off"))?.success()?;
+        }
     }
     Ok(())
 }

@@ -143,17 +143,19 @@ impl Hold {
     /// # Errors
     /// If a living process holds the thing, or putting it back takes too long.
     pub fn alone(thing: &Thing, owner: &Owner, say: &mut dyn FnMut(&str)) -> Result<Hold> {
+        wait_for(thing, say, || Ok(Hold::try_alone(thing, owner)?.ok_or_else(|| Hold::owner_of(thing))))
+    }
+
+    /// As [`alone`](Hold::alone), at once; `None` if another process holds the thing.
+    fn try_alone(thing: &Thing, owner: &Owner) -> Result<Option<Hold>> {
         let doing = || doing(thing);
-        let mut hold = wait_for(thing, say, || {
-            let locked = Hold::try_lock(thing, libc::LOCK_EX).doing(doing)?;
-            Ok(locked.ok_or_else(|| Hold::owner_of(thing)))
-        })?;
+        let Some(mut hold) = Hold::try_lock(thing, libc::LOCK_EX).doing(doing)? else { return Ok(None) };
         let left_behind = hold.noted::<Value>().filter(|note| note.is_of(thing));
         let before = left_behind.map_or(Value::Null, |left_behind| left_behind.before);
         hold.is_new |= before.is_null();
         hold.note(&Note { owner: owner.clone(), identity: Some(thing.identity.clone()), before })
             .doing(doing)?;
-        Ok(hold)
+        Ok(Some(hold))
     }
 
     /// Takes a thing together with others. The first holder notes the old state: the one that a process before it noted and could not put

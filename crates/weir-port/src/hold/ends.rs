@@ -27,6 +27,12 @@ pub fn hold(ends: &[(&NetNs, &Link)], names: &[&str], say: &mut dyn FnMut(&str))
     Ok(Ends { _holds: all_alone(things, &owner, say)? })
 }
 
+/// Holds a name that a limit there is to have; `None` if another command has it, which may give it.
+pub fn try_name(name: &str) -> Result<Option<Ends>> {
+    let thing = Thing::limit_name(&NetNs::current()?, name);
+    Ok(Hold::try_alone(&thing, &Owner::this(None))?.map(|hold| Ends { _holds: vec![hold] }))
+}
+
 /// The other command that runs and changes this end; `None` if there is none, or its file cannot be read.
 pub fn command_at(netns: &NetNs, link: &Link) -> Option<Owner> {
     let owner = Hold::owner_of(&Thing::queue(netns, link))?;

@@ -25,7 +25,6 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use weir_port::error::PortError;
 use weir_port::hold;
-use weir_port::limit::find;
 use weir_port::limit::record::{Direction, Record};
 use weir_port::limit::{Asked, NetnsInterface};
 use weir_run::limits::burst_bytes_default;
@@ -36,7 +35,7 @@ use weir_run::topology::{LimitWanted, Topology};
 use self::ports::Ports;
 use super::limit::say_what_is_not_expected;
 use super::limit::transaction::Transaction;
-use super::ways::{LimitTarget, Ways};
+use super::ways::{LimitNames, LimitTarget, Ways};
 use crate::output::Lines;
 use crate::{Failure, Outcome, human, output, text};
 
@@ -126,7 +125,8 @@ fn bring_about(
     let names: Vec<_> = topology.limits.iter().filter_map(|wanted| wanted.name.as_deref()).collect();
     let mut say = |text: &str| output::say(format_args!("weir: {text}"));
     let _ends = (!dry_run).then(|| hold::ends::hold(&held, &names, &mut say)).transpose()?;
-    let (mut tasks, vanished) = tasks(topology, &found, now)?;
+    let mut names = LimitNames::look(!dry_run)?;
+    let (mut tasks, vanished) = tasks(topology, &found, now, &mut names)?;
     skipped.extend(vanished);
     let mut lines = Lines::default();
     if is_shown {
@@ -213,8 +213,8 @@ fn tasks<'a>(
     topology: &Topology,
     found: &'a [(&'a LimitWanted, Ways)],
     moves_at_once: bool,
+    names: &mut LimitNames,
 ) -> Result<(Vec<Task<'a>>, Vec<&'a LimitWanted>), Failure> {
-    let named = find::names()?;
     let is_named_here = |place: &NetnsInterface| {
         let mut here = found.iter().filter(|(wanted, _)| wanted.name.is_some());
         here.any(|(_, ways)| ways.ends().any(|end| end.is(place)))
@@ -228,7 +228,7 @@ fn tasks<'a>(
         for (direction, rate) in [(Direction::There, wanted.rate), (Direction::Back, wanted.rate_back)] {
             let Some(rate) = rate else { continue };
             let target = target(wanted);
-            let look = || -> Result<Task<'a>, Failure> {
+            let mut look = || -> Result<Task<'a>, Failure> {
                 let place = match direction {
                     Direction::There => &ways.there,
                     Direction::Back => ways.back(target, "rate_back")?,
@@ -238,9 +238,10 @@ fn tasks<'a>(
                 }
                 if let Some(name) = &wanted.name {
                     // A limit that the file names loses the name that it has.
-                    ways.check_name(name, named.iter().filter(|(place, _)| !is_named_here(place)))?;
+                    ways.check_name(name, names.named.iter().filter(|(place, _)| !is_named_here(place)))?;
                 }
-                let own_name = named.iter().find(|(other, _)| other.is(place)).map(|(_, name)| name.clone());
+                let own_name =
+                    names.named.iter().find(|(other, _)| other.is(place)).map(|(_, name)| name.clone());
                 let name = wanted.name.clone().or(own_name);
                 let is_given = |name: &str| {
                     let is_of_other = |task: &Task| !ways.ends().any(|end| end.is(task.place));
@@ -249,7 +250,7 @@ fn tasks<'a>(
                 let asked = Asked {
                     name: match name {
                         Some(name) => name,
-                        None => ways.default_name(target, &named, is_given)?,
+                        None => ways.default_name(target, names, is_given)?,
                     },
                     direction,
                     rate: Some(rate),

@@ -26,7 +26,7 @@ use weir_port::sys;
 use weir_run::limits::{burst_bytes_default, burst_warnings};
 
 use self::transaction::Transaction;
-use super::ways::{LimitTarget, Ways};
+use super::ways::{LimitNames, LimitTarget, Ways};
 use crate::output::Lines;
 use crate::{Failure, Outcome, human, output, text};
 
@@ -151,7 +151,8 @@ pub fn run(arguments: &LimitArguments) -> Outcome {
     if arguments.off {
         return removal::remove(&ways, arguments.now);
     }
-    let tasks = tasks(arguments, target, &ways, classes.as_ref())?;
+    let mut names = LimitNames::look(true)?;
+    let tasks = tasks(arguments, target, &ways, classes.as_ref(), &mut names)?;
     // The name is told where a reader of the line would not expect it.
     let is_name_told = tasks.iter().any(|(_, asked)| arguments.name.is_some() || asked.name != target.device);
     set_both(&tasks, is_name_told)?;
@@ -164,15 +165,15 @@ fn tasks<'a>(
     target: LimitTarget,
     ways: &'a Ways,
     classes: Option<&Classes>,
+    names: &mut LimitNames,
 ) -> Result<Vec<(&'a NetnsInterface, Asked)>, Failure> {
     let LimitArguments { rate, rate_back, burst, .. } = arguments;
-    let named = find::names()?;
     let name = match &arguments.name {
         Some(name) => {
-            ways.check_name(name, named.iter())?;
+            ways.check_name(name, names.named.iter())?;
             name.clone()
         }
-        None => ways.default_name(target, &named, |_| false)?,
+        None => ways.default_name(target, names, |_| false)?,
     };
     let wanted = |direction, rate| Asked {
         name: name.clone(),

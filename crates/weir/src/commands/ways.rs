@@ -1,11 +1,13 @@
-//! An interface as a user names it, and the interfaces by which packets go there and back: where the limits of both ways stand.
+//! An interface as a user names it, and the interfaces by which packets go there and back: where the limits of both ways stand; and the
+//! names of limits there.
 
 use std::borrow::Borrow;
 use std::io;
 
 use weir_port::error::PortError;
+use weir_port::hold::ends::{self, Ends};
 use weir_port::limit::NetnsInterface;
-use weir_port::limit::find::LimitInPlace;
+use weir_port::limit::find::{self, LimitInPlace};
 use weir_port::limit::record::Direction;
 use weir_port::link::{Link, joints};
 use weir_port::netns::NetNs;
@@ -224,18 +226,37 @@ impl Ways {
         Err(Failure::usage(format!("{whose} is called {name} already: give this one another name")))
     }
 
-    /// The name of the limit, if there is one among `named`; else one after the interface, so that no other limit of the machine is called
-    /// the same, nothing that is up, and none that is to be.
+    /// The name of the limit, if there is one among `names`; else one after the interface, so that no other limit of the machine is called
+    /// the same, nothing that is up, and none that is to be. A command that gives the name has it held in `names` when this returns.
     pub fn default_name(
         &self,
         target: LimitTarget,
-        named: &[(NetnsInterface, String)],
+        names: &mut LimitNames,
         is_wanted: impl Fn(&str) -> bool,
     ) -> Result<String, Failure> {
         let is_of_ours = |place: &NetnsInterface| self.ends().any(|end| end.is(place));
-        if let Some((_, name)) = named.iter().find(|(place, _)| is_of_ours(place)) {
+        if let Some((_, name)) = names.named.iter().find(|(place, _)| is_of_ours(place)) {
             return Ok(name.clone());
         }
+        let mut taken = Vec::<String>::new();
+        loop {
+            let is_used = |name: &str| {
+                is_wanted(name)
+                    || taken.iter().any(|taken| taken == name)
+                    || names.named.iter().any(|(_, other)| other == name)
+            };
+            let name = self.free_name(target, is_used)?;
+            match names.hold(&name)? {
+                Held::Since => return Ok(name),
+                // It may have been given until it was held.
+                Held::Now => {}
+                Held::ByOther => taken.push(name),
+            }
+        }
+    }
+
+    /// A name after the interface that is not used, and that nothing has which is up.
+    fn free_name(&self, target: LimitTarget, is_used: impl Fn(&str) -> bool) -> Result<String, Failure> {
         let host_end =
             self.back.as_ref().filter(|back| NetNs::current().is_ok_and(|here| here.is(&back.netns)));
         let first = match (target.pid, host_end) {
@@ -243,8 +264,44 @@ impl Ways {
             (Some(pid), None) => format!("{}@{pid}", self.there.link.name),
             (None, None) => target.device.into(),
         };
-        let is_used = |name: &str| is_wanted(name) || named.iter().any(|(_, other)| other == name);
         control::free_name(&first, is_used)
             .map_err(|error| format!("looking for what is up that could be called {first}: {error}").into())
+    }
+}
+
+/// The names of the machine's limits, and those that this command gives, which no other gives until this is dropped.
+pub struct LimitNames {
+    /// The limits that have names, as they were last looked at.
+    pub named: Vec<(NetnsInterface, String)>,
+    /// The names that are held to be given; `None` if the command gives none.
+    held: Option<Vec<(String, Ends)>>,
+}
+
+/// The state of a name that is to be given.
+enum Held {
+    /// It is held since before the last look at the names that there are.
+    Since,
+    /// It is held from now on, and the names have been looked at again.
+    Now,
+    /// Another command holds it.
+    ByOther,
+}
+
+impl LimitNames {
+    /// The names that there are, for a command that `gives` some, or changes nothing.
+    pub fn look(gives: bool) -> Result<LimitNames, Failure> {
+        Ok(LimitNames { named: find::names()?, held: gives.then(Vec::new) })
+    }
+
+    fn hold(&mut self, name: &str) -> Result<Held, Failure> {
+        let Some(held) = &mut self.held else { return Ok(Held::Since) };
+        if held.iter().any(|(other, _)| other == name) {
+            return Ok(Held::Since);
+        }
+        // A name that has to be waited for would be another limit's then.
+        let Some(hold) = ends::try_name(name)? else { return Ok(Held::ByOther) };
+        held.push((name.into(), hold));
+        self.named = find::names()?;
+        Ok(Held::Now)
     }
 }
