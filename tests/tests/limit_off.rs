@@ -1,6 +1,8 @@
-//! `weir limit --off` that does not come to its end by itself: killed, interrupted, without its interface, and with another command behind it.
+//! `weir limit --off` that does not come to its end by itself: killed, interrupted, without its interface, and with another command before
+//! or behind it.
 
 use std::net::UdpSocket;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -8,6 +10,12 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use weir_lab::clock::wait_until;
 use weir_lab::process::{Finished, Process, Signal};
+use weir_port::hold::ends::hold;
+use weir_port::limit::record::Direction;
+use weir_port::limit::{self, Asked, NetnsInterface};
+use weir_port::link::Link;
+use weir_port::netns::NetNs;
+use weir_run::limits::burst_bytes_default;
 use weir_tests::limits::{Between, Row};
 use weir_tests::{harness, privileged, require_timing, weir_binary};
 
@@ -19,6 +27,7 @@ fn main() -> ExitCode {
         privileged!(an_end_that_is_interrupted_limits_as_before).together(),
         privileged!(an_interface_that_vanishes_takes_its_limit_along).together(),
         privileged!(a_change_does_not_bring_a_removed_limit_back).together(),
+        privileged!(a_limit_that_takes_the_place_of_another_stays).together(),
     ])
 }
 
@@ -141,5 +150,52 @@ fn a_change_does_not_bring_a_removed_limit_back() -> Result<()> {
         "{}",
         done.stderr
     );
+    Ok(())
+}
+
+/// The command waits for an end that the test holds. Meanwhile the limit that it was to remove is another's.
+fn a_limit_that_takes_the_place_of_another_stays() -> Result<()> {
+    let row = Row::new(Between::Bridge)?;
+    let [first, other] = ["first", "other"].map(|name| format!("{name}-{}", row.left.name()));
+    row.weir(&format!("limit wa --rate 10mbit --name {first}"))?.success()?;
+    let netns = NetNs::open(&Path::new("/run/netns").join(row.left.name()))?;
+    let link = netns.run(|| Link::by_name("veth0"))?;
+    let place = NetnsInterface { netns, link };
+    let file = std::env::temp_dir().join(format!("{first}.toml"));
+    // The interface is not there, so the limit is found by its name alone.
+    std::fs::write(&file, format!("[[limit]]\ndevice = \"gone7\"\nname = \"{first}\"\nrate = \"10mbit\"\n"))?;
+    let by_file = format!("down {}", file.display());
+    for arguments in [format!("limit {first} --off"), by_file] {
+        let held = hold(&[(&place.netns, &place.link)], &[], &mut |_| {})?;
+        let mut command = row.middle.command(weir_binary()?);
+        let mut going = Process::spawn(command.args(arguments.split(' ')))?;
+        wait_until("the command waits", PATIENCE, || {
+            ensure!(going.is_running()?, "{arguments} has ended: {}", going.stderr());
+            Ok(going.stderr().contains("waiting for "))
+        })?;
+        rename(&place, &other)?;
+        drop(held);
+        let done = going.wait(PATIENCE)?;
+        let is_said = done.stderr.contains(&format!("limit {first} at veth0"))
+            && done.stderr.contains("is gone meanwhile: nothing was changed");
+        ensure!(done.status.code() == Some(1) && is_said, "{arguments}: {} {}", done.status, done.said());
+        ensure!(row.limits(&other)?.len() == 1, "{arguments} has removed the limit of another");
+        rename(&place, &first)?;
+    }
+    std::fs::remove_file(&file)?;
+    row.weir(&format!("limit {first} --off"))?.success().map(drop)
+}
+
+/// Gives a limit another name, as a command that removes it and one that sets another do together.
+fn rename(place: &NetnsInterface, name: &str) -> Result<()> {
+    let asked = Asked {
+        name: name.into(),
+        direction: Direction::There,
+        rate: None,
+        burst_bytes: None,
+        classes: None,
+        moves_at_once: false,
+    };
+    limit::set(place, &asked, burst_bytes_default)?;
     Ok(())
 }

@@ -306,6 +306,10 @@ fn remove_limits(topology: &Topology, lines: &mut Lines) -> Result<bool, Failure
             return Err(error.into());
         }
     };
+    found.retain(|(wanted, ways)| {
+        let another = ways.check_still_there(target(wanted)).err().filter(|_| ways.has_limit());
+        another.inspect(|failure| fail(wanted, &failure.message)).is_none()
+    });
     let places: Vec<_> = found.iter().flat_map(|(_, ways)| ways.ends()).collect();
     let interruption = Interruption::begin()?;
     let mut are_gone = true;
@@ -355,7 +359,7 @@ fn find(
     let is_anothers = |other: &LimitWanted| other.name.as_ref() == Some(&wanted.device);
     let is_after_device = wanted.pid.is_none() && !topology.limits.iter().any(is_anothers);
     let name = wanted.name.as_deref().or(is_after_device.then_some(&wanted.device));
-    match Ways::of_first(names::limits_of(among, target, name)?) {
+    match Ways::of_first(names::limits_of(among, target, name)?, name) {
         None if !target.is_missing() => target.ways(wanted.rate_back.is_some()).map(Some),
         ways => Ok(ways),
     }

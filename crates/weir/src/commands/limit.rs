@@ -148,6 +148,7 @@ pub fn run(arguments: &LimitArguments) -> Outcome {
     let held: Vec<_> = ways.ends().map(|place| (&place.netns, &place.link)).collect();
     let names: Vec<_> = arguments.name.as_deref().into_iter().collect();
     let _ends = hold::ends::hold(&held, &names, &mut |text| output::say(format_args!("weir: {text}")))?;
+    ways.check_still_there(target)?;
     if arguments.off {
         return removal::remove(&ways, arguments.now);
     }

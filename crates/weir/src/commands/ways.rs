@@ -40,7 +40,7 @@ impl LimitTarget<'_> {
             }
             // Needed for the way back alone; the kernel may not tell where it is.
             let back = if needs_back { there.far_end()? } else { there.far_end().ok().flatten() };
-            return Ok(Ways { there, back, is_doubtful: false, is_back_alone: false });
+            return Ok(Ways { there, back, is_doubtful: false, is_back_alone: false, found_by: None });
         }
         let place = NetnsInterface::here(name)?;
         let far_end = place.far_end().map_err(|error| match place.link.peer_netns_id {
@@ -61,9 +61,11 @@ impl LimitTarget<'_> {
             }
             Some(there) => {
                 let is_doubtful = is_inside.is_none();
-                Ways { there, back: Some(place), is_doubtful, is_back_alone: false }
+                Ways { there, back: Some(place), is_doubtful, is_back_alone: false, found_by: None }
             }
-            None => Ways { there: place, back: None, is_doubtful: false, is_back_alone: false },
+            None => {
+                Ways { there: place, back: None, is_doubtful: false, is_back_alone: false, found_by: None }
+            }
         })
     }
 
@@ -104,7 +106,16 @@ impl LimitTarget<'_> {
 
     /// The ways of the limit that a name means ([`names::limits_meant`]), if there is one.
     pub fn ways_meant(&self) -> Result<Option<Ways>, Failure> {
-        Ok(Ways::of_first(names::limits_meant(self.device)?))
+        Ok(Ways::of_first(names::limits_meant(self.device)?, Some(self.device)))
+    }
+
+    /// Returns whether this interface is the one that is meant.
+    fn is(&self, place: &NetnsInterface) -> bool {
+        let meant = match self.pid {
+            Some(pid) => NetnsInterface::of_process(pid, self.device),
+            None => NetnsInterface::here(self.device),
+        };
+        meant.is_ok_and(|meant| meant.is(place))
     }
 
     /// Returns whether there is no such interface, or no such process.
@@ -149,24 +160,48 @@ pub struct Ways {
     is_doubtful: bool,
     /// True if the one interface is that of the way back, as the other end cannot be seen from here.
     is_back_alone: bool,
+    /// The name of the limit by which they were found.
+    found_by: Option<String>,
 }
 
 impl Ways {
-    /// The ways of the first of these limits that can be read.
-    pub fn of_first<L: Borrow<LimitInPlace>>(limits: Vec<L>) -> Option<Ways> {
-        let (place, direction) = limits.into_iter().find_map(|seen| {
+    /// The ways of the first of these limits that can be read, which are those that are called `name`, or else an interface's.
+    pub fn of_first<L: Borrow<LimitInPlace>>(limits: Vec<L>, name: Option<&str>) -> Option<Ways> {
+        let (place, record) = limits.into_iter().find_map(|seen| {
             let seen = seen.borrow();
-            Some((seen.place.try_clone().ok()?, seen.record_or_left()?.direction))
+            Some((seen.place.try_clone().ok()?, seen.record_or_left()?))
         })?;
-        Some(match (direction, place.far_end().ok().flatten()) {
+        let found_by = Some(record.name).filter(|own| Some(own.as_str()) == name);
+        Some(match (record.direction, place.far_end().ok().flatten()) {
             (Direction::Back, Some(there)) => {
-                Ways { there, back: Some(place), is_doubtful: false, is_back_alone: false }
+                Ways { there, back: Some(place), is_doubtful: false, is_back_alone: false, found_by }
             }
             (direction, back) => {
                 let is_back_alone = direction == Direction::Back;
-                Ways { there: place, back, is_doubtful: false, is_back_alone }
+                Ways { there: place, back, is_doubtful: false, is_back_alone, found_by }
             }
         })
+    }
+
+    /// Refuses ends that were found by the name of a limit alone, if no limit there is called so any more. Asked when they are held.
+    pub fn check_still_there(&self, target: LimitTarget) -> Result<(), Failure> {
+        let Some(name) = &self.found_by else { return Ok(()) };
+        for end in self.ends() {
+            let record = match find::record_at(end) {
+                Err(_) if end.is_gone() => None,
+                record => record?,
+            };
+            if target.is(end) || record.is_some_and(|record| record.name == *name) {
+                return Ok(());
+            }
+        }
+        let place = self.there.describe();
+        Err(format!("limit {name} at {place} is gone meanwhile: nothing was changed").into())
+    }
+
+    /// Returns whether any of the ends has a limit.
+    pub fn has_limit(&self) -> bool {
+        self.ends().any(|end| find::record_at(end).is_ok_and(|record| record.is_some()))
     }
 
     /// The interfaces of both ways.
