@@ -2,13 +2,15 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use weir_lab::clock::wait_until;
 use weir_lab::iperf::{Flood, Load};
-use weir_lab::process::Process;
+use weir_lab::process::{Process, run};
+use weir_port::limit::backlog;
+use weir_port::lock::Lock;
 use weir_tests::classes::{File, OFFICE};
 use weir_tests::limits::{Between, Row};
 use weir_tests::{drops, harness, privileged, weir_binary};
@@ -18,6 +20,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 fn main() -> ExitCode {
     harness::main(&[
         privileged!(packets_that_have_left_limits_have_room),
+        privileged!(what_is_no_limit_keeps_no_room),
+        privileged!(the_room_is_given_back_by_one_of_two),
         privileged!(several_limits_fill_no_list_of_a_processor),
     ])
 }
@@ -32,6 +36,16 @@ impl BacklogSetting {
         let before = BacklogSetting(fs::read_to_string(Self::PATH).context(Self::PATH)?);
         fs::write(Self::PATH, value.to_string())?;
         Ok(before)
+    }
+
+    /// 1,000, once nothing is left to put back: limits of tests before went with their hosts.
+    fn of_a_machine_without_limits(row: &Row) -> Result<BacklogSetting> {
+        wait_until("the setting is the machine's own", PATIENCE, || {
+            row.weir("limit wa --rate 100mbit")?.success()?;
+            row.weir("limit wa --off")?.success()?;
+            Ok(!Path::new("/run/weir/netdev_max_backlog").exists())
+        })?;
+        BacklogSetting::set(1000)
     }
 
     fn now() -> Result<u64> {
@@ -49,13 +63,7 @@ impl Drop for BacklogSetting {
 fn packets_that_have_left_limits_have_room() -> Result<()> {
     const ENOUGH: u64 = 10_000;
     let (one, other) = (Row::new(Between::Bridge)?, Row::new(Between::Bridge)?);
-    // Limits of tests before went with their hosts, and nobody has put the setting back yet.
-    wait_until("the setting is the machine's own", PATIENCE, || {
-        one.weir("limit wa --rate 100mbit")?.success()?;
-        one.weir("limit wa --off")?.success()?;
-        Ok(!Path::new("/run/weir/netdev_max_backlog").exists())
-    })?;
-    let setting = BacklogSetting::set(1000)?;
+    let setting = BacklogSetting::of_a_machine_without_limits(&one)?;
     let require = |value: u64, when: &str| -> Result<()> {
         let now = BacklogSetting::now()?;
         ensure!(now == value, "{now} {when} in place of {value}");
@@ -106,6 +114,67 @@ fn packets_that_have_left_limits_have_room() -> Result<()> {
     require(1000, "after the run")?;
     drop(setting);
     Ok(())
+}
+
+/// What is mounted like a network namespace, and a queue that any user can make.
+fn what_is_no_limit_keeps_no_room() -> Result<()> {
+    const QUEUE: &str =
+        "tc qdisc add dev lo root handle 7769: htb default 2 direct_qlen 0 && echo made && exec sleep 60";
+    let row = Row::new(Between::Bridge)?;
+    let _setting = BacklogSetting::of_a_machine_without_limits(&row)?;
+    let require_room_back = |beside: &str| -> Result<()> {
+        row.weir("limit wa --rate 100mbit")?.success()?;
+        row.weir("limit wa --off")?.success()?;
+        let now = BacklogSetting::now()?;
+        ensure!(now == 1000, "{now} beside {beside}");
+        Ok(())
+    };
+    let mounted = std::env::temp_dir().join(row.middle.name());
+    fs::write(&mounted, "")?;
+    let mount = format!("mount --bind /proc/self/ns/uts {}", mounted.display());
+    run(Command::new("sh").args(["-c", &mount]), PATIENCE)?.success()?;
+    let done = require_room_back("another kind of namespace");
+    run(Command::new("umount").arg(&mounted), PATIENCE)?.success()?;
+    fs::remove_file(&mounted)?;
+
+    let mut command = Command::new("unshare");
+    let mut user = Process::spawn(command.args(["--user", "--map-root-user", "--net", "sh", "-c", QUEUE]))?;
+    user.wait_for_output("made", PATIENCE)?;
+    let beside_a_queue = require_room_back("a queue that any user can make");
+    user.stop(PATIENCE)?;
+    match (done, beside_a_queue) {
+        (Err(one), Err(other)) => Err(one.context(other)),
+        (one, other) => one.and(other),
+    }
+}
+
+/// Two commands that remove the last limits at once both find that there is something to put back, and one comes first.
+fn the_room_is_given_back_by_one_of_two() -> Result<()> {
+    let row = Row::new(Between::Bridge)?;
+    let _setting = BacklogSetting::of_a_machine_without_limits(&row)?;
+    row.weir("limit wa --rate 100mbit")?.success()?;
+    row.left.tc("qdisc del dev veth0 root")?;
+    let (lock, before) = (Lock::take()?, directories_of_locks()?);
+    let told = std::thread::scope(|scope| {
+        let both = [(); 2].map(|()| scope.spawn(backlog::put_back_if_unused));
+        let wait =
+            wait_until("both wait for the lock", PATIENCE, || Ok(directories_of_locks()? == before + 2));
+        drop(lock);
+        let told = both.map(|one| one.join().expect("it puts back or fails"));
+        wait.map(|()| told)
+    })?;
+    let [one, other] = told;
+    ensure!(one? != other?, "one of them puts it back");
+    let now = BacklogSetting::now()?;
+    ensure!(now == 1000, "{now} behind the last limit");
+    row.weir("limit wa --off")?.success().map(drop)
+}
+
+/// The number of times that this process has the directory open that the lock is on.
+fn directories_of_locks() -> Result<usize> {
+    let open = fs::read_dir("/proc/self/fd")?.flatten();
+    let is_of_lock = |path: &Path| fs::read_link(path).is_ok_and(|to| to == Path::new("/run/weir/holds"));
+    Ok(open.filter(|entry| is_of_lock(&entry.path())).count())
 }
 
 /// Limits that share the machine's processors may all at once send what they were late with, here many short packets: the burst of class `b` has

@@ -282,7 +282,9 @@ fn candidates() -> impl Iterator<Item = Result<PathBuf>> {
         let text =
             unless_short(std::fs::read("/proc/self/mountinfo").doing(|| "reading what is mounted".into()));
         let namespaces = |text: &[u8]| -> Vec<PathBuf> {
-            let mounts = mountinfo::mounts(text).filter(|mount| mount.kind == b"nsfs");
+            // Other kinds of namespaces are mounted too.
+            let mounts = mountinfo::mounts(text)
+                .filter(|mount| mount.kind == b"nsfs" && mount.root.starts_with(b"net:["));
             mounts.map(|mount| mount.place).collect()
         };
         text.map(|text| namespaces(&text))

@@ -17,7 +17,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use super::htb::{self, RootKind};
+use super::find;
 use crate::error::{Doing, Result};
 use crate::lock::{self, Lock};
 use crate::netns::NetNs;
@@ -62,6 +62,10 @@ pub fn put_back_if_unused() -> Result<bool> {
         return Ok(false);
     }
     let _lock = Lock::take()?;
+    // Another command may have put it back until it was this one's turn.
+    if !file().exists() {
+        return Ok(false);
+    }
     let Some(netns) = first_netns()? else { return Ok(false) };
     if is_any_limit()? {
         return Ok(false);
@@ -70,8 +74,12 @@ pub fn put_back_if_unused() -> Result<bool> {
     if let Some(before) = before {
         netns.run(|| sysctl::write(SETTING, &before.to_string()))?;
     }
-    fs::remove_file(file()).doing(|| format!("removing {}", file().display()))?;
-    Ok(before.is_some())
+    match fs::remove_file(file()) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(error).doing(|| format!("removing {}", file().display()))
+        }
+        _ => Ok(before.is_some()),
+    }
 }
 
 /// The namespace that has the setting; `None` if no process that this one may look at is in it.
@@ -89,8 +97,8 @@ fn read(netns: &NetNs) -> Result<u64> {
 /// Returns whether a limit can be found. A namespace that cannot be asked, and has not gone, may have one.
 fn is_any_limit() -> Result<bool> {
     for (_, netns) in NetNs::all()? {
-        match netns.run(htb::roots) {
-            Ok(roots) if !roots.iter().any(|root| root.kind == RootKind::Limit) => {}
+        match find::is_any_in(&netns) {
+            Ok(false) => {}
             Err(error) if is_gone(&error) => {}
             _ => return Ok(true),
         }

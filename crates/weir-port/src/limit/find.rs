@@ -316,6 +316,22 @@ pub fn all() -> Result<LimitsFound> {
     Ok(all)
 }
 
+/// Returns whether a namespace has a limit. In one of another user namespace a queue may be [no limit](LimitInPlace::is_no_limit).
+pub(super) fn is_any_in(netns: &NetNs) -> Result<bool> {
+    for root in netns.run(htb::roots)?.into_iter().filter(|root| root.kind == RootKind::Limit) {
+        if !netns.is_of_another_user_namespace() {
+            return Ok(true);
+        }
+        let ifindex = root.ifindex;
+        match look(netns.try_clone()?, root, LOOKS) {
+            Ok(limit) if limit.is_no_limit() => {}
+            Err(error) if is_gone(&error) || has_gone(netns, ifindex) => {}
+            _ => return Ok(true),
+        }
+    }
+    Ok(false)
+}
+
 /// Returns whether an interface has no limit any more.
 fn has_gone(netns: &NetNs, ifindex: u32) -> bool {
     netns.run(|| htb::root(ifindex)).is_ok_and(|root| root != RootKind::Limit)
