@@ -1,5 +1,5 @@
 //! `weir limit --off` that does not come to its end by itself: killed, interrupted, without its interface, and with another command before
-//! or behind it.
+//! or behind it; and the queue of before, which it puts back.
 
 use std::net::UdpSocket;
 use std::path::Path;
@@ -17,6 +17,7 @@ use weir_port::link::Link;
 use weir_port::netns::NetNs;
 use weir_run::limits::burst_bytes_default;
 use weir_tests::limits::{Between, Row};
+use weir_tests::tun::{Layer, Tun};
 use weir_tests::{harness, privileged, require_timing, weir_binary};
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -28,6 +29,7 @@ fn main() -> ExitCode {
         privileged!(an_interface_that_vanishes_takes_its_limit_along).together(),
         privileged!(a_change_does_not_bring_a_removed_limit_back).together(),
         privileged!(a_limit_that_takes_the_place_of_another_stays).together(),
+        privileged!(a_noqueue_that_somebody_chose_comes_back).together(),
     ])
 }
 
@@ -197,5 +199,28 @@ fn rename(place: &NetnsInterface, name: &str) -> Result<()> {
         moves_at_once: false,
     };
     limit::set(place, &asked, burst_bytes_default)?;
+    Ok(())
+}
+
+/// Also behind a change of the limit.
+fn a_noqueue_that_somebody_chose_comes_back() -> Result<()> {
+    let row = Row::new(Between::Bridge)?;
+    let _tun = Tun::new(&row.middle, "tun7", Layer::Ip, "10.98.7")?;
+    row.middle.tc("qdisc add dev tun7 root handle 5: noqueue")?;
+    let shown = || row.middle.tc("qdisc show dev tun7");
+    let before = shown()?;
+    ensure!(before.contains("noqueue 5:"), "{before}");
+    for words in
+        [&["limit tun7 --rate 20mbit"][..], &["limit tun7 --rate 20mbit", "limit tun7 --rate 30mbit"]]
+    {
+        for words in words {
+            row.weir(words)?.success()?;
+        }
+        let limited = shown()?;
+        ensure!(limited.contains("htb 7769:"), "{limited}");
+        row.weir("limit tun7 --off")?.success()?;
+        let after = shown()?;
+        ensure!(after == before, "tun7 had {before}, has {after}");
+    }
     Ok(())
 }

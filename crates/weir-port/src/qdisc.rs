@@ -185,6 +185,11 @@ pub fn is_default(ifindex: u32) -> Result<bool> {
 }
 
 impl Saved {
+    /// A `noqueue`, which is its handle alone.
+    pub(crate) fn noqueue(handle: u32) -> Saved {
+        Saved { kind: "noqueue".into(), handle, options: Vec::new() }
+    }
+
     /// Returns whether the kernel has told all that it takes to make the qdisc again.
     fn is_whole(&self) -> bool {
         // A delay that varies, or slots, may follow a table that the kernel does not tell.

@@ -202,20 +202,15 @@ fn is_as_created(attributes: &tc::IterableAttrs<'_>) -> bool {
         && options.get_direct_qlen().is_ok_and(|packets| packets == 0)
 }
 
-/// Puts the qdisc on an interface that has [`RootKind::Default`], with its first class, which takes all packets until there are leaves. A
-/// queue that somebody has put there meanwhile stays, and is an error.
-pub fn create(ifindex: u32, first: &HtbClass) -> Result<()> {
-    let chosen = match root(ifindex)? {
-        RootKind::Default(handle) => handle,
-        RootKind::Limit | RootKind::Other(..) => 0,
-    };
-    create_in_place_of(ifindex, chosen, first)
+/// The handle of the `noqueue` that somebody chose for an interface of this thread's namespace; 0 if there is none.
+pub fn chosen_noqueue(ifindex: u32) -> Result<u32> {
+    Ok(if let RootKind::Default(handle) = root(ifindex)? { handle } else { 0 })
 }
 
-/// As [`create`], where a `noqueue` with the handle `chosen` was seen, or none with 0. One that somebody chose is there to the kernel, which
-/// replaces whatever is there or nothing: so it goes first, by its handle. A kernel that makes no HTB then leaves the interface with its
-/// default queue.
-fn create_in_place_of(ifindex: u32, chosen: u32, first: &HtbClass) -> Result<()> {
+/// Puts the qdisc on an interface that has [`RootKind::Default`], with its first class, which takes all packets until there are leaves. A
+/// queue that somebody has put there meanwhile stays, and is an error. A `noqueue` that somebody chose, of the handle `chosen`, is there to
+/// the kernel, which replaces whatever is there or nothing: so it goes first, by its handle.
+pub fn create(ifindex: u32, chosen: u32, first: &HtbClass) -> Result<()> {
     let doing = || format!("giving interface number {ifindex} a queue that limits");
     let mut batch = RequestBatch::new();
     if chosen != 0 {

@@ -206,7 +206,9 @@ pub fn set(
             if half.is_some() {
                 let waiting = traffic(place)?.map_or(0, |traffic| traffic.waiting);
                 let dropped_before = tx_dropped(place)?;
-                place.netns.run(|| htb::remove(place.link.ifindex))?;
+                let noted = note::gone_from(place, place.far_end()?.as_ref());
+                let noqueue = noted.map_or(0, |noted| noted.noqueue_before);
+                off::remove_queue(place, noqueue)?;
                 record.lost_when_set = waiting + tx_dropped(place)?.saturating_sub(dropped_before);
             }
             record = make(place, &plan, record)?;
@@ -318,11 +320,9 @@ fn make(place: &NetnsInterface, plan: &HtbTree, mut record: Record) -> Result<Re
     order::check(place, far_end.as_ref())?;
     // Settings changed for a limit that somebody took away were changed before this limit, whose record is from here on the only one.
     let gone = note::gone_from(place, far_end.as_ref());
-    if let Some(gone) = &gone {
-        record.steering_before.clone_from(&gone.steering_before);
-        record.steered_behind.clone_from(&gone.steered_behind);
-        record.masks_written = steering::masks_written(&place.link, &gone.masks_written);
-    }
+    gone.iter().for_each(|gone| record.take_over(gone, &place.link));
+    let noqueue = place.netns.run(|| htb::chosen_noqueue(place.link.ifindex))?;
+    record.noqueue_before = noqueue;
     let steering = far_end.as_ref().map(|far_end| far_end.steering(&record.masks_written)).transpose()?;
     let behind = behind::find(place, &record.masks_written)?;
     let memories = memories(plan, Vec::new())?;
@@ -338,7 +338,7 @@ fn make(place: &NetnsInterface, plan: &HtbTree, mut record: Record) -> Result<Re
     let make_queue = |record: &Record| {
         let program = load(place, &memories, record)?;
         place.netns.run(|| {
-            htb::create(ifindex, &open.first_class())?;
+            htb::create(ifindex, noqueue, &open.first_class())?;
             htb::CHOICE.attach(ifindex, &program)?;
             htb::set(ifindex, open.classes().filter(|class| class.number != FALLBACK))?;
             htb::settle(ifindex, open.fallback())
@@ -369,7 +369,7 @@ fn make(place: &NetnsInterface, plan: &HtbTree, mut record: Record) -> Result<Re
     let made = made.and_then(|()| change(place, &memories, plan, record.clone(), true));
     if made.is_err() {
         // The first error is reported; errors of the removal are not.
-        let _ = place.netns.run(|| htb::remove(ifindex));
+        let _ = off::remove_queue(place, noqueue);
         let _ = Lock::take().and_then(|lock| off::put_back(&lock, place, far_end.as_ref(), &record));
     }
     made.map(|()| Record { stage: LimitStage::Limiting, ..record })

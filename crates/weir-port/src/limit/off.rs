@@ -21,6 +21,7 @@ use super::{
 };
 use crate::error::{Doing, Result, unless_short};
 use crate::lock::Lock;
+use crate::qdisc::{self, Saved};
 
 /// The longest time of a step.
 const STEP_NS: u64 = 20_000_000;
@@ -86,7 +87,6 @@ fn take_off(
     let noted = if record.is_some() { None } else { clsact::memory_at(note::SPOT, place)? };
     let noted = noted.and_then(|memory| memory.record());
     let far_end = far_end_of(place, record.as_ref().or(noted.as_ref()), now)?;
-    let ifindex = place.link.ifindex;
     // Another limit that goes, or comes, at the same time looks at this one's record.
     let lock = match &record {
         Some(record) if !now => open_and_empty(place, &memories, record, clock_ns, is_interrupted)?,
@@ -98,7 +98,8 @@ fn take_off(
     };
     let waiting = traffic(place)?.waiting;
     let dropped_before = tx_dropped(place)?;
-    place.netns.run(|| htb::remove(ifindex))?;
+    let noqueue = record.as_ref().or(noted.as_ref()).map_or(0, |record| record.noqueue_before);
+    remove_queue(place, noqueue)?;
     let lost = waiting + tx_dropped(place)?.saturating_sub(dropped_before);
     match &record {
         Some(record) => {
@@ -114,6 +115,19 @@ fn take_off(
             })
         }
     }
+}
+
+/// Takes the queue of a limit off, with all packets that wait in it, and puts back the `noqueue` of this handle that was there before, if it
+/// is not 0.
+pub(super) fn remove_queue(place: &NetnsInterface, noqueue: u32) -> Result<()> {
+    let ifindex = place.link.ifindex;
+    place.netns.run(|| {
+        htb::remove(ifindex)?;
+        match noqueue {
+            0 => Ok(()),
+            handle => qdisc::put_back(ifindex, Some(&Saved::noqueue(handle))).map(drop),
+        }
+    })
 }
 
 /// Opens the limit and waits for a moment in which no packet waits and none is sent. Returns the lock, taken in that moment; or why

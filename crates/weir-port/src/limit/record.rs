@@ -57,6 +57,9 @@ pub struct Record {
     /// True if clsact is made for one of these; written before it is.
     #[serde(default)]
     pub made_clsact: bool,
+    /// The handle of the `noqueue` that somebody chose for the interface before; 0 if there was none.
+    #[serde(default)]
+    pub noqueue_before: u32,
     /// The packets that were lost while the kernel replaced the queue before by this one.
     #[serde(default)]
     pub lost_when_set: u64,
@@ -143,6 +146,13 @@ pub enum LimitStage {
 }
 
 impl Record {
+    /// Takes over what a limit that is gone had changed beside its queue.
+    pub(super) fn take_over(&mut self, gone: &Record, link: &Link) {
+        self.steering_before.clone_from(&gone.steering_before);
+        self.steered_behind.clone_from(&gone.steered_behind);
+        self.masks_written = steering::masks_written(link, &gone.masks_written);
+    }
+
     /// The parameters of the queue's tree; `None` for a rate of 0, which no command wrote.
     pub fn wanted(&self) -> Option<QueueParameters> {
         Some(QueueParameters {
@@ -263,6 +273,7 @@ pub(super) fn wanted(
         sees_arrivals: before.is_some_and(|before| before.sees_arrivals),
         keeps_note: before.is_some_and(|before| before.keeps_note),
         made_clsact: before.is_some_and(|before| before.made_clsact),
+        noqueue_before: before.map_or(0, |before| before.noqueue_before),
         lost_when_set: before.map_or(0, |before| before.lost_when_set),
         refused_when_set: before.map_or(0, |before| before.refused_when_set),
         gone: before.map(|before| before.gone).unwrap_or_default(),

@@ -344,6 +344,7 @@ mod tests {
             sees_arrivals: false,
             keeps_note: false,
             made_clsact: false,
+            noqueue_before: 0,
             lost_when_set: 0,
             gone: CountsOfGone::default(),
             refused_when_set: 0,

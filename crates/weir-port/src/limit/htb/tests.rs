@@ -31,16 +31,17 @@ fn a_queue_that_somebody_sets_meanwhile_stays() {
             remove(link.ifindex)?;
             Ok(told)
         };
-        let mut made = vec![told(create(link.ifindex, &first))?];
+        let create_now = || create(link.ifindex, chosen_noqueue(link.ifindex)?, &first);
+        let mut made = vec![told(create_now())?];
         for queue in ["noqueue", "pfifo"] {
             set("add", "5:", queue);
-            made.push(told(create(link.ifindex, &first))?);
+            made.push(told(create_now())?);
         }
         // Another takes the place of a `noqueue` that was seen.
         set("replace", "7:", "noqueue");
         let RootKind::Default(seen) = root(link.ifindex)? else { panic!("it is none") };
         set("replace", "6:", "pfifo");
-        made.push(told(create_in_place_of(link.ifindex, seen, &first))?);
+        made.push(told(create(link.ifindex, seen, &first))?);
         answer(made);
         Ok(())
     });
