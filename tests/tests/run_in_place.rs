@@ -36,6 +36,7 @@ fn main() -> ExitCode {
         privileged!(a_limit_that_is_removed_meanwhile_is_said).flooding(),
         privileged!(an_interface_that_vanishes_ends_it).together(),
         privileged!(a_child_outlives_a_killed_run_without_a_network).together(),
+        privileged!(a_child_outlives_a_run_of_a_renamed_interface_without_a_network).together(),
         privileged!(a_name_that_is_no_text_is_shown).flooding(),
         privileged!(what_is_stopped_goes_on_when_it_is_continued).together(),
         privileged!(a_summary_that_nobody_reads_is_given_up).together(),
@@ -353,6 +354,15 @@ fn a_name_that_is_no_text_is_shown() -> Result<()> {
 
 /// The program is killed with it. A child of that, which may be of another session and control group, is not.
 fn a_child_outlives_a_killed_run_without_a_network() -> Result<()> {
+    a_child_outlives_a_killed_run(|_| Ok(()))
+}
+
+fn a_child_outlives_a_run_of_a_renamed_interface_without_a_network() -> Result<()> {
+    a_child_outlives_a_killed_run(|host| host.namespace.ip("link set weir0 name renamed").map(drop))
+}
+
+/// Requires that the child has no network any more, with this done at the host before the run is killed.
+fn a_child_outlives_a_killed_run(change: impl FnOnce(&Host) -> Result<()>) -> Result<()> {
     let host = Host::alone()?;
     let path = std::env::temp_dir().join(host.namespace.name());
     // It ends by itself.
@@ -363,6 +373,7 @@ fn a_child_outlives_a_killed_run_without_a_network() -> Result<()> {
     let mut process = started(&host, &[], &format!("({child}) & echo id: $$; exec sleep 1000"))?;
     process.wait_for_output("id: ", LIMIT)?;
     let program = process.stdout().split_whitespace().last().context("no id")?.to_string();
+    change(&host)?;
     process.signal(Signal::KILL)?;
     wait_until("the child has no network", LIMIT, || Ok(path.exists()))?;
     let links = fs::read_to_string(&path)?;

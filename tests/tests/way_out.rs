@@ -29,6 +29,7 @@ fn main() -> ExitCode {
     harness::main(&[
         privileged!(a_neighbour_does_not_pass_by_way_of_a_run).together(),
         privileged!(a_second_run_outlives_the_first).together(),
+        privileged!(a_run_whose_interface_is_renamed_keeps_its_way_out).together(),
         privileged!(a_flushed_ruleset_comes_back).together(),
         privileged!(a_host_that_was_a_router_stays_one).together(),
         privileged!(a_host_made_a_router_meanwhile_stays_one).together(),
@@ -158,6 +159,21 @@ fn a_second_run_outlives_the_first() -> Result<()> {
     let intruders = site.intruders()?;
     ensure!(intruders == [0, 0], "{intruders:?} packets of a neighbour passed when the first run had ended");
     end(second)?;
+    let after = site.host.state()?;
+    ensure!(after == before, "the host was\n{before}\nand is\n{after}");
+    Ok(())
+}
+
+fn a_run_whose_interface_is_renamed_keeps_its_way_out() -> Result<()> {
+    let site = Site::new()?;
+    let before = site.host.state()?;
+    let mut run = started(&site.host)?;
+    site.host.namespace.ip("link set weir0 name renamed")?;
+    run.signal(Signal::USR1)?;
+    run.wait_for_output("again", LIMIT)?;
+    ensure!(site.intruders()? == [0, 0], "a neighbour passes by way of the run");
+    ensure!(!ping(site.internet()?, "10.87.0.2")?, "a neighbour reaches the program, which it has not asked");
+    end(run)?;
     let after = site.host.state()?;
     ensure!(after == before, "the host was\n{before}\nand is\n{after}");
     Ok(())

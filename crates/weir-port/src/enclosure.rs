@@ -106,7 +106,7 @@ pub fn make(host: &NetNs, keeper: &mut dyn Keeper) -> Result<Enclosure> {
     let here = NetNs::current()?;
     for near in [&near_program, &near_host] {
         // The pair would go with the namespace too, but a moment later.
-        keeper.record(&here, Undo::Link { ifindex: near.ifindex, name: near.name.clone() }, None)?;
+        keeper.record(&here, Undo::of_link(near), None)?;
         link::set_up(near.ifindex, true)?;
     }
     let way_out = site.connect(host, &outer, &program, &eth0, keeper)?;
@@ -149,7 +149,7 @@ pub fn make_limited(
     // The far end is the one that may have a number in its name, and one queue keeps the order of packets of several processors.
     let make = || veth::create(&end(c"eth0", Side::Program), &end(c"weir%d", Side::Host), &host, 1);
     let (eth0, outer) = program.run(make)?;
-    keeper.record(&host, Undo::Link { ifindex: outer.ifindex, name: outer.name.clone() }, None)?;
+    keeper.record(&host, Undo::of_link(&outer), None)?;
     let (program, host) =
         (NetnsInterface { netns: program, link: eth0 }, NetnsInterface { netns: host, link: outer });
     let mut limited = Limited { program, host, way_out: None };

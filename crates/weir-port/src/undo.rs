@@ -64,8 +64,10 @@ pub enum Undo {
     Link {
         /// Its number.
         ifindex: u32,
-        /// Its name, which must still be the same.
+        /// Its name.
         name: String,
+        /// Its Ethernet address. It may get another address or name, but not both.
+        address: [u8; 6],
     },
     /// Remove the nftables table of this name.
     NftTable {
@@ -89,6 +91,11 @@ pub enum Undo {
 }
 
 impl Undo {
+    /// The deletion of an interface that Weir has just made.
+    pub fn of_link(link: &Link) -> Undo {
+        Undo::Link { ifindex: link.ifindex, name: link.name.clone(), address: link.address }
+    }
+
     /// Returns whether senders are held for as long as the process stands that made the change.
     pub fn holds_senders(&self) -> bool {
         matches!(self, Undo::Queues { .. })
@@ -133,8 +140,8 @@ impl Undo {
             Undo::Qdisc { ifindex, before } => qdisc::put_back(*ifindex, before.as_ref()).map(drop),
             Undo::TxChecksum { ifindex, features } => features::leave_checksums(*ifindex, features),
             Undo::TagInsertion { ifindex, features } => features::switch(*ifindex, features, true),
-            Undo::Link { ifindex, name } => match Link::by_index(*ifindex) {
-                Ok(link) if link.name == *name => link::delete(*ifindex),
+            Undo::Link { ifindex, name, address } => match Link::by_index(*ifindex) {
+                Ok(link) if link.name == *name || link.address == *address => link::delete(*ifindex),
                 Ok(_) | Err(PortError::NoInterface { .. }) => Ok(()),
                 Err(error) => Err(error),
             },

@@ -10,6 +10,7 @@
 //!     }
 //!     chain forward {                         only where weirs had to switch forwarding on
 //!         type filter hook forward priority filter
+//!         oif weir0 ct state established,related accept
 //!         oifname "weir*" ct state established,related accept
 //!         meta nfproto ipv4 oif weir0 counter drop
 //!         meta nfproto ipv4 iif UPLINK counter drop
@@ -22,15 +23,15 @@
 //! was forwarded before is not dropped, and where nothing had to be switched on there is no gate.
 //!
 //! Several runs. Each has a table of its own with a gate of its own, and a packet must pass all of them. So a gate lets the answers of all
-//! runs pass, which it knows by the name of the interface that they go to, and guards its own program alone. The table goes with its run;
-//! the last run puts the forwarding settings back ([`crate::forwarding`]).
+//! runs pass, which it knows by the name of the interface that they go to, and its own also by the number; it guards its own program alone.
+//! The table goes with its run; the last run puts the forwarding settings back ([`crate::forwarding`]).
 //!
 //! Bridges. `br_netfilter` shows bridged packets to the gate as if they were forwarded from the bridge to itself. A packet for the host to
 //! forward has the host's own Ethernet address, and a bridged packet never has: of packets that stay in one bridge the gate drops the
 //! former alone.
 //!
 //! Limits. The gate goes by the settings before the first run: a user who makes the host a router while one runs finds it shut until the
-//! last has ended. The addresses of a bridge are those at the start: one that it gets later is not guarded from the bridge to itself. An
+//! last has ended. A run whose interface somebody renames gets no answers while another run's gate is there. The addresses of a bridge are those at the start: one that it gets later is not guarded from the bridge to itself. An
 //! interface in a VRF is not guarded. Where one setting switches IPv6 on for all interfaces, before Linux 6.17, from one bridge to any is
 //! not guarded for IPv6.
 //!
@@ -134,12 +135,13 @@ impl OpenedInterface {
         Ok(Some(OpenedInterface { family, ifindex, bridge }))
     }
 
-    /// The rules that shut the interface again.
-    fn gate(&self) -> Vec<NftRule> {
+    /// The rules that shut the interface again for all but runs, one of which has the interface of number `own`.
+    fn gate(&self, own: u32) -> Vec<NftRule> {
         let family = Match::Family(self.family);
         let Some(ifindex) = self.ifindex else {
             let bridged = vec![family.clone(), Match::InKind(BRIDGE), Match::OutKind(BRIDGE)];
             return vec![
+                (vec![Match::In(own)], NftVerdict::Accept),
                 (vec![Match::InNamed(NAME_PREFIX)], NftVerdict::Accept),
                 (bridged, NftVerdict::Accept),
                 (vec![family], NftVerdict::Drop),
@@ -181,14 +183,17 @@ impl NftTable {
     fn gate(&self) -> Vec<NftRule> {
         let mut rules = Vec::new();
         if !self.opened.is_empty() {
-            rules.push((vec![Match::OutNamed(NAME_PREFIX), Match::Answer], NftVerdict::Accept));
+            // Its own interface may have got another name.
+            for to_run in [Match::Out(self.ifindex), Match::OutNamed(NAME_PREFIX)] {
+                rules.push((vec![to_run, Match::Answer], NftVerdict::Accept));
+            }
         }
         for family in [Family::V4, Family::V6] {
             if self.opened.iter().any(|opened| opened.family == family) {
                 rules.push((vec![Match::Family(family), Match::Out(self.ifindex)], NftVerdict::Drop));
             }
         }
-        rules.extend(self.opened.iter().flat_map(OpenedInterface::gate));
+        rules.extend(self.opened.iter().flat_map(|opened| opened.gate(self.ifindex)));
         rules
     }
 }
@@ -280,6 +285,17 @@ mod tests {
         assert!(passes(&table, answer(UP, OTHER_RUN)));
         assert!(!passes(&table, packet(UP, OTHER_RUN)), "also where the other has no gate");
         assert!(!passes(&table, packet(OTHER_RUN, RUN)));
+    }
+
+    #[test]
+    fn a_run_whose_interface_is_renamed_keeps_its_way_out() {
+        const RENAMED: (u32, &str, &str) = (OWN, "foo", "veth");
+        for (family, uplink) in [(Family::V4, Some(UPLINK)), (Family::V6, None)] {
+            let table = table(vec![opened(family, uplink, None)]);
+            let of = |packet: Packet| Packet { family, ..packet };
+            assert!(passes(&table, of(packet(RENAMED, UP))) && passes(&table, of(answer(UP, RENAMED))));
+            assert!(!passes(&table, of(packet(UP, RENAMED))));
+        }
     }
 
     #[test]
