@@ -34,6 +34,7 @@ fn main() -> ExitCode {
         privileged!(a_macvlan_keeps_flows_in_order).flooding(),
         privileged!(the_loopback_keeps_flows_in_order).flooding(),
         privileged!(pairs_that_join_a_bridge_are_said_and_steered).together(),
+        privileged!(a_pair_that_left_while_there_was_no_queue_is_put_back).together(),
         privileged!(a_name_is_given_to_one_limit).together(),
         privileged!(limits_that_are_given_no_name_have_one_each).together(),
         privileged!(limits_that_share_an_end_leave_it_to_the_last).together(),
@@ -174,6 +175,21 @@ fn pairs_that_join_a_bridge_are_said_and_steered() -> Result<()> {
     ensure!(!is_steered(&row.left)?, "it is not put back");
     let mask = row.right.sh("cat /sys/class/net/veth0/queues/rx-0/rps_cpus")?;
     ensure!(mask.trim().trim_start_matches(['0', ',']) == "2", "somebody's steering is {mask} now");
+    Ok(())
+}
+
+fn a_pair_that_left_while_there_was_no_queue_is_put_back() -> Result<()> {
+    const LIMIT: &str = "limit br0 --rate 50mbit";
+    let row = bridge_of_a_host()?;
+    row.weir(LIMIT)?.success()?;
+    ensure!(is_steered(&row.left)?, "the other end of a port is not steered");
+    row.middle.tc("qdisc del dev br0 root")?;
+    row.middle.ip("link set wa nomaster")?;
+    row.weir(LIMIT)?.success()?;
+    ensure!(!is_steered(&row.left)?, "what has left is not put back");
+    ensure!(is_steered(&row.right)?, "what has not left is not steered any more");
+    row.weir("limit br0 --off")?.success()?;
+    ensure!(!is_steered(&row.left)? && !is_steered(&row.right)?, "it is not put back");
     Ok(())
 }
 

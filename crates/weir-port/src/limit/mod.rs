@@ -324,7 +324,6 @@ fn make(place: &NetnsInterface, plan: &HtbTree, mut record: Record) -> Result<Re
     let noqueue = place.netns.run(|| htb::chosen_noqueue(place.link.ifindex))?;
     record.noqueue_before = noqueue;
     let steering = far_end.as_ref().map(|far_end| far_end.steering(&record.masks_written)).transpose()?;
-    let behind = behind::find(place, &record.masks_written)?;
     let memories = memories(plan, Vec::new())?;
     set_words(&memories, plan, |_, _| true);
     let own = &memories[0];
@@ -345,14 +344,16 @@ fn make(place: &NetnsInterface, plan: &HtbTree, mut record: Record) -> Result<Re
         })
     };
     let steer = |record: &mut Record| {
-        let lock = Lock::take()?;
-        if let Some(steering) = steering.as_ref().filter(|_| gone.is_none()) {
-            record.steering_before = order::steering_before(place, steering)?;
+        if let Some(steering) = &steering {
+            let _lock = Lock::take()?;
+            if gone.is_none() {
+                record.steering_before = order::steering_before(place, steering)?;
+            }
+            write(own, record)?;
+            steering.steer(processors)?;
         }
-        record.steered_behind = behind.to_steer(&lock, place, &record.steered_behind)?;
-        write(own, record)?;
-        steering.as_ref().map_or(Ok(()), |steering| steering.steer(processors))?;
-        behind.steer(&[])
+        record.steered_behind = behind::update(place, own, record)?;
+        Ok(())
     };
     // Any processor may run the queue: the packets that it sends wait in one list from the first on. Where nothing beside the queue keeps
     // the record, a command that is killed here would leave steering that nobody knows of, so the queue comes first.
@@ -370,7 +371,8 @@ fn make(place: &NetnsInterface, plan: &HtbTree, mut record: Record) -> Result<Re
     if made.is_err() {
         // The first error is reported; errors of the removal are not.
         let _ = off::remove_queue(place, noqueue);
-        let _ = Lock::take().and_then(|lock| off::put_back(&lock, place, far_end.as_ref(), &record));
+        let changed = own.record().unwrap_or(record.clone());
+        let _ = Lock::take().and_then(|lock| off::put_back(&lock, place, far_end.as_ref(), &changed));
     }
     made.map(|()| Record { stage: LimitStage::Limiting, ..record })
 }
