@@ -206,15 +206,14 @@ fn line_request<'b>(
     let is_noreply = |word: Option<&[u8]>| word == Some(b"noreply");
     match verb {
         b"get" | b"gets" => {
-            let keys = keys_of(line, verb.len())?;
+            let keys = keys_of(line, verb)?;
             Ok(MemcacheCommand::Get { keys, with_cas: verb == b"gets", touch: None })
         }
         b"gat" | b"gats" => {
             let exptime = rest.next().ok_or(ERROR)?;
-            let from = exptime.as_ptr() as usize - line.as_ptr() as usize + exptime.len();
-            let exptime = number(exptime).ok_or(BAD_EXPTIME)?;
-            let keys = keys_of(line, from)?;
-            Ok(MemcacheCommand::Get { keys, with_cas: verb == b"gats", touch: Some(exptime) })
+            let touch = Some(number(exptime).ok_or(BAD_EXPTIME)?);
+            let keys = keys_of(line, exptime)?;
+            Ok(MemcacheCommand::Get { keys, with_cas: verb == b"gats", touch })
         }
         b"delete" => {
             let key = key_of(rest.next())?;
@@ -312,8 +311,9 @@ fn put<'b>(
     }
 }
 
-/// The keys that begin in a line at `from`.
-fn keys_of(line: &[u8], from: usize) -> Result<Keys<'_>, &'static str> {
+/// The keys in a line behind one of its words.
+fn keys_of<'b>(line: &'b [u8], word: &[u8]) -> Result<Keys<'b>, &'static str> {
+    let from = word.as_ptr() as usize - line.as_ptr() as usize + word.len();
     let keys = Keys(&line[from..]);
     match keys.iter().next() {
         None => Err(ERROR),
@@ -327,8 +327,10 @@ fn key_of(word: Option<&[u8]>) -> Result<&[u8], &'static str> {
     if is_key(key) { Ok(key) } else { Err(BAD_LINE) }
 }
 
+/// Control characters are in no key, so a key that is written into another line is that key there too: a carriage return at its end would be taken for
+/// the line's.
 fn is_key(word: &[u8]) -> bool {
-    (1..=KEY_BYTES_MAX).contains(&word.len())
+    (1..=KEY_BYTES_MAX).contains(&word.len()) && !word.iter().any(u8::is_ascii_control)
 }
 
 fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> + Clone {

@@ -1,5 +1,7 @@
 //! A key-value server's requests: any bytes, in any pieces, are answered, and its items stay within their limit.
 
+use std::sync::Arc;
+
 use weir_memcache::budget::ByteBudget;
 use weir_memcache::command::{Front, LINE_BYTES_MAX, MemcacheCommand, read};
 use weir_memcache::exchange::Exchange;
@@ -26,10 +28,23 @@ fn server() -> Server {
     }
 }
 
-fn exchange() -> Exchange<()> {
-    let store = Store::new(LIMIT_BYTES, LIMIT_BYTES);
+fn exchanges(workers: usize) -> Vec<Exchange<()>> {
     let budget = ByteBudget::new(REPLIES_BYTES_MAX);
-    Exchange::new(0, 1, 1, Default::default(), store, VALUE_BYTES_MAX, budget)
+    // Clones of one hasher, as the workers of a server have.
+    let hashers = vec![Default::default(); workers];
+    let part = |(me, hasher)| {
+        let store = Store::new(LIMIT_BYTES, LIMIT_BYTES);
+        Exchange::new(me, workers, 1, hasher, store, VALUE_BYTES_MAX, Arc::clone(&budget))
+    };
+    hashers.into_iter().enumerate().map(part).collect()
+}
+
+/// Lets the messages between workers arrive until none is left.
+fn settle(exchanges: &mut [Exchange<()>]) {
+    while let Some(from) = exchanges.iter().position(|exchange| !exchange.asks.is_empty()) {
+        let (to, message) = exchanges[from].asks.pop_front().expect("it is there");
+        exchanges[to].receive(from, message, &server());
+    }
 }
 
 /// Arbitrary bytes, as a stream and as a datagram.
@@ -46,7 +61,7 @@ pub fn memcache_requests(bytes: &[u8]) {
     let mut draw = Draw::new(bytes);
     let mut text = Vec::new();
     while !draw.is_empty() {
-        let key = ["a", "b", "c", "", "long", " "][draw.below(6)];
+        let key = ["a", "b", "c", "", "long", " ", "\r", "a \r"][draw.below(8)];
         let number =
             ["0", "1", "-1", "7", "4294967295", "4294967296", "18446744073709551615", "x"][draw.below(8)];
         let noreply = ["", " noreply", " 0"][draw.below(3)];
@@ -77,15 +92,22 @@ pub fn memcache_requests(bytes: &[u8]) {
     serve(&text);
 }
 
-fn serve(mut bytes: &[u8]) {
-    let mut exchange = exchange();
+/// By one worker, and by several, of which the first has the client.
+fn serve(bytes: &[u8]) {
+    [1, 3].into_iter().for_each(|workers| serve_by(workers, bytes));
+}
+
+fn serve_by(workers: usize, mut bytes: &[u8]) {
+    let mut exchanges = exchanges(workers);
     loop {
         match read(bytes, VALUE_BYTES_MAX) {
             Front::Whole(request, taken) => {
                 assert!((1..=bytes.len()).contains(&taken));
-                exchange.take((), &request, &bytes[..taken], &server());
+                exchanges[0].take((), &request, &bytes[..taken], &server());
+                settle(&mut exchanges);
+                let exchange = &mut exchanges[0];
                 let ((), reply) = exchange.replies.pop_front().expect("each request has a reply");
-                assert!(exchange.replies.is_empty() && exchange.asks.is_empty() && exchange.free() == 1);
+                assert!(exchange.replies.is_empty() && exchange.free() == 1);
                 if matches!(request, MemcacheCommand::Get { .. } | MemcacheCommand::Stats) {
                     assert!(reply.ends_with(b"END\r\n"));
                 } else if !reply.is_empty() {
@@ -93,7 +115,7 @@ fn serve(mut bytes: &[u8]) {
                         reply.ends_with(b"\r\n") && reply.iter().filter(|byte| **byte == b'\n').count() == 1
                     );
                 }
-                assert!(exchange.store().bytes() <= LIMIT_BYTES);
+                assert!(exchanges.iter().all(|exchange| exchange.store().bytes() <= LIMIT_BYTES));
                 bytes = &bytes[taken..];
             }
             Front::Nonsense(_, taken) | Front::TooLarge(_, _, taken) => {

@@ -45,6 +45,8 @@ fn requests_are_read_as_they_are_written() {
     }
     for (text, cas, touched) in [
         ("get a bb  c\r\n", false, None),
+        (" get a bb c\r\n", false, None),
+        ("  gat  7 a bb c\n", false, Some(7)),
         ("gets a bb c\r\n", true, None),
         ("gats 7 a bb c\r\n", true, Some(7)),
     ] {
@@ -65,6 +67,10 @@ fn nonsense_is_answered_and_skipped_with_its_value() {
         ("nothing\r\n", ERROR, 9),
         ("mg k v\r\n", ERROR, 8),
         (&long, BAD_LINE, 257),
+        ("get \r \r\n", BAD_LINE, 8),
+        ("get a\r\r\n", BAD_LINE, 8),
+        ("gat 0 a \tb\r\n", BAD_LINE, 12),
+        ("set \0 0 0 1\r\nx\r\n", BAD_LINE, 16),
         ("incr k -1\r\n", BAD_DELTA, 11),
         ("touch k soon\r\n", BAD_EXPTIME, 14),
         ("flush_all soon\r\n", BAD_EXPTIME, 16),

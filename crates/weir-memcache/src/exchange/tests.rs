@@ -233,6 +233,21 @@ fn many_gets_in_one_line_stay_within_the_budget() {
 }
 
 #[test]
+fn a_key_that_would_end_the_line_is_asked_of_nobody() {
+    for workers in 1..=4 {
+        let mut them = Workers::new(workers, REPLIES_BYTES_MAX);
+        for at in 0..workers {
+            for text in ["get \r \r\n", "gets a\r\r\n", "gat 5 \r a\r \r\n"] {
+                match read(text.as_bytes(), 1 << 16) {
+                    Front::Whole(..) => assert_eq!(them.answer(at, text), "END\r\n"),
+                    front => assert!(matches!(front, Front::Nonsense(_, taken) if taken == text.len())),
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn the_longest_line_may_be_asked_of_others() {
     let mut them = Workers::new(3, REPLIES_BYTES_MAX);
     // Without a carriage return, to the last byte that a line may have.
