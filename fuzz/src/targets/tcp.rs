@@ -7,7 +7,8 @@
 use std::net::{IpAddr, SocketAddr};
 
 use etherparse::{
-    EtherType, IpNumber, Ipv4Header, Ipv4HeaderSlice, Ipv6Header, Ipv6HeaderSlice, TcpHeader, TcpSlice,
+    EtherType, IpNumber, Ipv4Header, Ipv4HeaderSlice, Ipv6Header, Ipv6HeaderSlice, TcpHeader,
+    TcpOptionElement, TcpSlice,
 };
 use smoltcp::wire::EthernetAddress;
 use weir_core::net::route::Interface;
@@ -53,7 +54,9 @@ struct Bed {
 /// Segments, as they come.
 pub fn tcp_segments(bytes: &[u8]) {
     let mut draw = Draw::new(bytes);
-    let mut bed = Bed::new(usize::from(draw.rarely(3)), draw.pick(&[1, 2, 16]));
+    // Windows of the longer buffers are scaled.
+    let buffer_bytes = draw.pick(&[4096, 64 << 10, 1 << 20]);
+    let mut bed = Bed::new(usize::from(draw.rarely(3)), buffer_bytes, draw.pick(&[1, 2, 16]));
     let mut is_held = false;
     for _ in 0..STEPS {
         if draw.is_empty() {
@@ -88,7 +91,7 @@ pub fn tcp_segments(bytes: &[u8]) {
 }
 
 impl Bed {
-    fn new(family: usize, backlog: u32) -> Bed {
+    fn new(family: usize, buffer_bytes: u32, backlog: u32) -> Bed {
         let address = |text: &str| text.parse::<IpAddr>().expect("an address");
         let host = HostSettings {
             sockets: 1,
@@ -128,7 +131,7 @@ impl Bed {
             own,
             peer: address(PEERS[family]),
             host: Router::new(settings, 0).expect("a host"),
-            model: TcpModel::new(SocketAddr::new(own, PORT), CONNECTIONS, backlog),
+            model: TcpModel::new(SocketAddr::new(own, PORT), CONNECTIONS, buffer_bytes, backlog),
             clients: Default::default(),
         }
     }
@@ -139,7 +142,7 @@ impl Bed {
         let mut tcp = TcpHeader::new(4000 + client as u16, PORT, *seq, draw.u16());
         tcp.acknowledgment_number = *ack;
         if draw.rarely(4) {
-            let more = draw.pick(&[1, 0u32.wrapping_sub(1), 1000, 5000, 1 << 31]);
+            let more = draw.pick(&[1, 0u32.wrapping_sub(1), 1000, 5000, 65_000, 1 << 31]);
             tcp.sequence_number = seq.wrapping_add(more);
         }
         if draw.rarely(4) {
@@ -158,6 +161,8 @@ impl Bed {
         if draw.rarely(3) {
             let words = draw.below(11);
             tcp.set_options_raw(&draw.bytes(4 * words)).expect("40 bytes at the most");
+        } else if tcp.syn {
+            tcp.set_options(&[TcpOptionElement::WindowScale(draw.u8() % 15)]).expect("it has room");
         }
         let len = if draw.rarely(3) { draw.below(1400) } else { draw.below(8) };
         let payload = draw.bytes(len);

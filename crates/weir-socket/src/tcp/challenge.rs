@@ -7,17 +7,21 @@
 //! | RST beyond the window | dropped |
 //! | SYN, whatever its number | an acknowledgement goes back |
 //! | acknowledgement of what was not sent | an acknowledgement goes back |
+//! | data that reaches beyond the receive buffer | an acknowledgement goes back; while the connection is half open, dropped |
 //!
 //! Rule: a guess ends nothing and puts nothing in. The acknowledgement asks the peer whether it meant the segment: a peer that has no such connection
 //! any more answers it by a RST, which has the very next number then. So a peer that began anew is through in one round trip.
 //!
-//! smoltcp closes by any RST in the window, drops a SYN in silence and takes an acknowledgement of bytes that it has not sent yet. In the place of such
-//! a segment it is shown a question of a keepalive, as the peer might send it. It answers that by an acknowledgement, changes nothing else, and does so
-//! once a second at most for each connection: a limit for the whole host would tell others of the connections that there are.
+//! smoltcp closes by any RST in the window, drops a SYN in silence and takes an acknowledgement of bytes that it has not sent yet. Until the first
+//! segment after its SYN leaves it takes the window in that to be scaled, which it was not, and panics over bytes for which its buffer has no place. A
+//! peer is never told of a window beyond that buffer. In the place of such a segment smoltcp is shown a question of a keepalive, as the peer might send
+//! it. It answers that by an acknowledgement, changes nothing else, and does so once a second at most for each connection: a limit for the whole host
+//! would tell others of the connections that there are.
 //!
 //! Owner: the connection. Source: RFC 5961 sections 3.2, 4.2, 5.2 and 7. Limits: while a connection is half open, a RST with another number is dropped
 //! without a word, and a SYN is smoltcp's. The window is taken to be all of the free receive buffer, where the peer may have been told of less. An
-//! acknowledgement older than all that is under way is dropped, and data with it, where RFC 5961 takes it within the largest window.
+//! acknowledgement older than all that is under way is dropped, and data with it, where RFC 5961 takes it within the largest window. A probe of a full
+//! buffer that has a byte of data is answered once a second too.
 
 use std::borrow::Cow;
 
@@ -61,16 +65,22 @@ impl Connection {
             return Verdict::Pass;
         }
         let is_agreed = state != State::SynReceived;
+        let ahead = head.sequence.wrapping_sub(self.next_number());
         if head.has(RST) {
-            let ahead = head.sequence.wrapping_sub(self.next_number());
             return match ahead {
                 0 => Verdict::Pass,
                 _ if is_agreed && ahead < self.free_bytes() => Verdict::Challenge,
                 _ => Verdict::Drop,
             };
         }
+        let end = i64::from(ahead.cast_signed()) + i64::from(head.data_bytes);
+        let is_beyond = head.data_bytes > 0 && end > self.free_bytes().into();
         let is_guess = head.has(SYN) || head.has(ACK) && self.sent.is_unsent(head.acknowledgement);
-        if is_agreed && is_guess { Verdict::Challenge } else { Verdict::Pass }
+        match is_agreed {
+            true if is_guess || is_beyond => Verdict::Challenge,
+            false if is_beyond => Verdict::Drop,
+            _ => Verdict::Pass,
+        }
     }
 
     /// A packet with the question of the peer's whether the connection is still there: an acknowledgement with the number before the next one (RFC 9293

@@ -53,12 +53,12 @@ struct Stream {
 }
 
 impl TcpModel {
-    /// A port for so many connections, with a listener at an address.
+    /// A port for so many connections, with buffers of so many bytes, and a listener at an address.
     ///
     /// # Panics
     /// If there is no memory.
-    pub fn new(address: SocketAddr, connections: u16, backlog: u32) -> TcpModel {
-        let settings = TcpSettings { connections, buffer_bytes: 4096, mtu_bytes: 1500, keepalive: None };
+    pub fn new(address: SocketAddr, connections: u16, buffer_bytes: u32, backlog: u32) -> TcpModel {
+        let settings = TcpSettings { connections, buffer_bytes, mtu_bytes: 1500, keepalive: None };
         TcpModel::with(address, settings, backlog)
     }
 

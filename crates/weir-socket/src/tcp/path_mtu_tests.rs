@@ -203,7 +203,7 @@ fn too_big_v6(packet: &[u8], mtu_bytes: u32) -> Vec<u8> {
 /// A connection over IPv6 that an application has, and the sequence number of the first byte that it will send.
 pub(super) fn open_v6() -> (TcpModel, i32) {
     let address = SocketAddr::new(IpAddr::V6(SERVER_V6), PORT);
-    let mut model = TcpModel::new(address, CONNECTIONS, 16);
+    let mut model = TcpModel::new(address, CONNECTIONS, 4096, 16);
     model.put(&segment_v6(TcpControl::Syn, 100, None));
     let asked = model.poll();
     let seq = TcpPacket::new_checked(&asked[0][40..]).expect("TCP").seq_number().0 + 1;

@@ -54,7 +54,7 @@ type Went = (u16, TcpControl, i32, Option<i32>);
 impl Bed {
     /// A port with a listener.
     fn new(backlog: u32) -> Bed {
-        Bed(TcpModel::new(SocketAddr::new(SERVER.into(), PORT), CONNECTIONS, backlog))
+        Bed(TcpModel::new(SocketAddr::new(SERVER.into(), PORT), CONNECTIONS, 4096, backlog))
     }
 
     /// A port with a listener that asks quiet peers for a sign of life after so many seconds.
@@ -116,8 +116,12 @@ fn segment(says: Says, payload: &[u8]) -> Vec<u8> {
 }
 
 fn segment_with_window(says: Says, window_bytes: u16, payload: &[u8]) -> Vec<u8> {
+    packet(says.from.0, &tcp(says, window_bytes, payload))
+}
+
+fn tcp(says: Says, window_bytes: u16, payload: &[u8]) -> TcpRepr<'_> {
     let Says { from, control, seq, ack } = says;
-    let tcp = TcpRepr {
+    TcpRepr {
         src_port: from.1,
         dst_port: PORT,
         control,
@@ -130,9 +134,13 @@ fn segment_with_window(says: Says, window_bytes: u16, payload: &[u8]) -> Vec<u8>
         sack_ranges: [None; 3],
         timestamp: None,
         payload,
-    };
+    }
+}
+
+/// The IP packet of a segment.
+fn packet(from: Ipv4Address, tcp: &TcpRepr<'_>) -> Vec<u8> {
     let ip = Ipv4Repr {
-        src_addr: from.0,
+        src_addr: from,
         dst_addr: SERVER,
         next_header: IpProtocol::Tcp,
         payload_len: tcp.buffer_len(),
@@ -141,7 +149,7 @@ fn segment_with_window(says: Says, window_bytes: u16, payload: &[u8]) -> Vec<u8>
     let mut bytes = vec![0; 20 + tcp.buffer_len()];
     let checksums = ChecksumCapabilities::default();
     ip.emit(&mut Ipv4Packet::new_unchecked(&mut bytes[..]), &checksums);
-    tcp.emit(&mut TcpPacket::new_unchecked(&mut bytes[20..]), &from.0.into(), &SERVER.into(), &checksums);
+    tcp.emit(&mut TcpPacket::new_unchecked(&mut bytes[20..]), &from.into(), &SERVER.into(), &checksums);
     bytes
 }
 
@@ -451,3 +459,5 @@ mod path_mtu;
 mod patience;
 #[path = "reuse_tests.rs"]
 mod reuse;
+#[path = "window_tests.rs"]
+mod window;
