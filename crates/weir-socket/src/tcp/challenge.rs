@@ -23,43 +23,20 @@
 //! acknowledgement older than all that is under way is dropped, and data with it, where RFC 5961 takes it within the largest window. A probe of a full
 //! buffer that has a byte of data is answered once a second too.
 
-use std::borrow::Cow;
-
-use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::socket::tcp::State;
-use smoltcp::time::Instant;
-use smoltcp::wire::{IpProtocol, IpRepr, TcpControl, TcpPacket, TcpRepr, TcpSeqNumber};
 
-use crate::tcp::connection::{Connection, Flow};
+use crate::tcp::connection::Connection;
 use crate::tcp::segment::{ACK, Head, RST, SYN};
 
 /// The decision on a segment.
-enum Verdict {
+pub(super) enum Verdict {
     Pass,
     Challenge,
     Drop,
 }
 
 impl Connection {
-    /// Takes note of a segment, and returns what smoltcp is to be shown for its packet: the packet itself, a question in its place, or nothing.
-    pub(crate) fn admit<'p>(
-        &mut self,
-        flow: Flow,
-        head: &Head,
-        ip: &'p [u8],
-        now: Instant,
-    ) -> Option<Cow<'p, [u8]>> {
-        match self.judge(head) {
-            Verdict::Pass => {
-                self.note_heard(head, now);
-                Some(ip.into())
-            }
-            Verdict::Challenge => Some(self.question(flow).into()),
-            Verdict::Drop => None,
-        }
-    }
-
-    fn judge(&self, head: &Head) -> Verdict {
+    pub(super) fn judge(&self, head: &Head) -> Verdict {
         let state = self.state();
         if matches!(state, State::Closed | State::Listen | State::SynSent) {
             return Verdict::Pass;
@@ -83,31 +60,14 @@ impl Connection {
         }
     }
 
-    /// A packet with the question of the peer's whether the connection is still there: an acknowledgement with the number before the next one (RFC 9293
-    /// section 3.8.4).
-    fn question(&self, flow: Flow) -> Vec<u8> {
-        let (peer, local) = (flow.peer.ip().into(), flow.local.ip().into());
-        let tcp = TcpRepr {
-            src_port: flow.peer.port(),
-            dst_port: flow.local.port(),
-            control: TcpControl::None,
-            seq_number: TcpSeqNumber(self.next_number().wrapping_sub(1).cast_signed()),
-            ack_number: Some(TcpSeqNumber(self.sent.next().cast_signed())),
-            window_len: 0,
-            window_scale: None,
-            max_seg_size: None,
-            sack_permitted: false,
-            sack_ranges: [None; 3],
-            timestamp: None,
-            payload: &[],
-        };
-        let ip = IpRepr::new(peer, local, IpProtocol::Tcp, tcp.buffer_len(), 64);
-        let mut bytes = vec![0; ip.buffer_len()];
-        // The device has smoltcp check no checksum.
-        let checksums = ChecksumCapabilities::ignored();
-        ip.emit(&mut bytes, &checksums);
-        let mut packet = TcpPacket::new_unchecked(&mut bytes[ip.header_len()..]);
-        tcp.emit(&mut packet, &peer, &local, &checksums);
-        bytes
+    /// The question of the peer's whether the connection is still there: an acknowledgement with the number before the next one (RFC 9293 section 3.8.4).
+    pub(super) fn question(&self) -> Head {
+        Head {
+            sequence: self.next_number().wrapping_sub(1),
+            acknowledgement: self.sent.next(),
+            flags: ACK,
+            window: 0,
+            data_bytes: 0,
+        }
     }
 }

@@ -6,10 +6,10 @@
 //! ```
 //!
 //! [`port`] is the port that all segments of a host come to and leave from, [`life`] the life of its connections, [`connection`] a single connection,
-//! [`numbers`] its sequence numbers, [`challenge`] what is done with segments that may be guessed, [`patience`] how long its peer is waited for,
-//! [`half_open`] the connections that nobody has accepted yet, [`path_mtu`] the packet sizes that routers tell, [`device`] the device that smoltcp
-//! sees, [`segment`] the header of a segment, [`state`] the flags between application and worker, [`settings`] what a builder says. The application's
-//! side is [`stream`] and [`listener`], and [`control`] has their requests to the worker.
+//! [`numbers`] its sequence numbers, [`shown`] what smoltcp is shown for its segments, [`challenge`] what is done with those that may be guessed,
+//! [`patience`] how long its peer is waited for, [`half_open`] the connections that nobody has accepted yet, [`path_mtu`] the packet sizes that routers
+//! tell, [`device`] the device that smoltcp sees, [`segment`] the header of a segment, [`state`] the flags between application and worker, [`settings`]
+//! what a builder says. The application's side is [`stream`] and [`listener`], and [`control`] has their requests to the worker.
 
 mod challenge;
 pub(crate) mod connection;
@@ -27,5 +27,6 @@ pub(crate) mod port;
 pub(crate) mod report;
 pub(crate) mod segment;
 pub(crate) mod settings;
+mod shown;
 pub(crate) mod state;
 pub(crate) mod stream;

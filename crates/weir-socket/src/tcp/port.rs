@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! put: segment --flow--> its connection, or a new one if somebody listens, or a reset
-//!      which is shown to smoltcp unless it may be somebody's guess (challenge.rs)
+//!      which is shown to smoltcp (shown.rs) unless it may be somebody's guess (challenge.rs)
 //!      ICMP error --flow that it quotes--> its connection (path_mtu.rs)
 //! poll: answers, and of the connections that have something to send a segment each in turn, as many as the path asks for
 //! look: news of applications; timers
@@ -177,32 +177,27 @@ impl TcpPort {
             None => Err(DropReason::NoHandler),
         };
         let TcpPort { interface, settings, connections, nobody, answers, now, .. } = self;
-        let shown = match found {
-            Ok(number) => connections[number as usize].admit(flow, &head, ip, *now),
-            Err(_) => Some(ip.into()),
-        };
-        // A segment that smoltcp is not shown was delivered as well: its connection has judged it.
-        let shown = shown?;
-        let mut device = Segments {
-            came: Some(&shown),
-            go: answers,
-            go_max: ANSWERS_MAX,
-            frames,
-            mtu_bytes: settings.mtu_bytes,
+        let mtu_bytes = settings.mtu_bytes;
+        let mut show = |interface: &mut Interface, shown: &[u8], sockets: &mut SocketSet<'static>| {
+            let mut device =
+                Segments { came: Some(shown), go: answers, go_max: ANSWERS_MAX, frames, mtu_bytes };
+            interface.poll_ingress_single(*now, &mut device, sockets);
         };
         match found {
+            // A segment that smoltcp is not shown was delivered as well: its connection has judged it.
             Ok(number) => {
                 let connection = &mut connections[number as usize];
                 let before = connection.state();
-                let Connection { way, sockets, .. } = connection;
-                way.interface(interface).poll_ingress_single(*now, &mut device, sockets);
+                connection.admit(flow, &head, ip, *now, |Connection { way, sockets, .. }, shown| {
+                    show(way.interface(interface), shown, sockets);
+                });
                 let is_asking = before == State::SynSent;
                 connection.note(before, if is_asking { libc::ECONNREFUSED } else { libc::ECONNRESET });
                 self.note_in_burst(number);
                 None
             }
             Err(DropReason::NoHandler) => {
-                interface.poll_ingress_single(*now, &mut device, nobody);
+                show(interface, ip, nobody);
                 Some(DropReason::NoHandler)
             }
             Err(reason) => Some(reason),

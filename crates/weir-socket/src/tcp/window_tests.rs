@@ -1,6 +1,7 @@
 //! Peers that agree on scaled windows: what they send within what they were told comes, and what is beyond the buffer does not.
 
 use super::*;
+use crate::tcp::control::CHUNKS;
 
 const BUFFER_BYTES: i32 = 64 << 10;
 /// The number of the peer's first byte.
@@ -74,5 +75,68 @@ fn bytes_that_come_before_an_acknowledgement_leaves_fill_the_buffer_at_the_most(
     assert_eq!(told, Some(FIRST + taken));
     assert!(bed.accept());
     assert_eq!(read_all(&mut bed), taken);
+    bed.end();
+}
+
+/// A connection whose application reads nothing and has sent something, and whose window has moved back by rounding, so that a byte of the peer's did not
+/// come that was within it before. Returns the number behind what was sent, and the bytes that the peer has sent; the last segment is one with `control`.
+fn moved_back(control: TcpControl) -> (Bed, i32, i32) {
+    let (mut bed, seq) = open_with(BUFFER_BYTES as u32);
+    assert!(bed.accept());
+    bed.write(0, 100);
+    assert_eq!(bed.poll().len(), 1, "all of it is under way");
+    let seq_end = seq + CHUNKS as i32 * 100;
+    let mut at = 0;
+    let mut more = |bed: &mut Bed, control, len| {
+        put(bed, seq, control, at, len);
+        at += len;
+        at
+    };
+    // The chunks that the application may hold.
+    for _ in 0..CHUNKS {
+        more(&mut bed, TcpControl::None, 2);
+    }
+    for _ in 0..44 {
+        more(&mut bed, TcpControl::None, 1460);
+    }
+    bed.pass(SECOND / 10);
+    more(&mut bed, TcpControl::None, 1);
+    bed.pass(SECOND / 10);
+    let end = more(&mut bed, control, 1295);
+    assert_eq!(told(&mut bed), Some(FIRST + end - 1));
+    (bed, seq_end, end)
+}
+
+#[test]
+fn an_acknowledgement_from_where_the_window_ended_before_is_taken() {
+    // The peer has sent a FIN as well, or a byte to probe the window, and that did not come.
+    for behind in [0, 1] {
+        let (mut bed, seq, end) = moved_back(TcpControl::None);
+        assert!(bed.0.port.connections[0].socket().send_queue() > 0);
+        put(&mut bed, seq, TcpControl::None, end + behind, 0);
+        assert_eq!(bed.0.port.connections[0].socket().send_queue(), 0);
+        bed.end();
+    }
+}
+
+#[test]
+fn a_fin_is_taken_with_the_last_byte_before_it() {
+    let (mut bed, seq, end) = moved_back(TcpControl::Fin);
+    assert_eq!(read_all(&mut bed), end - 1);
+    bed.pass(SECOND);
+    put(&mut bed, seq, TcpControl::Fin, end - 1, 1);
+    assert_eq!((read_all(&mut bed), told(&mut bed)), (1, Some(FIRST + end + 1)));
+    assert_eq!(bed.0.port.connections[0].state(), State::CloseWait);
+    bed.end();
+}
+
+#[test]
+fn a_fin_comes_also_behind_bytes_that_have_come_before() {
+    let (mut bed, seq) = open_with(BUFFER_BYTES as u32);
+    put(&mut bed, seq, TcpControl::None, 0, 10);
+    put(&mut bed, seq, TcpControl::Fin, 0, 10);
+    assert_eq!(told(&mut bed), Some(FIRST + 11));
+    assert!(bed.accept());
+    assert_eq!(read_all(&mut bed), 10);
     bed.end();
 }
