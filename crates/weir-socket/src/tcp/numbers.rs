@@ -43,6 +43,11 @@ impl Sent {
         number.wrapping_sub(oldest) < self.next.wrapping_sub(oldest).min(queued_bytes)
     }
 
+    /// Returns whether an acknowledgement is of some of the bytes that were sent and not acknowledged, and not of all, if so many bytes are with smoltcp.
+    pub(crate) fn is_part(&self, acknowledgement: u32, queued_bytes: u32) -> bool {
+        acknowledgement != self.oldest(queued_bytes) && self.is_under_way(acknowledgement, queued_bytes)
+    }
+
     /// Returns whether an acknowledgement is not older than the last, if so many bytes are with smoltcp.
     pub(crate) fn is_current(&self, acknowledgement: u32, queued_bytes: u32) -> bool {
         !is_behind(self.oldest(queued_bytes), acknowledgement) && !self.is_unsent(acknowledgement)
@@ -115,6 +120,8 @@ mod tests {
         assert_eq!(under_way, [false, true, true, true, false]);
         let current = [u32::MAX - 5, u32::MAX - 4, 0, 10, 11].map(|number| sent.is_current(number, 95));
         assert_eq!(current, [false, true, true, true, false]);
+        let part = [u32::MAX - 5, u32::MAX - 4, u32::MAX - 3, 9, 10].map(|number| sent.is_part(number, 95));
+        assert_eq!(part, [false, false, true, true, false]);
         assert!(!sent.is_unsent(10) && sent.is_unsent(11));
         sent.note(&head(FIN | ACK, 10, 80));
         assert!(!sent.is_unsent(91) && sent.is_unsent(92), "a FIN has a number");
