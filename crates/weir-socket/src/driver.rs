@@ -233,7 +233,12 @@ pub(crate) fn may_wait() -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
+
+    use weir_core::drops::DropReason;
+
     use super::*;
+    use crate::worker::socket_port;
 
     #[test]
     fn no_request_is_lost_to_a_thread_that_rests_and_rests_again() {
@@ -248,5 +253,48 @@ mod tests {
         });
         driver.turn().expect("a turn");
         assert_eq!(answers.map(|answer| answer.try_recv().is_ok()), [true; 2]);
+    }
+
+    #[test]
+    fn a_socket_gets_nothing_that_was_for_the_one_before_in_its_place() {
+        let builder = |address| Stack::builder().sockets(1).buffer_frames_max(4096).address(address);
+        let (left, right) = Stack::pair_of(builder("192.0.2.1/24"), builder("192.0.2.2/24")).expect("stacks");
+        let client = UdpSocket::bind(&left, "192.0.2.1:0").expect("a socket");
+        let silent = UdpSocket::bind(&right, "192.0.2.2:7").expect("a socket");
+        client.set_nonblocking(true);
+        let mut driver = right.drive(0).expect("a worker");
+        loop {
+            while client.send_to(b"for port 7", "192.0.2.2:7").is_ok() {}
+            if !driver.turn().expect("a turn") && !client.is_writable() {
+                break;
+            }
+        }
+        drop(silent);
+        let worker = &mut driver.lent.as_mut().expect("it goes on").worker;
+        let held = worker.books().held;
+        let mut queues = worker.path.between().egress.queues().iter();
+        let port = queues.find(|queue| queue.shaping.held().packets > 0).expect("they wait").port;
+        assert!(matches!(worker.look(now_ns()), Ok(Look::On(_))));
+        let (socket, _) = socket_port(&mut worker.path, port).expect("a socket");
+        assert!(socket.shared().is_some(), "its place is not free");
+        let next = thread::scope(|scope| {
+            let binding = scope.spawn(|| {
+                let end_ns = now_ns() + 30_000_000_000;
+                let mut bound = UdpSocket::bind(&right, "192.0.2.2:9");
+                while bound.is_err() && now_ns() < end_ns {
+                    bound = UdpSocket::bind(&right, "192.0.2.2:9");
+                }
+                bound.expect("there is a place again")
+            });
+            while !binding.is_finished() {
+                driver.turn().expect("a turn");
+            }
+            binding.join().expect("it ends")
+        });
+        while driver.turn().expect("a turn") {}
+        assert!(!next.is_readable());
+        let books = driver.lent.as_mut().expect("it goes on").worker.books();
+        assert!(books.balances && books.held.packets == 0);
+        assert_eq!(books.dropped.get(DropReason::SocketClosed), held);
     }
 }

@@ -67,7 +67,7 @@ const CLOSE_LOOK: Duration = Duration::from_micros(50);
 /// The state of a place that no socket has.
 const FREE: u8 = 0;
 /// The state of a place that a socket has. A lower value is the number of workers that have not let go of a closed socket yet: its sent packets are
-/// not all polled.
+/// not all polled, or some for it wait.
 const TAKEN: u8 = u8::MAX;
 
 /// A stack: hold a handle while there are sockets to be bound. The stack ends with the last of its handles and sockets.

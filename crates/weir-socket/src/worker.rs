@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Rule (invariant 3): a worker says that it parks before it looks at every announcement and request once more. A socket that was closed keeps its
-//! place until its sent packets have been polled.
+//! place until its sent packets have been polled, and those that wait before its port have gone: they are not the next socket's.
 //!
 //! The end: a worker that is told to stop lets out the packets that sockets have sent, its own and those that others hand over, for
 //! [`DRAIN_NS_MAX`] at the most. However the worker ends, its ports are dropped with it, and every thread that waits at a socket is woken and finds
@@ -20,7 +20,6 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use weir_core::net::sockets::{BindError, Binding};
-use weir_path::egress::EgressQueue;
 use weir_path::either_port::EitherPort;
 use weir_path::frames::Frames;
 use weir_path::landings::Landings;
@@ -238,11 +237,12 @@ impl StackWorker {
         }
     }
 
-    /// Frees the places of closed sockets whose last packets have been polled.
+    /// Frees the places of closed sockets whose last packets have been polled, and for which no more wait.
     fn finish_closing(&mut self) {
         let path = &mut self.path;
         self.closing.retain(|(port, place)| {
-            let is_finished = socket_port(path, *port).is_none_or(|(port, frames)| port.finish(frames));
+            let is_finished = !waits_before(path, *port)
+                && socket_port(path, *port).is_none_or(|(port, frames)| port.finish(frames));
             if is_finished {
                 // The last worker frees the place.
                 place.fetch_sub(1, Ordering::Release);
@@ -261,10 +261,9 @@ impl StackWorker {
             },
             EitherPort::Kernel(_) => false,
         });
-        let waits = |queue: &EgressQueue| queue.shaping.held().packets > 0;
         let mut interfaces = self.path.ends().iter().filter(|end| matches!(end.port, EitherPort::Kernel(_)));
-        let is_on_its_way = interfaces
-            .any(|end| end.port.in_flight().packets > 0 || self.path.egress(end.index).is_some_and(waits));
+        let is_on_its_way =
+            interfaces.any(|end| end.port.in_flight().packets > 0 || waits_before(&self.path, end.index));
         !has_sent && !is_on_its_way
     }
 
@@ -282,6 +281,11 @@ impl StackWorker {
         }
         is_out && !self.path.may_come() || self.path.has_lost_one() && leaves_by_others(&self.path)
     }
+}
+
+/// Returns whether packets wait in the egress queue before a port.
+fn waits_before(path: &Worker<StackPort>, port: usize) -> bool {
+    path.egress(port).is_some_and(|queue| queue.shaping.held().packets > 0)
 }
 
 /// A port, if it is a socket's, and the frames.
