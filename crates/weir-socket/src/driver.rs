@@ -297,4 +297,19 @@ mod tests {
         assert!(books.balances && books.held.packets == 0);
         assert_eq!(books.dropped.get(DropReason::SocketClosed), held);
     }
+
+    #[test]
+    fn of_two_that_ask_for_a_worker_at_once_one_gets_it() {
+        let (stack, _) = Stack::pair("192.0.2.1/24", "192.0.2.2/24").expect("stacks");
+        let driver = stack.drive(0).expect("a worker");
+        let [first, second] = [(); 2].map(|()| {
+            let (to, lent) = channel();
+            stack.ask(0, Request::Lend(to)).expect("it is there");
+            lent
+        });
+        drop(driver);
+        let lent = first.recv().expect("it is answered").expect("it gets the worker");
+        assert!(second.recv().expect("it is answered").is_none());
+        lent.back.send(lent.worker).expect("its thread waits");
+    }
 }

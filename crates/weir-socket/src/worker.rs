@@ -80,7 +80,7 @@ pub(crate) enum Request {
     Stat { reply: Sender<Option<weir_port::Result<StackReport>>>, together: Arc<Standstill> },
     /// Look at the interface: its queues were owned again.
     LookAtInterface,
-    /// Lend this worker to another thread that drives it; none is lent if another has it already.
+    /// Lend this worker to another thread that drives it; none is lent if another has it already, or is about to.
     Lend(Sender<Option<Lent>>),
     /// Stop after the sent packets are out.
     Stop,
@@ -227,7 +227,7 @@ impl StackWorker {
                 let _ = reply.send(together.copy(report).ok());
             }
             Request::LookAtInterface => self.look_ns = 0,
-            Request::Lend(to) if self.is_lent => {
+            Request::Lend(to) if self.is_lent || self.borrower.is_some() => {
                 let _ = to.send(None);
             }
             Request::Lend(to) => self.borrower = Some(to),
