@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use weir_lab::bed::{End, veth};
+use weir_lab::bed::{End, Namespace, veth};
 use weir_lab::clock::{let_pass, wait_until};
 use weir_lab::process::Process;
 use weir_port::bpf::doorbell::Bell;
@@ -47,6 +47,7 @@ fn main() -> ExitCode {
         privileged!(a_port_that_comes_up_with_more_queues_leaves_the_others).together(),
         privileged!(a_missing_port_takes_no_other_one_that_gets_its_name).together(),
         privileged!(a_port_that_goes_under_another_name_is_awaited_by_its_first).together(),
+        privileged!(the_other_end_of_a_port_is_refused_and_the_port_goes_on).together(),
     ])
 }
 
@@ -120,8 +121,13 @@ fn hosts(queues: Option<u32>) -> Result<Hosts> {
 
 /// The queues and offloads of the second host's pair.
 fn look(hosts: &Hosts) -> Result<String> {
+    look_at([(&hosts.middle, "p1"), (&hosts.hosts[1], "veth0")])
+}
+
+/// The queues and offloads of the ends of a pair.
+fn look_at(ends: [(&Namespace, &str); 2]) -> Result<String> {
     let mut seen = String::new();
-    for (namespace, device) in [(&hosts.middle, "p1"), (&hosts.hosts[1], "veth0")] {
+    for (namespace, device) in ends {
         seen += &namespace.tc(&format!("qdisc show dev {device}"))?;
         let features = namespace.sh(&format!("ethtool -k {device}"))?;
         let is_changed = |line: &&str| ["tx-checksum", "tx-vlan"].iter().any(|name| line.contains(name));
@@ -255,4 +261,32 @@ fn a_port_that_comes_up_with_more_queues_leaves_the_others() -> Result<()> {
     answers(&hosts, "10.99.1.3")?;
     up.check()?;
     up.down().map(drop)
+}
+
+/// A pair whose ends are both to be ports: the first one is, and nothing of it is put back for the other one's sake.
+fn the_other_end_of_a_port_is_refused_and_the_port_goes_on() -> Result<()> {
+    let hosts = hosts(None)?;
+    let pair_in = |namespace: &Namespace| -> Result<()> {
+        namespace.ip("link add va type veth peer name vb")?;
+        ["va", "vb"].iter().try_for_each(|end| namespace.ip(&format!("link set {end} up")).map(drop))
+    };
+    pair_in(&hosts.hosts[0])?;
+    let untouched = look_at([(&hosts.hosts[0], "va"), (&hosts.hosts[0], "vb")])?;
+    let spares = SPARE.replace("spare", "va") + &SPARE.replace("spare", "vb");
+    let up = hosts.up(&BRIDGE
+        .replace("[[bridge]]", &format!("{spares}[[bridge]]"))
+        .replace("\"p2\"]", "\"p2\", \"va\", \"vb\"]"))?;
+    pair_in(&hosts.middle)?;
+    wait_until("one end is refused", PATIENCE, || Ok(up.stderr().contains("is the other end of")))?;
+    // Missing ports are tried each second.
+    let_pass(Duration::from_secs(3), |_| ())?;
+    hosts.middle.ip("link set va mtu 1400")?;
+    wait_until("the watcher looks on", PATIENCE, || Ok(up.stderr().contains("the MTU of va is 1400 now")))?;
+    let said = up.stderr();
+    let is_undone = ["replaced", "left to it", "does not answer"].iter().any(|word| said.contains(word));
+    ensure!(!is_undone && said.matches("is the other end of").count() == 1, "{said}");
+    up.down()?;
+    let after = look_at([(&hosts.middle, "va"), (&hosts.middle, "vb")])?;
+    ensure!(after == untouched, "untouched {untouched} after {after}");
+    Ok(())
 }

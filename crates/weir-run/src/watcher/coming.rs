@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Rule: the worker, which all other ports wait for, does nothing that takes long. A port that is prepared and not taken leaves nothing
-//! behind.
+//! behind. One that is refused before has changed nothing, and its other end may be a port.
 //!
 //! An interface whose other end is in a namespace that nobody but weir keeps is given up, so that the kernel removes both: a container
 //! that has ended. It is not taken again under the same number.
@@ -188,14 +188,16 @@ impl Watcher {
 
     fn take(&mut self, port: usize, link: &Link, records: &Records) {
         // The interface may vanish meanwhile, and nobody could say then where its other end was.
-        let peer = link.peer();
-        let far = peer.as_ref().ok().map(|(netns, sender)| (netns.inode(), sender.ifindex));
-        let taken = match (self.joins_its_own(link), peer) {
+        let taken = match (self.joins_its_own(link), link.peer()) {
             (Some(other), _) => {
                 Err(format!("{} is the other end of {other}, which is a port too", link.name))
             }
             (None, Err(error)) => Err(error.to_string()),
-            (None, Ok(_)) => self.prepare(port, records),
+            (None, Ok((netns, sender))) => self.prepare(port, records).inspect_err(|_| {
+                let mut interfaces = vec![(netns.inode(), sender.ifindex)];
+                interfaces.extend(NetNs::current().map(|home| (home.inode(), link.ifindex)));
+                self.forget(&interfaces, records);
+            }),
         };
         match taken {
             Ok(pair) => {
@@ -215,9 +217,6 @@ impl Watcher {
                 self.hear(Some(is_now.into_iter().collect()), records);
             }
             Err(why) => {
-                let mut interfaces: Vec<_> = far.into_iter().collect();
-                interfaces.extend(NetNs::current().map(|home| (home.inode(), link.ifindex)));
-                self.forget(&interfaces, records);
                 let Some(missing) = self.missing.get_mut(&port) else { return };
                 missing.not_before_ns = now_ns() + RETRY_NS;
                 // An interface that vanished meanwhile is looked for, and not spoken of.
