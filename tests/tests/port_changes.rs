@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, ensure};
 use weir_lab::bed::{End, Namespace, veth};
 use weir_lab::clock::{let_pass, wait_until};
-use weir_lab::process::Process;
+use weir_lab::process::{Process, Signal, send_signal};
 use weir_port::bpf::doorbell::Bell;
 use weir_port::hold::{Hold, Owner};
 use weir_port::netns::NetNs;
@@ -17,7 +17,7 @@ use weir_run::datapath::{Datapath, DatapathConfig};
 use weir_run::topology;
 use weir_run::watcher::Eye;
 use weir_tests::topology::{Hosts, answers, wait_for_port};
-use weir_tests::{harness, privileged, weir_binary};
+use weir_tests::{guardian, harness, privileged, weir_binary};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const QUEUES: u32 = 3;
@@ -47,6 +47,7 @@ fn main() -> ExitCode {
         privileged!(a_port_that_comes_up_with_more_queues_leaves_the_others).together(),
         privileged!(a_missing_port_takes_no_other_one_that_gets_its_name).together(),
         privileged!(a_port_that_goes_under_another_name_is_awaited_by_its_first).together(),
+        privileged!(a_port_whose_other_end_moves_and_is_unfit_leaves_nothing_there).together(),
         privileged!(the_other_end_of_a_port_is_refused_and_the_port_goes_on).together(),
     ])
 }
@@ -72,6 +73,10 @@ impl Keeper for Deleter<'_> {
 
     fn put_back(&mut self, interfaces: &[(u64, u32)]) -> weir_port::Result<()> {
         self.put_back.extend(interfaces.iter().map(|(_, ifindex)| ifindex));
+        Ok(())
+    }
+
+    fn forget(&mut self, _interfaces: &[(u64, u32)]) -> weir_port::Result<()> {
         Ok(())
     }
 
@@ -260,6 +265,30 @@ fn a_port_that_comes_up_with_more_queues_leaves_the_others() -> Result<()> {
     wait_for_port(&up, LAST, "up")?;
     answers(&hosts, "10.99.1.3")?;
     up.check()?;
+    up.down().map(drop)
+}
+
+/// Both in one look: the end is arranged where it is now, and then given up.
+fn a_port_whose_other_end_moves_and_is_unfit_leaves_nothing_there() -> Result<()> {
+    let hosts = hosts(Some(QUEUES))?;
+    let other = Namespace::new("other")?;
+    let up = hosts.up(BRIDGE)?;
+    answers(&hosts, "10.99.1.3")?;
+    // The guardian stands too, as it kills a main process that is stopped.
+    let both = [guardian(up.daemon.id())?, up.daemon.id()];
+    both.iter().try_for_each(|&id| send_signal(id, Signal::STOP))?;
+    hosts.hosts[LAST].ip(&format!("link set veth0 netns {}", other.name()))?;
+    other.sh("ethtool -L veth0 tx 1")?;
+    both.iter().rev().try_for_each(|&id| send_signal(id, Signal::CONT))?;
+    wait_until("it is given up", PATIENCE, || Ok(up.stderr().contains("veth0 sends on 1 queues now")))?;
+    wait_until("it is as before", PATIENCE, || {
+        let queue = other.tc("qdisc show dev veth0")?;
+        let offloads = other.sh("ethtool -k veth0")?;
+        let is_on = |feature| offloads.contains(&format!("{feature}: on"));
+        Ok(!queue.contains("7765:") && is_on("tx-checksumming") && is_on("tx-vlan-offload"))
+    })
+    .with_context(|| up.stderr())?;
+    answers(&hosts, "10.99.1.2")?;
     up.down().map(drop)
 }
 

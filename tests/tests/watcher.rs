@@ -45,6 +45,8 @@ fn main() -> ExitCode {
         privileged!(a_new_name_after_down_is_followed),
         privileged!(a_sender_that_moves_is_followed),
         privileged!(a_sender_that_moves_and_comes_back_is_followed),
+        privileged!(a_place_that_a_sender_has_left_may_go),
+        privileged!(a_sender_that_moves_again_and_again_keeps_nothing_open),
         privileged!(fewer_queues_end_the_wire),
         privileged!(an_end_of_the_wires_own_that_moves_ends_it),
         privileged!(a_drop_that_nothing_explains_fails_the_check),
@@ -371,6 +373,51 @@ fn a_sender_that_moves_and_comes_back_is_followed() -> Result<()> {
     bed.wire.check()?;
     let Bed { wire, crowd, rig } = bed;
     drop(crowd);
+    wire.stop()?;
+    require_untouched(&rig.left)
+}
+
+fn a_place_that_a_sender_has_left_may_go() -> Result<()> {
+    let other = Namespace::new("other")?;
+    let bed = Bed::new(4)?;
+    // It goes when the left host does, whoever keeps that until then.
+    other.ip(&format!("link add told type veth peer name tells netns {}", bed.rig.left.name()))?;
+    bed.rig.left.ip(&format!("link set veth0 netns {}", other.name()))?;
+    bed.require_said("is in another network namespace now")?;
+    let Bed { mut wire, crowd, rig: Rig { left, right, middle: _middle, .. } } = bed;
+    drop(crowd);
+    drop(left);
+    wait_until("the left host is gone", LIMIT, || Ok(other.ip("link show told").is_err()))?;
+    ensure!(wire.is_running()?, "{}", wire.said());
+    settle(&other)?;
+    tcp_passes(&other, &right, &names(0, 2).v4)?;
+    wire.check()?;
+    wire.stop()?;
+    require_untouched(&other)
+}
+
+fn a_sender_that_moves_again_and_again_keeps_nothing_open() -> Result<()> {
+    const TIMES: usize = 10;
+    let other = Namespace::new("other")?;
+    let rig = Rig::new(4, 4)?;
+    let wire = rig.wire(&OPTIONS)?;
+    let open = || -> Result<[usize; 2]> {
+        let count = |id: u32| Ok::<_, anyhow::Error>(std::fs::read_dir(format!("/proc/{id}/fd"))?.count());
+        Ok([count(wire.id())?, count(weir_tests::guardian(wire.id())?)?])
+    };
+    let moved = || wire.said().matches("is in another network namespace now").count();
+    let before = open()?;
+    for time in 0..TIMES {
+        for (count, from, to) in [(1, &rig.left, &other), (2, &other, &rig.left)] {
+            from.ip(&format!("link set veth0 netns {}", to.name()))?;
+            wait_until("the move is followed", LIMIT, || Ok(moved() == 2 * time + count))?;
+        }
+    }
+    wait_until("as many descriptors are open as before", LIMIT, || Ok(open()? == before))
+        .with_context(|| format!("{before:?} before, {:?} after", open()))?;
+    settle(&rig.left)?;
+    tcp_passes(&rig.left, &rig.right, &rig.right_address().v4)?;
+    wire.check()?;
     wire.stop()?;
     require_untouched(&rig.left)
 }

@@ -227,6 +227,15 @@ impl UndoRecord {
         Ok(())
     }
 
+    /// Gives up its hold and puts nothing back: the thing is not there any more.
+    pub fn forget(mut self) {
+        // As when it is put back.
+        let _lock = Lock::take();
+        if self.hold.as_ref().is_some_and(Hold::is_last) {
+            self.finish();
+        }
+    }
+
     fn finish(&mut self) {
         if let Some(hold) = self.hold.take() {
             hold.finish();
@@ -242,6 +251,10 @@ pub trait Keeper {
     /// Puts back the recorded changes of these interfaces, each given by its namespace and number, and forgets them: the interfaces are
     /// gone, or elsewhere. A change that cannot be put back now stays recorded.
     fn put_back(&mut self, interfaces: &[(u64, u32)]) -> Result<()>;
+
+    /// Forgets the recorded changes of these interfaces, each given by its namespace and number, and puts none back: the interfaces have left
+    /// those places, and others may have their numbers there by now.
+    fn forget(&mut self, interfaces: &[(u64, u32)]) -> Result<()>;
 
     /// The owner of holds on changed things; `None` where no other process shares them.
     fn owner(&self) -> Option<Owner>;

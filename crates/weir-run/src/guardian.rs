@@ -7,6 +7,7 @@
 //! ```text
 //! requests   {"record": {"undo": {"qdisc": {...}}, "hold": "/run/weir/holds/..."}} + 2 descriptors   ->  "kept"
 //!            {"put-back": {"interfaces": [[NAMESPACE, NUMBER], ...]}}, of one that is gone        ->  "kept"
+//!            {"forget": {"interfaces": [[NAMESPACE, NUMBER], ...]}}, of one that has left that place  ->  "kept"
 //!            end of messages                                                            ->  "done", or faults
 //! notes                                                                                 <-  {"deserted": NAMESPACE}
 //! ```
@@ -61,6 +62,8 @@ enum Request {
     Record { undo: Undo, hold: Option<PathBuf> },
     /// Put back the records of these interfaces.
     PutBack { interfaces: Vec<(u64, u32)> },
+    /// Drop the records of these interfaces, and put nothing back.
+    Forget { interfaces: Vec<(u64, u32)> },
 }
 
 /// An answer of the guardian.
@@ -219,6 +222,13 @@ impl Keeper for Guardian {
     fn put_back(&mut self, interfaces: &[(u64, u32)]) -> weir_port::Result<()> {
         let request = Request::PutBack { interfaces: interfaces.to_vec() };
         self.ask(&request, &[]).doing(|| "telling the guardian to put back what was a port's".into())?;
+        self.records.retain(|record| !record.is_of(interfaces));
+        Ok(())
+    }
+
+    fn forget(&mut self, interfaces: &[(u64, u32)]) -> weir_port::Result<()> {
+        let request = Request::Forget { interfaces: interfaces.to_vec() };
+        self.ask(&request, &[]).doing(|| "telling the guardian to forget a place that was left".into())?;
         self.records.retain(|record| !record.is_of(interfaces));
         Ok(())
     }

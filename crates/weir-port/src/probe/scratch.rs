@@ -128,6 +128,10 @@ impl Keeper for Forget {
         Ok(())
     }
 
+    fn forget(&mut self, _interfaces: &[(u64, u32)]) -> Result<()> {
+        Ok(())
+    }
+
     fn owner(&self) -> Option<Owner> {
         None
     }

@@ -102,6 +102,12 @@ fn keep(
                         witnesses.retain(|(inode, _)| is_of_any(&records, *inode));
                         Answer::Kept
                     }
+                    Ok(Read::Forget(interfaces)) => {
+                        let left = records.extract_if(.., |record| record.is_of(&interfaces));
+                        left.for_each(UndoRecord::forget);
+                        witnesses.retain(|(inode, _)| is_of_any(&records, *inode));
+                        Answer::Kept
+                    }
                     Ok(Read::Record(record)) => {
                         if watch_namespaces
                             && witnesses.iter().all(|(inode, _)| *inode != record.netns.inode())
@@ -148,12 +154,14 @@ fn is_of_message(error: &io::Error) -> bool {
 enum Read {
     Record(UndoRecord),
     PutBack(Vec<(u64, u32)>),
+    Forget(Vec<(u64, u32)>),
 }
 
 fn read_request(bytes: &[u8], descriptors: Vec<OwnedFd>) -> weir_port::Result<Read> {
     let request = serde_json::from_slice(bytes).map_err(io::Error::from);
     Ok(match request.doing(|| "reading a request".into())? {
         Request::PutBack { interfaces } => Read::PutBack(interfaces),
+        Request::Forget { interfaces } => Read::Forget(interfaces),
         Request::Record { undo, hold } => Read::Record(read_record(undo, hold, descriptors)?),
     })
 }
@@ -279,7 +287,52 @@ mod tests {
 
     use weir_port::channel::MESSAGE_BYTES_MAX;
 
+    use weir_port::features::{self, TagInsertion};
+    use weir_port::netns::NetNs;
+    use weir_port::veth::{self, VethEnd};
+
     use super::*;
+
+    /// Another interface may have the number of the one that has left.
+    #[test]
+    fn what_was_changed_in_a_place_that_was_left_is_forgotten_and_not_put_back() {
+        if !sys::is_root() {
+            return;
+        }
+        // The namespace is this thread's alone, and goes with it.
+        let told = thread::spawn(|| {
+            let here = NetNs::unshare().unwrap();
+            let [near, far] = [c"near", c"far"].map(|name| VethEnd { name, address: None });
+            let (link, _) = veth::create(&near, &far, &here, 1).unwrap();
+            let (ours, guardians) = Channel::pair().unwrap();
+            let (notes, _) = Channel::pair().unwrap();
+            let guarding = thread::spawn(move || {
+                keep(&guardians, &notes, &mut Main::new(), &mut Means::new(), false).len()
+            });
+            let ask = |request: &Request, descriptors: &[_]| {
+                ours.send(&encoded(request), descriptors).unwrap();
+                let (bytes, _) = ours.receive().unwrap().expect("the guardian has ended");
+                assert!(matches!(serde_json::from_slice(&bytes).unwrap(), Answer::Kept));
+            };
+            let interfaces = vec![(here.inode(), link.ifindex)];
+            let mut seen = Vec::new();
+            for end in [
+                Request::Forget { interfaces: interfaces.clone() },
+                Request::PutBack { interfaces: interfaces.clone() },
+            ] {
+                let undo = Undo::TagInsertion { ifindex: link.ifindex, features: TagInsertion::ALL.to_vec() };
+                ask(&Request::Record { undo, hold: None }, &[here.as_fd()]);
+                features::switch(link.ifindex, &TagInsertion::ALL, false).unwrap();
+                ask(&end, &[]);
+                seen.push(features::offloads(&link).unwrap().tag_insertions);
+            }
+            drop(ours);
+            (seen, guarding.join().unwrap())
+        });
+        let (seen, left) = told.join().unwrap();
+        assert_eq!(seen, [Vec::new(), TagInsertion::ALL.to_vec()]);
+        assert_eq!(left, 0);
+    }
 
     #[test]
     fn a_request_that_cannot_be_received_is_refused_and_the_next_is_kept() {

@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use weir_port::link::Link;
 use weir_port::netns::NetNs;
 use weir_port::sending;
 use weir_port::view::Pair;
@@ -87,13 +88,9 @@ impl Watcher {
         let links = views.each_ref().map(|view| view.link.clone());
         let Some(Pair { before, doorbell, .. }) = self.pairs[pair].clone() else { return Ok(()) };
         let mut said = Vec::new();
-        let mut is_news = has_moved;
+        let mut is_news = false;
         if has_moved {
-            sending::arrange_moved(&place, &links[SENDER], &before, &mut *locked(records))?;
-            said.push(format!(
-                "{}, the other end of {}, is in another network namespace now: going on there",
-                links[SENDER].name, links[0].name
-            ));
+            self.go_along(pair, &place, &links[SENDER], records)?;
         }
         let home = NetNs::current()?;
         for (end, (netns, remedies)) in [&home, &*place].into_iter().zip(remedies).enumerate() {
@@ -126,6 +123,51 @@ impl Watcher {
         self.pairs[pair] = Some(now);
         said.into_iter().for_each(|text| self.say(text));
         Ok(())
+    }
+
+    /// Goes on with a pair whose other end is in another place now. All that happens to the pair from here on is of the new place, and of the
+    /// old one nothing is kept: what was changed there has gone along, or went with the move.
+    fn go_along(
+        &mut self,
+        pair: usize,
+        place: &Arc<NetNs>,
+        sender: &Link,
+        records: &Records,
+    ) -> weir_port::Result<()> {
+        let Some(known) = self.pairs[pair].clone() else { return Ok(()) };
+        let left = (known.sender_netns.inode(), known.sender.ifindex);
+        let arranged = sending::arrange_moved(place, sender, &known.before, &mut *locked(records));
+        if let Err(error) = arranged {
+            let there = (place.inode(), sender.ifindex);
+            if !self.is_known(there) {
+                self.put_back(&[there], records);
+            }
+            return Err(error);
+        }
+        let name = known.port.name.clone();
+        let now = Pair { sender_netns: Arc::clone(place), sender: sender.clone(), ..known };
+        self.crew.follow(pair, now.clone());
+        self.pairs[pair] = Some(now);
+        // The end of another pair may have come to that place, with the same number, and be arranged already.
+        if !self.is_known(left)
+            && let Err(error) = locked(records).forget(&[left])
+        {
+            self.say(error.to_string());
+        }
+        self.say(format!(
+            "{}, the other end of {name}, is in another network namespace now: going on there",
+            sender.name
+        ));
+        Ok(())
+    }
+
+    /// Returns whether an end of a pair is known to be in this place, given by its namespace and number.
+    fn is_known(&self, place: (u64, u32)) -> bool {
+        let is_home = NetNs::current().is_ok_and(|home| home.inode() == place.0);
+        self.pairs.iter().flatten().any(|pair| {
+            (pair.sender_netns.inode(), pair.sender.ifindex) == place
+                || is_home && pair.port.ifindex == place.1
+        })
     }
 
     /// Goes on without a pair that is not fit any more.

@@ -152,10 +152,11 @@ impl Watcher {
         let mut interfaces = vec![(sender_netns.inode(), sender.ifindex)];
         interfaces.extend(NetNs::current().map(|home| (home.inode(), link.ifindex)));
         interfaces.extend(elsewhere);
-        self.forget(&interfaces, records);
+        self.put_back(&interfaces, records);
     }
 
-    fn forget(&self, interfaces: &[(u64, u32)], records: &Records) {
+    /// Puts back the changes of interfaces, and says what could not be.
+    pub(super) fn put_back(&self, interfaces: &[(u64, u32)], records: &Records) {
         if let Err(error) = locked(records).put_back(interfaces) {
             self.say(error.to_string());
         }
@@ -196,7 +197,7 @@ impl Watcher {
             (None, Ok((netns, sender))) => self.prepare(port, records).inspect_err(|_| {
                 let mut interfaces = vec![(netns.inode(), sender.ifindex)];
                 interfaces.extend(NetNs::current().map(|home| (home.inode(), link.ifindex)));
-                self.forget(&interfaces, records);
+                self.put_back(&interfaces, records);
             }),
         };
         match taken {
