@@ -16,7 +16,7 @@ use weir_run::clock::now_ns;
 use weir_run::datapath::{Datapath, DatapathConfig};
 use weir_run::topology;
 use weir_run::watcher::Eye;
-use weir_tests::topology::{Hosts, answers, wait_for_port};
+use weir_tests::topology::{Hosts, Up, answers, wait_for_port};
 use weir_tests::{guardian, harness, privileged, weir_binary};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -47,6 +47,7 @@ fn main() -> ExitCode {
         privileged!(a_port_that_comes_up_with_more_queues_leaves_the_others).together(),
         privileged!(a_missing_port_takes_no_other_one_that_gets_its_name).together(),
         privileged!(a_port_that_goes_under_another_name_is_awaited_by_its_first).together(),
+        privileged!(a_port_that_comes_up_while_its_other_end_moves_is_owned_again).together(),
         privileged!(a_port_whose_other_end_moves_and_is_unfit_leaves_nothing_there).together(),
         privileged!(the_other_end_of_a_port_is_refused_and_the_port_goes_on).together(),
     ])
@@ -268,18 +269,46 @@ fn a_port_that_comes_up_with_more_queues_leaves_the_others() -> Result<()> {
     up.down().map(drop)
 }
 
+/// Makes changes of which a topology sees nothing until all are made.
+fn at_once(up: &Up, change: impl FnOnce() -> Result<()>) -> Result<()> {
+    // The guardian stands too, as it kills a main process that is stopped.
+    let both = [guardian(up.daemon.id())?, up.daemon.id()];
+    both.iter().try_for_each(|&id| send_signal(id, Signal::STOP))?;
+    let changed = change();
+    both.iter().rev().try_for_each(|&id| send_signal(id, Signal::CONT))?;
+    changed
+}
+
+/// Its queues are to be owned again before anybody knows where its other end is.
+fn a_port_that_comes_up_while_its_other_end_moves_is_owned_again() -> Result<()> {
+    let hosts = hosts(None)?;
+    let other = Namespace::new("other")?;
+    let up = hosts.up(BRIDGE)?;
+    answers(&hosts, "10.99.1.3")?;
+    at_once(&up, || {
+        hosts.middle.ip("link set p2 down")?;
+        hosts.hosts[LAST].ip(&format!("link set veth0 netns {}", other.name()))?;
+        hosts.middle.ip("link set p2 up").map(drop)
+    })?;
+    wait_until("it is followed", PATIENCE, || Ok(up.stderr().contains("in another network namespace now")))?;
+    other.ip("addr add 10.99.1.3/24 dev veth0")?;
+    other.ip("link set veth0 up")?;
+    answers(&hosts, "10.99.1.3").with_context(|| up.stderr())?;
+    answers(&hosts, "10.99.1.2")?;
+    up.check()?;
+    up.down().map(drop)
+}
+
 /// Both in one look: the end is arranged where it is now, and then given up.
 fn a_port_whose_other_end_moves_and_is_unfit_leaves_nothing_there() -> Result<()> {
     let hosts = hosts(Some(QUEUES))?;
     let other = Namespace::new("other")?;
     let up = hosts.up(BRIDGE)?;
     answers(&hosts, "10.99.1.3")?;
-    // The guardian stands too, as it kills a main process that is stopped.
-    let both = [guardian(up.daemon.id())?, up.daemon.id()];
-    both.iter().try_for_each(|&id| send_signal(id, Signal::STOP))?;
-    hosts.hosts[LAST].ip(&format!("link set veth0 netns {}", other.name()))?;
-    other.sh("ethtool -L veth0 tx 1")?;
-    both.iter().rev().try_for_each(|&id| send_signal(id, Signal::CONT))?;
+    at_once(&up, || {
+        hosts.hosts[LAST].ip(&format!("link set veth0 netns {}", other.name()))?;
+        other.sh("ethtool -L veth0 tx 1").map(drop)
+    })?;
     wait_until("it is given up", PATIENCE, || Ok(up.stderr().contains("veth0 sends on 1 queues now")))?;
     wait_until("it is as before", PATIENCE, || {
         let queue = other.tc("qdisc show dev veth0")?;

@@ -64,6 +64,8 @@ pub struct Ownership {
     /// The ids of the NAPI instances that are owned.
     ids: Vec<u32>,
     is_down: bool,
+    /// True while the queues are being owned again, also after an attempt that failed.
+    is_retaking: bool,
     lost: Lost,
 }
 
@@ -82,6 +84,7 @@ impl Ownership {
             sockets,
             ids: Vec::new(),
             is_down: false,
+            is_retaking: false,
             lost: Lost::default(),
         }
     }
@@ -181,8 +184,13 @@ impl Ownership {
         self.is_down = true;
     }
 
-    /// Returns whether the queues have instances other than those that are owned, as they do after the interface came up again.
+    /// Returns whether the queues have instances that are not owned: others than before, as they have after the interface came up again, or
+    /// those that an attempt to own them has failed at.
     pub fn is_disowned(&self) -> Result<bool> {
+        Ok(self.has_other_instances()? || self.is_retaking)
+    }
+
+    fn has_other_instances(&self) -> Result<bool> {
         let ids = napi::instances(self.pair.port.ifindex)?;
         napi::check_instances(&self.pair.port, &ids)?;
         Ok(ids != self.ids)
@@ -192,9 +200,16 @@ impl Ownership {
     /// down or gone, or up anew with other instances. Whoever watches it will be told.
     pub fn is_overtaken(&self) -> bool {
         match Link::by_index(self.pair.port.ifindex) {
-            Ok(link) => !link.up || self.is_disowned().is_ok_and(|is_disowned| is_disowned),
+            Ok(link) => !link.up || self.has_other_instances().is_ok_and(|has_others| has_others),
             Err(error) => error.is_no_interface(),
         }
+    }
+
+    /// Returns whether the other end is not where it was last, so that it could send no first packets. A watcher of the interface's own state
+    /// is not told where it is; whoever is tells it by [`Ownership::follow`], and the queues can be owned again.
+    pub fn is_left_by_sender(&self) -> bool {
+        let sender = self.pair.sender_netns.run(|| Link::by_index(self.pair.sender.ifindex));
+        sender.is_err_and(|error| error.is_no_interface())
     }
 
     /// Returns whether the interface receives on another number of queues than were taken over, which cannot be owned again. A watcher of
@@ -220,8 +235,10 @@ impl Ownership {
         let link = Link::by_index(self.pair.port.ifindex)?;
         check_queues(&self.pair.port, &link)?;
         self.pair.port = link;
+        self.is_retaking = true;
         let pollers = self.begin()?;
         self.direct(pollers, give)?;
+        self.is_retaking = false;
         // Senders may have been stopped, and may have announced before this.
         (0..self.sockets.len()).for_each(|queue| self.announcements.set_pending(queue));
         self.note_up()
@@ -303,6 +320,46 @@ mod tests {
     use crate::sys;
     use crate::veth::{self, VethEnd};
     use crate::xsk::umem::Umem;
+
+    /// The other end moves while the interface is down, and nobody has been told when it is up again.
+    #[test]
+    fn queues_whose_other_end_has_left_are_owned_again_once_it_is_followed() {
+        if !sys::is_root() {
+            return;
+        }
+        let retaken = run(|answer| {
+            let elsewhere = NetNs::new()?;
+            let [near, far] = [c"near", c"far"].map(|name| VethEnd { name, address: None });
+            let (near, far) = veth::create(&near, &far, &NetNs::current()?, 1)?;
+            link::set_up(near.ifindex, true)?;
+            link::set_up(far.ifindex, true)?;
+            let memory = FrameMemory::new(4096, 4096).unwrap();
+            let mut frames = [Frames::new(Pool::new(memory))];
+            let umem = Umem::new(Arc::clone(frames[0].pool.memory()));
+            let bell = Bell::new().unwrap();
+            let mut port = Port::open("near", napi::BUDGET, &umem, &mut frames, &[&bell], &mut Forget)?;
+            let before = port.is_left_by_sender();
+            link::set_up(near.ifindex, false)?;
+            let place = format!("/proc/{}/fd/{}", std::process::id(), elsewhere.as_fd().as_raw_fd());
+            let moved = Command::new("ip").args(["link", "set", "far", "netns", &place]).status().unwrap();
+            assert!(moved.success());
+            link::set_up(near.ifindex, true)?;
+            port.let_go()?;
+            let retaken = port.retake(&mut frames[0]).map_err(|error| error.to_string());
+            let (overtaken, left) = (port.is_overtaken(), port.is_left_by_sender());
+            assert!(port.is_disowned()?, "nobody owns its queues");
+            let (sender_netns, sender) = Link::by_index(near.ifindex)?.peer()?;
+            assert!(sender_netns.is(&elsewhere));
+            port.follow(Pair { sender_netns: Arc::new(sender_netns), sender, ..port.pair().clone() });
+            port.let_go()?;
+            port.retake(&mut frames[0])?;
+            answer((before, retaken, overtaken, left, port.is_left_by_sender(), port.is_disowned()?));
+            Ok(())
+        });
+        let (before, retaken, overtaken, left, followed, disowned) = retaken.unwrap();
+        assert!(retaken.unwrap_err().contains("sending first frames on far"));
+        assert_eq!((before, overtaken, left, followed, disowned), (false, false, true, false, false));
+    }
 
     #[test]
     fn an_interface_that_came_up_with_more_queues_is_not_owned_again() {

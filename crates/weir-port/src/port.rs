@@ -125,7 +125,8 @@ impl Port {
         self.ownership.note_up()
     }
 
-    /// Returns whether the queues have NAPI instances other than the owned ones, as they do after the interface came up again.
+    /// Returns whether the queues have NAPI instances that are not owned, as they do after the interface came up again
+    /// ([`Ownership::is_disowned`]).
     pub fn is_disowned(&self) -> Result<bool> {
         self.ownership.is_disowned()
     }
@@ -133,6 +134,11 @@ impl Port {
     /// Returns whether the interface has changed once more while its queues were being owned again ([`Ownership::is_overtaken`]).
     pub fn is_overtaken(&self) -> bool {
         self.ownership.is_overtaken()
+    }
+
+    /// Returns whether the other end is not where it was last ([`Ownership::is_left_by_sender`]).
+    pub fn is_left_by_sender(&self) -> bool {
+        self.ownership.is_left_by_sender()
     }
 
     /// Returns whether the interface receives on another number of queues now ([`Ownership::has_other_queues`]).

@@ -164,7 +164,8 @@ impl Part {
 
     /// Owns the queues of an interface again that came up again, with other NAPI instances than before. Packets received before it went
     /// down are taken in, since its rings are not the new instances'. An interface that went down and up twice is told of twice, and may be
-    /// owned again by the first time. One that has other queues now is left to the watcher, which closes the port or ends the wire.
+    /// owned again by the first time. One that has other queues now is left to the watcher, which closes the port or ends the wire; so is one
+    /// whose other end has just moved, which the watcher follows and tells of again.
     pub fn retake(&mut self, index: usize, now_ns: u64) -> weir_port::Result<()> {
         if self.port(index).is_none() {
             return Ok(());
@@ -172,7 +173,12 @@ impl Part {
         let result = self.own_again(index, now_ns);
         self.path.tune();
         match self.port(index) {
-            Some(port) if result.is_err() && (port.is_overtaken() || port.has_other_queues()) => Ok(()),
+            Some(port)
+                if result.is_err()
+                    && (port.is_overtaken() || port.has_other_queues() || port.is_left_by_sender()) =>
+            {
+                Ok(())
+            }
             _ => result,
         }
     }

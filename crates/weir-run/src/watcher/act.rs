@@ -147,6 +147,8 @@ impl Watcher {
         let name = known.port.name.clone();
         let now = Pair { sender_netns: Arc::clone(place), sender: sender.clone(), ..known };
         self.crew.follow(pair, now.clone());
+        // An interface that came up while its other end moved could not be owned again until now.
+        self.crew.note_interface(pair, true);
         self.pairs[pair] = Some(now);
         // The end of another pair may have come to that place, with the same number, and be arranged already.
         if !self.is_known(left)
