@@ -192,6 +192,7 @@ fn record(asked: &Asked) -> Record {
         sees_arrivals: false,
         keeps_note: false,
         made_clsact: false,
+        noqueue_before: 0,
         lost_when_set: 0,
         gone: Default::default(),
         refused_when_set: 0,

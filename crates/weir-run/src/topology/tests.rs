@@ -56,6 +56,7 @@ fn record(asked: &Asked, before: Option<&Record>) -> Record {
         sees_arrivals: false,
         keeps_note: false,
         made_clsact: false,
+        noqueue_before: 0,
         lost_when_set: 0,
         gone: Default::default(),
         refused_when_set: 0,
