@@ -152,6 +152,24 @@ fn a_guess_ends_no_connection_that_is_half_open_or_asked_for() {
     assert_eq!(bed.0.port.connections[connection].state(), State::Closed);
 }
 
+/// A guess that closes the window and acknowledges a part of what is under way.
+#[test]
+fn an_acknowledgement_that_is_in_no_window_takes_nothing_off() {
+    let mut bed = Bed::new(16);
+    let seq = bed.open(HONEST);
+    bed.write(0, 100);
+    assert_eq!(bed.poll().len(), 1);
+    let queued = bed.0.port.connections[0].socket().send_queue();
+    for guess in [101 - 1000, 101 + 5000, i32::MIN] {
+        let says = says(TcpControl::None, guess, Some(seq + 400));
+        bed.put_bytes(&segment_with_window(says, 0, &[]));
+        assert_eq!(bed.0.port.connections[0].socket().send_queue(), queued, "{guess}");
+    }
+    bed.put_bytes(&segment_with_window(says(TcpControl::None, 101, Some(seq + 400)), 0, &[]));
+    assert_eq!(bed.0.port.connections[0].socket().send_queue(), queued - 400);
+    bed.end();
+}
+
 #[test]
 fn over_ipv6_a_guess_is_asked_about_too() {
     let (mut model, seq) = open_v6();

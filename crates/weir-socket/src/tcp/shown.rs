@@ -7,13 +7,16 @@
 //! | data with a FIN | ends the stream, though it cuts off what is beyond that end; takes no FIN behind old data | the data, then the FIN if all has come |
 //! | an acknowledgement of some bytes under way that closes the window | never sends the others again | one with an open window, then the segment |
 //!
-//! Rule: what is within a window that was told at any time is taken. A scaled window is rounded down, so its end moves back by up to a unit when bytes
+//! Rule: an acknowledgement within a window that was told at any time is taken; of data, what is beyond the last end is cut off, and its
+//! sender sends it again. A scaled window is rounded down, so its end moves back by up to a unit when bytes
 //! come, and smoltcp knows the last end alone. A peer that has used the former window numbers its acknowledgements from there on.
 //!
 //! smoltcp probes a window that has closed, instead of waiting for the acknowledgement of the bytes under way, and takes them for sent when it opens.
 //! With a window that is open first it goes on waiting; once that is over, it sends them again when the window opens.
 //!
-//! Owner: the connection. Source: RFC 7323 section 2.4 (a window that moves back), RFC 9293 sections 3.8.6 and 3.10.7.4.
+//! Owner: the connection. Source: RFC 7323 section 2.4 (a window that moves back), RFC 9293 sections 3.8.6 and 3.10.7.4. Limits: a FIN that is
+//! shown by itself counts as one duplicate acknowledgement; in LAST-ACK smoltcp takes no acknowledgement of nothing new, and so no window
+//! update: its probes find out.
 
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::socket::tcp::State;
@@ -55,13 +58,16 @@ impl Connection {
         let next = self.next_number();
         let alone = Head { sequence: next, flags: ACK, data_bytes: 0, ..*head };
         let [_, sent_bytes] = self.queued_bytes();
-        if head.window == 0 && self.sent.is_part(head.acknowledgement, sent_bytes as u32) {
+        let end = head.sequence.wrapping_add(head.data_bytes);
+        let beyond = end.wrapping_sub(next);
+        // A FIN that was lost has a number too, and so has the byte of a probe.
+        let may_be_next = beyond <= self.free_bytes() + 1;
+        // Any other may be a guess, or of a former connection: smoltcp judges it by its own number.
+        if may_be_next && head.window == 0 && self.sent.is_part(head.acknowledgement, sent_bytes as u32) {
             show(self, &bare(flow, &Head { window: 1, ..alone }));
         }
-        let end = head.sequence.wrapping_add(head.data_bytes);
         match (head.data_bytes, head.has(FIN)) {
-            // A FIN that was lost has a number too, and so has the byte of a probe.
-            (0, false) if (1..=self.free_bytes() + 1).contains(&end.wrapping_sub(next)) => {
+            (0, false) if may_be_next && beyond > 0 => {
                 show(self, &bare(flow, &alone));
             }
             (1.., true) => {
