@@ -44,6 +44,6 @@ SOAK_SECONDS ?= 3600
 soak:
 	scripts/setup.sh
 	$(RUST) cargo build --release -p weir-cli -p weir-lab
-	$(RUST) WEIR_BIN=$(abspath $(TARGET))/release/weir WEIR_FLOOD_SECONDS=$$(( $(SOAK_SECONDS) / 8 )) \
+	$(RUST) WEIR_BIN="$(abspath $(TARGET))/release/weir" WEIR_FLOOD_SECONDS=$$(( $(SOAK_SECONDS) / 8 )) \
 		cargo test -p weir-tests --test flood
-	$(RUST) WEIR_BIN=$(abspath $(TARGET))/release/weir WEIR_CHAOS_SECONDS=$(SOAK_SECONDS) cargo test -p weir-tests --test chaos
+	$(RUST) WEIR_BIN="$(abspath $(TARGET))/release/weir" WEIR_CHAOS_SECONDS=$(SOAK_SECONDS) cargo test -p weir-tests --test chaos

@@ -13,6 +13,10 @@ revision=$(git rev-parse --short "${1:?give a revision}^{commit}")
 pairs=${2:-10}
 rows=("${@:3}")
 [[ ${#rows[@]} -gt 0 ]] || rows=(path steer epair netisr quiet forward)
+known=' path steer epair netisr quiet forward '
+for row in "${rows[@]}"; do
+    [[ $known == *" $row "* ]] || { echo "compare: there is no row $row: give some of$known" >&2; exit 2; }
+done
 [[ $pairs =~ ^[0-9]+$ && $pairs -ge 3 ]] || { echo "compare: 3 pairs or more, not $pairs" >&2; exit 2; }
 command -v jq >/dev/null || scripts/setup.sh --bench
 . scripts/rust.sh

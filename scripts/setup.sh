@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs what building, the labs and the tests need and what is not there yet: Debian packages, and the Rust of
-# rust-toolchain.toml. Says what it installs; says nothing, and asks for nothing, when all is there. With --bench it also installs the
-# peers of the benchmarks, with --kernel what boots another kernel.
+# rust-toolchain.toml. Says what it installs; says nothing, and asks for nothing, when all is there. Removes no package: one that would
+# remove others, as Debian's runc does with Docker's, is told and not installed. With --bench it also installs the peers of the benchmarks,
+# with --kernel what boots another kernel.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -40,17 +41,22 @@ as_root=()
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
+# Programs that other packages may bring, each with the package that is installed otherwise.
+declare -A programs=([runc]=runc)
+# A virtual machine needs the static one.
+[[ ${1:-} == --kernel ]] || programs[busybox-static]=busybox
+
 missing_of() {
     local package status
     for package in "$@"; do
         status=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true)
-        [[ $status == installed ]] || echo "$package"
+        [[ $status == installed ]] || command -v "${programs[$package]:-none}" >/dev/null || echo "$package"
     done
 }
 
 fetch() {
     "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
-        apt-get install -y -qq --no-install-recommends "$@" >"$log" 2>&1
+        apt-get install -y -qq --no-install-recommends --no-remove "$@" >"$log" 2>&1
 }
 
 # The package lists may be fresh already; they are fetched only if the first try fails.
@@ -78,9 +84,8 @@ has_rust() {
 install_rust() {
     . scripts/rust.sh
     if ! command -v rustup >/dev/null; then
-        if LC_ALL=C apt-cache policy rustup 2>/dev/null | grep -q 'Candidate: [0-9]'; then
-            install_packages rustup
-        else
+        # Debian's would remove its own Rust where that is.
+        if ! { LC_ALL=C apt-cache policy rustup 2>/dev/null | grep -q 'Candidate: [0-9]' && install_packages rustup; }; then
             install_packages ca-certificates curl
             # What https://sh.rustup.rs gives, from the host that the toolchain comes from too.
             local installer=https://static.rust-lang.org/rustup/rustup-init.sh

@@ -120,6 +120,7 @@ for name in $(sed -n 's/^    \([a-z_]*\): targets::.*/\1/p' fuzz/tests/targets.r
     step "fuzz $name" "what random changes of its corpus do not reach" fuzz "$name"
 done
 
+[[ ${#times[@]} -gt 0 ]] || { echo "verify: no step has the word \"${1:-}\" in its name" >&2; exit 2; }
 printf '%s\n' "${times[@]}" >&2
 if [[ ${#failures[@]} -gt 0 ]]; then
     echo "verify: failed: ${failures[*]}" >&2

@@ -191,7 +191,7 @@ impl EgressQueues {
         quantum_bytes: u32,
         now_ns: u64,
     ) -> Result<(), TbfError> {
-        let size = Size { flows: self.flows, packets_max, quantum_bytes };
+        let size = Size { flows: self.flows, packets_max, held_packets_max, quantum_bytes };
         self.queues.push(EgressQueue {
             port,
             shaping: Shaping::new(size, limits, now_ns)?,

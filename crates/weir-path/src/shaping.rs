@@ -57,8 +57,10 @@ const BURST: usize = 64;
 pub struct Size {
     /// The flows of each class: the receive queues that packets come from.
     pub flows: usize,
-    /// The most packets that are held, the last poll before the bound included.
+    /// The slots: all packets that may be held, also those that come beyond the bound.
     pub packets_max: usize,
+    /// The bound on packets that are held, which classes share.
+    pub held_packets_max: u64,
     /// The quantum of the fair queues, and the least credit.
     pub quantum_bytes: u32,
 }

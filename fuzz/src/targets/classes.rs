@@ -120,7 +120,7 @@ fn shape(classes: Classes, frame: &[u8]) {
     if classes.classes.len() > 64 {
         return;
     }
-    let size = Size { flows: 2, packets_max: 64, quantum_bytes: 1518 };
+    let size = Size { flows: 2, packets_max: 64, held_packets_max: 64, quantum_bytes: 1518 };
     let mut shaping = Shaping::new(size, None, 0).expect("no limits");
     POOL.with_borrow_mut(|pool| {
         shaping.set_classes(Some(Arc::new(classes)), pool, 1, |_, _| panic!("nothing waits"))

@@ -170,7 +170,7 @@ impl Shaping {
             }
         };
         let leaves = leaves.iter().flatten().count() + 1;
-        self.packets_share = (self.size.packets_max / leaves).max(1) as u64;
+        self.packets_share = (self.size.held_packets_max / leaves as u64).max(1);
         self.tree = Some(Sharing { classes, numbers, free, free_is_next: false, fragments });
     }
 

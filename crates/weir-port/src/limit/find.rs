@@ -418,7 +418,8 @@ fn left(
 /// The record of an interface's limit: of its queue, or where somebody removed that or its filter, of what it left beside it.
 pub fn record_at(place: &NetnsInterface) -> Result<Option<Record>> {
     match at(place)?.and_then(|found| found.record) {
-        None => Ok(note::gone_from(place, place.far_end()?.as_ref())),
+        // Where the other end is out of sight, what was left at this one tells.
+        None => Ok(note::gone_from(place, unless_short(place.far_end())?.as_ref())),
         record => Ok(record),
     }
 }

@@ -16,7 +16,7 @@ use weir_ring::pool::Pool;
 use super::{Classes, read};
 
 const QUEUES: usize = 3;
-const SIZE: Size = Size { flows: QUEUES, packets_max: 256, quantum_bytes: 1518 };
+const SIZE: Size = Size { flows: QUEUES, packets_max: 256, held_packets_max: 256, quantum_bytes: 1518 };
 
 fn pool() -> Pool {
     Pool::new(FrameMemory::new(300, 2048).unwrap())

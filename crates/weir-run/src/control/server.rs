@@ -94,7 +94,9 @@ impl Control {
         Control::listen_at(Control::waiting_path_of(name), || {
             io::Error::new(
                 ErrorKind::AddrInUse,
-                format!("another one waits for the interfaces of {name} already: `weir down {name}` ends it"),
+                format!(
+                    "another one waits for the interfaces of {name}, or is just being started: `weir down {name}` ends it"
+                ),
             )
         })
     }

@@ -127,6 +127,12 @@ fn bring_about(
     let _ends = (!dry_run).then(|| hold::ends::hold(&held, &names, &mut say)).transpose()?;
     let mut names = LimitNames::look(!dry_run)?;
     let (mut tasks, vanished) = tasks(topology, &found, now, &mut names)?;
+    if let Some(name) = names.given_meanwhile()? {
+        return Err(format!(
+            "another limit was called {name} meanwhile: nothing was changed, so apply the file again"
+        )
+        .into());
+    }
     skipped.extend(vanished);
     let mut lines = Lines::default();
     if is_shown {

@@ -163,8 +163,11 @@ fn in_memory(arguments: &GenArguments) -> Outcome {
     let workers = arguments.workers.unwrap_or(1);
     text::check_workers(workers, WORKERS_MAX)?;
     let traffic = arguments.traffic();
-    traffic.check().map_err(Failure::usage)?;
     let through = arguments.through.unwrap_or(Through::Link);
+    if through == Through::Link {
+        // The bed has addresses of its own.
+        traffic.check().map_err(Failure::usage)?;
+    }
     if through == Through::Link && (traffic.flows as usize) < workers {
         return Err(Failure::usage(format!(
             "{} for {workers} workers: each makes flows of its own, so give at least {workers} by --flows, or fewer workers",

@@ -153,7 +153,10 @@ pub fn run(arguments: &LimitArguments) -> Outcome {
         return removal::remove(&ways, arguments.now);
     }
     let mut names = LimitNames::look(true)?;
-    let tasks = tasks(arguments, target, &ways, classes.as_ref(), &mut names)?;
+    let mut tasks = self::tasks(arguments, target, &ways, classes.as_ref(), &mut names)?;
+    while names.given_meanwhile()?.is_some() {
+        tasks = self::tasks(arguments, target, &ways, classes.as_ref(), &mut names)?;
+    }
     // The name is told where a reader of the line would not expect it.
     let is_name_told = tasks.iter().any(|(_, asked)| arguments.name.is_some() || asked.name != target.device);
     set_both(&tasks, is_name_told)?;

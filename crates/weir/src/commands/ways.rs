@@ -187,11 +187,14 @@ impl Ways {
     pub fn check_still_there(&self, target: LimitTarget) -> Result<(), Failure> {
         let Some(name) = &self.found_by else { return Ok(()) };
         for end in self.ends() {
+            if target.is(end) {
+                return Ok(());
+            }
             let record = match find::record_at(end) {
                 Err(_) if end.is_gone() => None,
                 record => record?,
             };
-            if target.is(end) || record.is_some_and(|record| record.name == *name) {
+            if record.is_some_and(|record| record.name == *name) {
                 return Ok(());
             }
         }
@@ -262,7 +265,8 @@ impl Ways {
     }
 
     /// The name of the limit, if there is one among `names`; else one after the interface, so that no other limit of the machine is called
-    /// the same, nothing that is up, and none that is to be. A command that gives the name has it held in `names` when this returns.
+    /// the same, nothing that is up, and none that is to be. A command that gives the name has it held in `names` when this returns, and
+    /// asks [`LimitNames::given_meanwhile`] then.
     pub fn default_name(
         &self,
         target: LimitTarget,
@@ -282,10 +286,8 @@ impl Ways {
             };
             let name = self.free_name(target, is_used)?;
             match names.hold(&name)? {
-                Held::Since => return Ok(name),
-                // It may have been given until it was held.
-                Held::Now => {}
-                Held::ByOther => taken.push(name),
+                true => return Ok(name),
+                false => taken.push(name),
             }
         }
     }
@@ -312,31 +314,30 @@ pub struct LimitNames {
     held: Option<Vec<(String, Ends)>>,
 }
 
-/// The state of a name that is to be given.
-enum Held {
-    /// It is held since before the last look at the names that there are.
-    Since,
-    /// It is held from now on, and the names have been looked at again.
-    Now,
-    /// Another command holds it.
-    ByOther,
-}
-
 impl LimitNames {
     /// The names that there are, for a command that `gives` some, or changes nothing.
     pub fn look(gives: bool) -> Result<LimitNames, Failure> {
         Ok(LimitNames { named: find::names()?, held: gives.then(Vec::new) })
     }
 
-    fn hold(&mut self, name: &str) -> Result<Held, Failure> {
-        let Some(held) = &mut self.held else { return Ok(Held::Since) };
+    /// Looks at the names again, as one may have been given before it was held; returns such a name, which is held no more. One look, which
+    /// takes long where there are many limits, is for all names that are held.
+    pub fn given_meanwhile(&mut self) -> Result<Option<String>, Failure> {
+        let Some(held) = self.held.as_mut().filter(|held| !held.is_empty()) else { return Ok(None) };
+        self.named = find::names()?;
+        let is_given = |(name, _): &mut (String, Ends)| self.named.iter().any(|(_, other)| other == name);
+        Ok(held.extract_if(.., is_given).map(|(name, _)| name).last())
+    }
+
+    /// Holds a name that is to be given; returns false if another command does.
+    fn hold(&mut self, name: &str) -> Result<bool, Failure> {
+        let Some(held) = &mut self.held else { return Ok(true) };
         if held.iter().any(|(other, _)| other == name) {
-            return Ok(Held::Since);
+            return Ok(true);
         }
         // A name that has to be waited for would be another limit's then.
-        let Some(hold) = ends::try_name(name)? else { return Ok(Held::ByOther) };
+        let Some(hold) = ends::try_name(name)? else { return Ok(false) };
         held.push((name.into(), hold));
-        self.named = find::names()?;
-        Ok(Held::Now)
+        Ok(true)
     }
 }

@@ -394,7 +394,11 @@ impl Running<'_> {
     /// The new associations that cannot be, each tried with those that run; and why. One whose key still runs cannot be tried.
     fn refused(&self, wanted: &WantedPlan) -> Vec<(String, String)> {
         let new = wanted.new_names(self.esp());
-        let renewed = wanted.renewed_names(self.esp());
+        // The first of two steps may have been taken, and the key runs no more then.
+        let renewed = match Running::ask(self.arguments) {
+            Ok(now) => wanted.renewed_names(now.esp()),
+            Err(_) => BTreeSet::new(),
+        };
         let mut refused = Vec::new();
         for name in new.difference(&renewed) {
             let others: BTreeSet<_> = new.iter().filter(|other| *other != name).cloned().collect();
