@@ -116,7 +116,7 @@ fn packets_that_have_left_limits_have_room() -> Result<()> {
     Ok(())
 }
 
-/// What is mounted like a network namespace, and a queue that any user can make.
+/// A mount that looks like one of a network namespace, and a queue that any user can make.
 fn what_is_no_limit_keeps_no_room() -> Result<()> {
     const QUEUE: &str =
         "tc qdisc add dev lo root handle 7769: htb default 2 direct_qlen 0 && echo made && exec sleep 60";

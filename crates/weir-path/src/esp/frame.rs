@@ -60,7 +60,7 @@ pub(super) fn too_long(
 ) -> Option<EspVerdict> {
     match headers.family() {
         IpFamily::V4 if ip[6] & 0x40 != 0 => Some(EspVerdict::TooLong(longest)),
-        // What was put together would be so again.
+        // A packet that was put together would be so again.
         IpFamily::V4 => (passes_cut && !is_joined).then_some(EspVerdict::Cut(longest)),
         // Its sender makes no shorter packets, whatever it is told.
         IpFamily::V6 if is_joined || headers.packet_len() <= V6_MTU_MIN.into() => None,

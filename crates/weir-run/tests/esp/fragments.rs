@@ -307,7 +307,7 @@ fn what_is_sealed_whole_is_put_together_first() {
             opened
         };
         assert!(pass(1, false, &mut far) == std::slice::from_ref(&whole), "{ends:?}: as its sender made it");
-        // What the interface at the other end does not take leaves in fragments again.
+        // A packet that is longer than the interface at the other end takes leaves in fragments again.
         far.worker.set_stage_mtu(0, 0, 1400);
         let cut = pass(2, true, &mut far);
         let header_len = if whole[LINK_LEN] >> 4 == 6 { 48 } else { 20 };
