@@ -321,6 +321,17 @@ mod tests {
     use crate::veth::{self, VethEnd};
     use crate::xsk::umem::Umem;
 
+    fn frames() -> [Frames; 1] {
+        [Frames::new(Pool::new(FrameMemory::new(4096, 4096).unwrap()))]
+    }
+
+    /// A port of the interface "near", with this memory.
+    fn open_near(frames: &mut [Frames; 1]) -> Result<Port> {
+        let umem = Umem::new(Arc::clone(frames[0].pool.memory()));
+        let bell = Bell::new().unwrap();
+        Port::open("near", napi::BUDGET, &umem, frames, &[&bell], &mut Forget)
+    }
+
     /// The other end moves while the interface is down, and nobody has been told when it is up again.
     #[test]
     fn queues_whose_other_end_has_left_are_owned_again_once_it_is_followed() {
@@ -333,11 +344,8 @@ mod tests {
             let (near, far) = veth::create(&near, &far, &NetNs::current()?, 1)?;
             link::set_up(near.ifindex, true)?;
             link::set_up(far.ifindex, true)?;
-            let memory = FrameMemory::new(4096, 4096).unwrap();
-            let mut frames = [Frames::new(Pool::new(memory))];
-            let umem = Umem::new(Arc::clone(frames[0].pool.memory()));
-            let bell = Bell::new().unwrap();
-            let mut port = Port::open("near", napi::BUDGET, &umem, &mut frames, &[&bell], &mut Forget)?;
+            let mut frames = frames();
+            let mut port = open_near(&mut frames)?;
             let before = port.is_left_by_sender();
             link::set_up(near.ifindex, false)?;
             let place = format!("/proc/{}/fd/{}", std::process::id(), elsewhere.as_fd().as_raw_fd());
@@ -376,11 +384,8 @@ mod tests {
             set_queues(["near", "rx", "1"]);
             link::set_up(near.ifindex, true)?;
             link::set_up(far.ifindex, true)?;
-            let memory = FrameMemory::new(4096, 4096).unwrap();
-            let mut frames = [Frames::new(Pool::new(memory))];
-            let umem = Umem::new(Arc::clone(frames[0].pool.memory()));
-            let bell = Bell::new().unwrap();
-            let mut port = Port::open("near", napi::BUDGET, &umem, &mut frames, &[&bell], &mut Forget)?;
+            let mut frames = frames();
+            let mut port = open_near(&mut frames)?;
             assert!(!port.has_other_queues());
             link::set_up(near.ifindex, false)?;
             set_queues(["near", "rx", "2"]);
