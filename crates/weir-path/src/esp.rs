@@ -294,11 +294,11 @@ impl Esp {
         }
         // No neighbour heeds what came in fragments (RFC 6980).
         if is_neighbourly(ip, &headers) && !packet.is_joined || self.is_own_ike(ip, &headers, true) {
-            return Ok(self.passes(packet));
+            return Ok(self.leaves_clear(packet));
         }
         let bundle = match self.outbound.outbound(ip, &headers)? {
             PolicyAction::Discard => return Err(DropReason::PolicyDiscard),
-            PolicyAction::Bypass => return Ok(self.passes(packet)),
+            PolicyAction::Bypass => return Ok(self.leaves_clear(packet)),
             PolicyAction::Protect(bundle) => bundle,
         };
         let lives = |&&place: &&usize| {
@@ -366,7 +366,7 @@ impl Esp {
 
     /// The verdict on a packet that leaves outside in the clear; one that its sender had cut may be cut again.
     #[inline]
-    fn passes(&self, packet: &mut PathPacket) -> EspVerdict {
+    fn leaves_clear(&self, packet: &mut PathPacket) -> EspVerdict {
         match std::mem::take(&mut packet.is_joined) {
             true => leaves(packet, self.mtu_bytes),
             false => EspVerdict::Pass(OUTSIDE),

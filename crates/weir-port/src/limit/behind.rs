@@ -188,13 +188,6 @@ impl Behind {
         Ok(ours)
     }
 
-    /// Those of the pairs `steered` before that are behind the device no more.
-    pub(super) fn left_of(&self, steered: &[u32]) -> Vec<u32> {
-        let is_seen = |ifindex: u32| self.pairs.iter().any(|pair| pair.ifindex == ifindex);
-        let steered = steered.iter().copied();
-        steered.filter(|&ifindex| !is_seen(ifindex) && !self.is_unseen(ifindex)).collect()
-    }
-
     fn is_unseen(&self, ifindex: u32) -> bool {
         self.unseen.iter().any(|pair| pair.ifindex == ifindex)
     }
@@ -231,7 +224,9 @@ pub(super) fn update(place: &NetnsInterface, memory: &Memory, before: &Record) -
     let lock = Lock::take()?;
     let behind = find(place, &before.masks_written)?;
     let steered = behind.to_steer(&lock, place, &before.steered_behind)?;
-    let left = behind.left_of(&before.steered_behind);
+    let is_seen = |ifindex: u32| behind.pairs.iter().any(|pair| pair.ifindex == ifindex);
+    let left = before.steered_behind.iter().copied();
+    let left: Vec<u32> = left.filter(|&ifindex| !is_seen(ifindex) && !behind.is_unseen(ifindex)).collect();
     if steered != before.steered_behind {
         let steered_behind = steered.iter().chain(&left).copied().collect();
         let record = Record { steered_behind, ..before.clone() };

@@ -31,7 +31,8 @@
 //! former alone.
 //!
 //! Limits. The gate goes by the settings before the first run: a user who makes the host a router while one runs finds it shut until the
-//! last has ended. A run whose interface somebody renames gets no answers while another run's gate is there. The addresses of a bridge are those at the start: one that it gets later is not guarded from the bridge to itself. An
+//! last has ended. A run whose interface somebody renames gets no answers while another run's gate is there. The addresses of a bridge are
+//! those at the start: one that it gets later is not guarded from the bridge to itself. An
 //! interface in a VRF is not guarded. Where one setting switches IPv6 on for all interfaces, before Linux 6.17, from one bridge to any is
 //! not guarded for IPv6.
 //!
