@@ -23,6 +23,7 @@ fn main() -> ExitCode {
         privileged!(where_packets_come_in).flooding(),
         privileged!(where_packets_go_out).flooding(),
         privileged!(at_the_senders_end).flooding(),
+        privileged!(the_senders_end_last).flooding(),
         privileged!(time_and_again).flooding(),
         privileged!(under_a_crowd).flooding(),
         privileged!(far_end_without_carrier).flooding(),
@@ -51,6 +52,35 @@ fn at_the_senders_end() -> Result<()> {
         let mut ping = rig.left.command("ping");
         Ok(run(ping.args(["-n", "-c", "1", "-W", "0.3", &address]), LIMIT)?.status.success())
     })?;
+    require_as_before(&rig, &wire)
+}
+
+/// Both ends of a pair go down under programs that send all the while, and the senders' end comes up last: until then the queues cannot be
+/// owned again, because no first packet gets through. The order of datagrams is not looked at: the senders' kernel lets some by those that
+/// wait for a neighbour, which it has to find anew.
+fn the_senders_end_last() -> Result<()> {
+    let rig = Rig::new(8, 1)?;
+    let wire = rig.wire(&["--rate", "100mbit", "--burst", "20kb"])?;
+    let crowd = Crowd::start(&rig.left, &rig.right, &rig.right_address().v4, 2, 1000)?;
+    let End { namespace, name } = rig.a();
+    let state = || -> Result<String> {
+        let stat = stat_of(&wire)?;
+        Ok(stat["ports"][0]["device"]["state"].as_str().context("no state")?.into())
+    };
+    for _ in 0..3 {
+        let before = delivered(&wire)?;
+        rig.left.ip("link set veth0 down")?;
+        namespace.ip(&format!("link set {name} down"))?;
+        wait_until("the wire knows that its end is down", LIMIT, || Ok(state()? == "down"))?;
+        namespace.ip(&format!("link set {name} up"))?;
+        wait_until("the wire knows that its end is up alone", LIMIT, || Ok(state()? == "no-carrier"))?;
+        rig.left.ip("link set veth0 up")?;
+        wait_until("traffic flows again", LIMIT, || Ok(delivered(&wire)? > before + 1000))?;
+        require_balance(&wire)?;
+    }
+    crowd.finish()?;
+    let port = stat_of(&wire)?["ports"][0].clone();
+    ensure!(port["kernel_dropped"] == 0, "the kernel lost packets of owned queues: {port}");
     require_as_before(&rig, &wire)
 }
 

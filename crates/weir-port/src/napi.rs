@@ -34,7 +34,7 @@ use weir_path::port::POLL_PACKETS_MAX;
 
 use crate::error::{Doing, PortError, Result};
 use crate::link::Link;
-use crate::netlink::{acknowledged, explained, is_code};
+use crate::netlink::{acknowledged, explained};
 use crate::netns::NetNs;
 use crate::sys;
 
@@ -351,6 +351,9 @@ fn receive(socket: &UdpSocket) -> Option<u32> {
 
 /// Sends each of `primings` a packet from `sender` in `sender_netns`, by the queue of the same number; returns the instance by which each
 /// came, if it came.
+///
+/// # Errors
+/// If the kernel does not send: with `ENETDOWN` while `sender` is down.
 pub fn came_by(primings: &[Priming], sender_netns: &NetNs, sender: &Link) -> Result<Vec<Option<u32>>> {
     let mut came_by = vec![None; primings.len()];
     for nth in 0..PRIMING_TRIES {
@@ -360,10 +363,7 @@ pub fn came_by(primings: &[Priming], sender_netns: &NetNs, sender: &Link) -> Res
         if missing.is_empty() {
             break;
         }
-        match sender_netns.run(|| prime(sender, &ports, 0)) {
-            Err(error) if is_code(&error, libc::ENETDOWN) => break,
-            result => result?,
-        }
+        sender_netns.run(|| prime(sender, &ports, 0))?;
         // A packet that does not arrive is filtered, and so are the others: they are not each waited for.
         let mut wait_ns = PRIMING_NS_MIN << nth;
         for (queue, priming) in missing {
@@ -386,10 +386,7 @@ pub fn oust_softirq(pollers: &[Poller], sender_netns: &NetNs, sender: &Link) -> 
     let mut left: Vec<_> = (0u32..).zip(pollers).collect();
     for nth in 1..=TRIES {
         let ports: Vec<_> = left.iter().map(|(queue, poller)| (*queue, poller.port())).collect();
-        match sender_netns.run(|| prime(sender, &ports, nth)) {
-            Err(error) if is_code(&error, libc::ENETDOWN) => break,
-            result => result?,
-        }
+        sender_netns.run(|| prime(sender, &ports, nth))?;
         let mut others = Vec::new();
         for (queue, poller) in left {
             if !poller.brings(nth, &mut waits)? {

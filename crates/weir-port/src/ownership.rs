@@ -3,7 +3,7 @@
 //! ```text
 //! senders kept off -> first packets -> deferral -> more, until our poll brings them -> the map directs queues to sockets -> senders
 //!    ^             (they pass to the kernel's own stack)  (the softirq has ended)                                         |
-//!    +---- the interface came up again, with other instances <---- it went down <------------------------------------------+
+//!    +---- both ends are up again, with other instances <---- the interface went down <------------------------------------+
 //! ```
 //!
 //! Rule: a queue is directed to its socket only when nobody but its poller polls its instance, so that no packet comes for which no frame
@@ -32,12 +32,14 @@
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use crate::bpf::doorbell::Announcements;
 use crate::bpf::map::Map;
 use crate::error::{Doing, PortError, Result};
 use crate::link::Link;
 use crate::napi::{self, Deferral, Poller, Priming};
+use crate::netlink::is_code;
 use crate::qdisc::RootQdisc;
 use crate::release;
 use crate::view::Pair;
@@ -64,8 +66,6 @@ pub struct Ownership {
     /// The ids of the NAPI instances that are owned.
     ids: Vec<u32>,
     is_down: bool,
-    /// True while the queues are being owned again, also after an attempt that failed.
-    is_retaking: bool,
     lost: Lost,
 }
 
@@ -84,7 +84,6 @@ impl Ownership {
             sockets,
             ids: Vec::new(),
             is_down: false,
-            is_retaking: false,
             lost: Lost::default(),
         }
     }
@@ -187,7 +186,7 @@ impl Ownership {
     /// Returns whether the queues have instances that are not owned: others than before, as they have after the interface came up again, or
     /// those that an attempt to own them has failed at.
     pub fn is_disowned(&self) -> Result<bool> {
-        Ok(self.has_other_instances()? || self.is_retaking)
+        Ok(self.has_other_instances()? || self.pair.is_disowned.load(Ordering::Relaxed))
     }
 
     fn has_other_instances(&self) -> Result<bool> {
@@ -229,16 +228,24 @@ impl Ownership {
         Ok(())
     }
 
-    /// Owns the queues again; [`Ownership::let_go`] comes before. Each new poller is handed to `give`.
+    /// Owns the queues again; [`Ownership::let_go`] comes before. Each new poller is handed to `give`. While the other end is down, so that
+    /// neither first packets nor others can come, they stay as they are: they are to be owned when it is up.
     pub fn retake(&mut self, give: impl FnMut(usize, Poller) -> Result<()>) -> Result<()> {
         // The interface may have been renamed.
         let link = Link::by_index(self.pair.port.ifindex)?;
         check_queues(&self.pair.port, &link)?;
         self.pair.port = link;
-        self.is_retaking = true;
-        let pollers = self.begin()?;
+        // A look later need not see more than that it was set.
+        self.pair.is_disowned.store(true, Ordering::Relaxed);
+        if !self.pair.port.has_carrier {
+            return Ok(());
+        }
+        let pollers = match self.begin() {
+            Err(error) if is_code(&error, libc::ENETDOWN) => return Ok(()),
+            pollers => pollers?,
+        };
         self.direct(pollers, give)?;
-        self.is_retaking = false;
+        self.pair.is_disowned.store(false, Ordering::Relaxed);
         // Senders may have been stopped, and may have announced before this.
         (0..self.sockets.len()).for_each(|queue| self.announcements.set_pending(queue));
         self.note_up()
@@ -353,6 +360,10 @@ mod tests {
             assert!(moved.success());
             link::set_up(near.ifindex, true)?;
             port.let_go()?;
+            // The move has taken it down: until it is up there is nothing to own.
+            port.retake(&mut frames[0])?;
+            assert!(port.is_disowned()?, "nobody owns its queues");
+            elsewhere.run(|| link::set_up(Link::by_name("far")?.ifindex, true))?;
             let retaken = port.retake(&mut frames[0]).map_err(|error| error.to_string());
             let (overtaken, left) = (port.is_overtaken(), port.is_left_by_sender());
             assert!(port.is_disowned()?, "nobody owns its queues");

@@ -110,7 +110,8 @@ impl PreparedPort {
         })?;
         let fds = sockets.iter().map(|socket| Arc::clone(socket.fd())).collect();
         let (sender_netns, doorbell) = (Arc::new(sender_netns), Arc::new(doorbell));
-        let pair = Pair { port: link, sender_netns, sender, before, doorbell };
+        let is_disowned = Arc::default();
+        let pair = Pair { port: link, sender_netns, sender, before, doorbell, is_disowned };
         let mut ownership = Ownership::new(pair, announcements, map, fds);
         let pollers = ownership.begin()?;
         let tap = |ports| Ok((Arc::clone(ports), PacketTap::new(ownership.link())?));

@@ -50,7 +50,7 @@ impl<'a> PortShare<'a> {
         self.received
     }
 
-    /// Polls these queues of the port, by number, by these pollers from now on.
+    /// Polls these queues of the port, by number, by these pollers from now on. The caller sets the poll budget anew.
     pub fn set_pollers(&mut self, pollers: Vec<(usize, Poller)>) {
         for (number, poller) in pollers {
             if let Some(queue) = self.queues.iter_mut().find(|queue| queue.number() == number) {

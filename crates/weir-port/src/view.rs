@@ -9,6 +9,7 @@
 //! Source: rtnetlink(7), `SIOCETHTOOL`, `BPF_PROG_QUERY` of bpf(2).
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::bpf::doorbell::DoorbellProgram;
 use crate::error::{Doing, PortError, Result};
@@ -30,6 +31,15 @@ pub struct Pair {
     pub before: Offloads,
     /// The program at the sender's end, which rings when packets come.
     pub doorbell: Arc<DoorbellProgram>,
+    /// True while the queues of the port wait to be owned again: packets pass to the kernel's own stack.
+    pub is_disowned: Arc<AtomicBool>,
+}
+
+impl Pair {
+    /// Returns whether its queues were to be owned again, and packets can come only now: its other end was down then.
+    pub fn can_be_owned(&self, port: &Link) -> bool {
+        port.up && port.has_carrier && self.is_disowned.load(Ordering::Relaxed)
+    }
 }
 
 /// One end of a pair as it is now.

@@ -305,7 +305,18 @@ impl Watcher {
         }
         self.ledger.look(&seen, is_well, now_ns());
         self.act_on(findings, records);
+        self.own_again();
         self.show();
+    }
+
+    /// Has queues owned again that could not be when their interface came up.
+    fn own_again(&self) {
+        for (pair, known) in self.pairs.iter().enumerate() {
+            let (Some(known), Some(port)) = (known, &self.views[2 * pair]) else { continue };
+            if known.can_be_owned(&port.link) {
+                self.crew.note_interface(pair, true);
+            }
+        }
     }
 
     /// Looks at a pair. Returns the namespace of its other end; none while that moves, or a namespace ends.

@@ -150,12 +150,17 @@ impl Driven for SinkWorker<'_> {
         if now_ns >= self.look_ns {
             (self.look_ns, self.rest_ns) = (now_ns + self.rest_ns, (2 * self.rest_ns).min(REST_NS_MAX));
             let (pollers, is_stopping) = (self.pollers.try_recv().ok(), self.board.is_stopping());
+            let is_owned_anew = pollers.is_some();
             if let Some(share) = self.share_mut() {
                 pollers.into_iter().for_each(|pollers| share.set_pollers(pollers));
                 if is_stopping {
                     share.close();
                 }
                 share.look();
+            }
+            if is_owned_anew {
+                // The pollers before may have brought fewer packets a call.
+                self.path.tune();
             }
             self.is_closed = is_stopping;
         }

@@ -86,7 +86,7 @@ impl Watcher {
         };
         let views = [port.clone(), sender.clone()];
         let links = views.each_ref().map(|view| view.link.clone());
-        let Some(Pair { before, doorbell, .. }) = self.pairs[pair].clone() else { return Ok(()) };
+        let Some(known) = self.pairs[pair].clone() else { return Ok(()) };
         let mut said = Vec::new();
         let mut is_news = false;
         if has_moved {
@@ -106,7 +106,7 @@ impl Watcher {
                         return Ok(());
                     }
                     Remedy::PutProgramFirst => {
-                        said.push(mending::put_first(&doorbell, netns, &views[end])?);
+                        said.push(mending::put_first(&known.doorbell, netns, &views[end])?);
                     }
                     _ if is_arranged => {}
                     settings => {
@@ -116,7 +116,7 @@ impl Watcher {
             }
         }
         let [port, sender] = links;
-        let now = Pair { port, sender_netns: place, sender, before, doorbell };
+        let now = Pair { port, sender_netns: place, sender, ..known };
         if is_news {
             self.crew.follow(pair, now.clone());
         }
