@@ -299,11 +299,13 @@ impl Turns<'_> {
         *head = self.heads[self.next].0;
         head[MARK_AT + 8..SEQUENCE_END].copy_from_slice(&flow.next.to_be_bytes());
         flow.next += 1;
-        // One line is no reason for a call.
-        match self.rest_bytes {
-            0 => {}
-            LINE_BYTES => *rest.first_chunk_mut().expect("a line more") = [0; LINE_BYTES],
-            bytes => rest[..bytes].fill(0),
+        // One line is no reason for a call, which the two would share if they excluded each other.
+        if self.rest_bytes > 0 {
+            let (line, rest) = rest.split_first_chunk_mut::<LINE_BYTES>().expect("a line more");
+            *line = [0; LINE_BYTES];
+            if self.rest_bytes > LINE_BYTES {
+                rest[..self.rest_bytes - LINE_BYTES].fill(0);
+            }
         }
         self.next += 1;
         if self.next == self.heads.len() {
