@@ -200,11 +200,12 @@ impl EspKeys {
     }
 }
 
-/// A sentence for each association whose key has no file.
+/// A sentence for each association whose key, or the mark of a key that seals, has no file.
 pub fn missing_keys(plan: &Plan) -> Vec<String> {
     let missing = |association: &AssociationPlan| {
         let file = Path::new(association.key_file.as_ref()?);
-        let why = key_file::missing(file, association.algorithm, association.is_inbound)?;
+        let mark = || mark_kind(association).missing_beside(file);
+        let why = key_file::missing(file, association.algorithm, association.is_inbound).or_else(mark)?;
         Some(of(association, why))
     };
     esps(plan).flat_map(|(_, esp)| &esp.associations).filter_map(missing).collect()

@@ -132,6 +132,13 @@ impl MarkKind {
         }
     }
 
+    /// The sentence on the mark that is missing beside this key; `None` if it is there, or none is needed.
+    pub fn missing_beside(self, key: &Path) -> Option<String> {
+        let path = self.of_key(key).ok()?;
+        let missing = path.metadata().err().filter(|error| error.kind() == io::ErrorKind::NotFound)?;
+        (self == MarkKind::Sent).then(|| self.missing(&path, &missing))
+    }
+
     fn missing(self, path: &Path, error: &io::Error) -> String {
         let shown = path.display();
         match error.kind() {

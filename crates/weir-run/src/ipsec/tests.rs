@@ -8,6 +8,7 @@ use std::sync::Mutex;
 use weir_ipsec::lifetime::Lifetime;
 use weir_ipsec::tunnel::OuterDontFragment;
 use weir_path::esp::plan::EspDispatch;
+use weir_path::plan::StagePlan;
 
 use super::*;
 
@@ -440,4 +441,25 @@ fn all_keys_that_are_missing_are_told_at_once() {
     fs::write(folder.0.join("out.key.sequence"), "1").unwrap();
     let why = EspKeys::default().prepare(&wanted).unwrap_err();
     assert!(!why.contains("echo 1 > "), "a mark that is there stays: {why}");
+}
+
+#[test]
+fn a_mark_that_is_missing_beside_its_key_is_told_with_the_keys() {
+    let folder = Folder::new("missing-mark");
+    let path = |name: &str| folder.0.join(name).display().to_string();
+    let [(_, wanted)] =
+        esp(vec![association("out", false, path("out.key")), association("in", true, path("in.key"))]);
+    let stage = StagePlan { name: "esp".into(), kind: StageKind::Esp(Box::new(wanted)) };
+    let plan = Plan { stages: vec![stage], ..Plan::default() };
+    for name in ["out.key", "in.key"] {
+        fs::write(path(name), "00").unwrap();
+    }
+    let told = missing_keys(&plan);
+    assert_eq!(told.len(), 1, "a key that opens needs no mark: {told:?}");
+    assert!(
+        told[0].starts_with("sa \"out\": ") && told[0].contains("out.key.sequence is missing"),
+        "{told:?}"
+    );
+    fs::write(path("out.key.sequence"), "1").unwrap();
+    assert!(missing_keys(&plan).is_empty());
 }
