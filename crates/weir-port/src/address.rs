@@ -9,8 +9,8 @@ use netlink_bindings::rt_neigh::{self, Ndmsg};
 use netlink_bindings::rt_route::{self, Rtmsg};
 use netlink_socket2::NetlinkSocket;
 
-use crate::error::{Doing, Result};
-use crate::netlink::{acknowledged, explained};
+use crate::error::Result;
+use crate::netlink::{acknowledged, dump};
 
 const IFA_F_NODAD: u8 = 2;
 const NUD_PERMANENT: u16 = 0x80;
@@ -46,11 +46,8 @@ pub fn routes() -> Result<Vec<KernelRoute>> {
     let mut routes = Vec::new();
     for family in [libc::AF_INET, libc::AF_INET6] {
         let header = Rtmsg { rtm_family: family as u8, ..Default::default() };
-        let mut socket = NetlinkSocket::new();
         let request = rt_route::Request::new().op_getroute_dump(&header);
-        let mut reply = socket.request(&request).doing(doing)?;
-        while let Some(item) = reply.recv() {
-            let (header, attributes) = item.map_err(|error| explained(error, doing()))?;
+        dump(&request, doing, |(header, attributes)| {
             let unspecified = unspecified(family == libc::AF_INET6);
             let to =
                 Prefix { address: attributes.get_dst().unwrap_or(unspecified), length: header.rtm_dst_len };
@@ -63,7 +60,7 @@ pub fn routes() -> Result<Vec<KernelRoute>> {
                 _ => Vec::new(),
             };
             routes.push(KernelRoute { to, interfaces });
-        }
+        })?;
     }
     Ok(routes)
 }
@@ -102,17 +99,13 @@ pub fn addresses() -> Result<Vec<Prefix>> {
 }
 
 fn each_address(mut each: impl FnMut(u32, Prefix)) -> Result<()> {
-    let doing = || "reading the addresses".to_string();
-    let mut socket = NetlinkSocket::new();
     let request = rt_addr::Request::new().op_getaddr_dump(&Ifaddrmsg::default());
-    let mut reply = socket.request(&request).doing(doing)?;
-    while let Some(item) = reply.recv() {
-        let (header, attributes) = item.map_err(|error| explained(error, doing()))?;
+    let doing = || "reading the addresses".to_string();
+    dump(&request, doing, |(header, attributes)| {
         if let Ok(address) = attributes.get_local().or_else(|_| attributes.get_address()) {
             each(header.ifa_index, Prefix { address, length: header.ifa_prefixlen });
         }
-    }
-    Ok(())
+    })
 }
 
 /// Gives an interface an address, which is usable at once.

@@ -9,7 +9,7 @@ use netlink_socket2::NetlinkSocket;
 
 use crate::error::{Doing, PortError, Result};
 use crate::ethtool;
-use crate::netlink::{acknowledged, explained, is_code};
+use crate::netlink::{acknowledged, dump, explained, is_code};
 use crate::netns::NetNs;
 
 /// The kernel's record of an interface of this thread's namespace.
@@ -200,11 +200,8 @@ pub struct Joint {
 pub fn joints() -> Result<Vec<Joint>> {
     let doing = || "listing the interfaces of a network namespace".to_string();
     let request = rt_link::Request::new().op_getlink_dump(&Ifinfomsg::new());
-    let mut socket = NetlinkSocket::new();
-    let mut reply = socket.request(&request).doing(doing)?;
     let mut joints = Vec::new();
-    while let Some(item) = reply.recv() {
-        let (header, attributes) = item.map_err(|error| explained(error, doing()))?;
+    dump(&request, doing, |(header, attributes)| {
         let info = attributes.get_linkinfo().ok();
         let is_veth = info.is_some_and(|info| info.get_kind().is_ok_and(|kind| kind == c"veth"));
         let is_here = attributes.get_link_netnsid().is_err();
@@ -215,7 +212,7 @@ pub fn joints() -> Result<Vec<Joint>> {
             master: attributes.get_master().ok(),
             below: attributes.get_link().ok().filter(|_| is_here && !is_veth),
         });
-    }
+    })?;
     Ok(joints)
 }
 
@@ -223,16 +220,13 @@ pub fn joints() -> Result<Vec<Joint>> {
 pub fn addresses_of_ports(bridge: u32) -> Result<Vec<[u8; 6]>> {
     let doing = || format!("listing the ports of bridge number {bridge}");
     let request = rt_link::Request::new().op_getlink_dump(&Ifinfomsg::new());
-    let mut socket = NetlinkSocket::new();
-    let mut reply = socket.request(&request).doing(doing)?;
     let mut addresses = Vec::new();
-    while let Some(item) = reply.recv() {
-        let (_, attributes) = item.map_err(|error| explained(error, doing()))?;
+    dump(&request, doing, |(_, attributes)| {
         if attributes.get_master().is_ok_and(|master| master == bridge) {
             let address = attributes.get_address().ok();
             addresses.extend(address.and_then(|bytes| <[u8; 6]>::try_from(bytes).ok()));
         }
-    }
+    })?;
     Ok(addresses)
 }
 

@@ -1,5 +1,5 @@
-//! Netlink requests with one acknowledgement: its errors as sentences, with the kernel's own explanation where it gave one; and several
-//! requests in one call.
+//! Netlink requests with one acknowledgement or a list as their answer: errors as sentences, with the kernel's own explanation where it
+//! gave one; and several requests in one call.
 
 use netlink_bindings::traits::{NetlinkChained, NetlinkRequest, Protocol};
 use netlink_socket2::{NetlinkSocket, ReplyError};
@@ -13,6 +13,20 @@ pub fn acknowledged<R: NetlinkRequest>(
     doing: impl Fn() -> String,
 ) -> Result<()> {
     socket.request(request).doing(&doing)?.recv_ack().map_err(|error| explained(error, doing()))
+}
+
+/// Hands each item of the list that `request` asks for to `each`.
+pub fn dump<R: NetlinkRequest>(
+    request: &R,
+    doing: impl Fn() -> String,
+    mut each: impl FnMut(R::ReplyType<'_>),
+) -> Result<()> {
+    let mut socket = NetlinkSocket::new();
+    let mut reply = socket.request(request).doing(&doing)?;
+    while let Some(item) = reply.recv() {
+        each(item.map_err(|error| explained(error, doing()))?);
+    }
+    Ok(())
 }
 
 /// A netlink error as a sentence.

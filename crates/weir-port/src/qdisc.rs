@@ -23,10 +23,10 @@ use netlink_socket2::NetlinkSocket;
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Doing, PortError, Result};
+use crate::error::{PortError, Result};
 use crate::limit::htb;
 use crate::link::Link;
-use crate::netlink::{acknowledged, explained, is_code};
+use crate::netlink::{acknowledged, dump, is_code};
 use crate::netns::NetNs;
 use crate::waiting;
 
@@ -185,11 +185,6 @@ pub fn is_default(ifindex: u32) -> Result<bool> {
 }
 
 impl Saved {
-    /// A `noqueue`, which is its handle alone.
-    pub(crate) fn noqueue(handle: u32) -> Saved {
-        Saved { kind: "noqueue".into(), handle, options: Vec::new() }
-    }
-
     /// Returns whether the kernel has told all that it takes to make the qdisc again.
     fn is_whole(&self) -> bool {
         // A delay that varies, or slots, may follow a table that the kernel does not tell.
@@ -208,13 +203,8 @@ fn has_filters(ifindex: u32, handle: u32) -> Result<bool> {
     let doing = || format!("reading the filters of interface number {ifindex}");
     let header = Tcmsg { ifindex: ifindex as i32, parent: handle, ..Default::default() };
     let request = tc::Request::new().op_gettfilter_dump(&header);
-    let mut socket = NetlinkSocket::new();
-    let mut reply = socket.request(&request).doing(doing)?;
     let mut found = false;
-    while let Some(item) = reply.recv() {
-        item.map_err(|error| explained(error, doing()))?;
-        found = true;
-    }
+    dump(&request, doing, |_| found = true)?;
     Ok(found)
 }
 
@@ -402,16 +392,10 @@ pub(crate) fn until_shown(mut look: impl FnMut() -> Result<bool>) -> Result<()> 
 }
 
 /// Every qdisc of this thread's namespace.
-fn each(mut with: impl FnMut(&Tcmsg, &tc::IterableAttrs<'_>)) -> Result<()> {
-    let doing = || "reading the qdiscs of the interfaces".to_string();
-    let mut socket = NetlinkSocket::new();
+pub(crate) fn each(mut with: impl FnMut(&Tcmsg, &tc::IterableAttrs<'_>)) -> Result<()> {
     let request = tc::Request::new().op_getqdisc_dump(&Tcmsg::default());
-    let mut reply = socket.request(&request).doing(doing)?;
-    while let Some(item) = reply.recv() {
-        let (header, attributes) = item.map_err(|error| explained(error, doing()))?;
-        with(&header, &attributes);
-    }
-    Ok(())
+    let doing = || "reading the qdiscs of a network namespace".to_string();
+    dump(&request, doing, |(header, attributes)| with(&header, &attributes))
 }
 
 #[cfg(test)]

@@ -18,8 +18,9 @@ use super::filter::{Spot, content_if_gone};
 use super::memory::{self, Memory};
 use crate::bpf::program::Program;
 use crate::error::{Doing, PortError, Result};
-use crate::netlink::{RequestBatch, acknowledged, explained};
+use crate::netlink::{RequestBatch, acknowledged};
 use crate::netns::NetNs;
+use crate::qdisc;
 use crate::sys::Realtime;
 
 /// The parent of filters on packets that arrive.
@@ -118,16 +119,11 @@ fn message(ifindex: u32) -> Tcmsg {
 
 /// The interfaces of this thread's namespace that have clsact.
 fn all() -> Result<Vec<u32>> {
-    let doing = || "reading the qdiscs of a network namespace".to_string();
-    let request = tc::Request::new().op_getqdisc_dump(&Tcmsg::default());
-    let mut socket = NetlinkSocket::new();
-    let mut reply = socket.request(&request).doing(doing)?;
     let mut found = Vec::new();
-    while let Some(item) = reply.recv() {
-        let (header, _) = item.map_err(|error| explained(error, doing()))?;
+    qdisc::each(|header, _| {
         if header.parent == CLSACT {
             found.push(header.ifindex as u32);
         }
-    }
+    })?;
     Ok(found)
 }

@@ -20,8 +20,8 @@ use weir_core::limit::{FALLBACK, HtbClass, LeafQueue, ROOT_CLASS};
 
 use super::filter::{Spot, content_if_gone};
 use crate::error::{Doing, PortError, Result};
-use crate::netlink::{RequestBatch, acknowledged, explained, is_code};
-use crate::qdisc::until_shown;
+use crate::netlink::{RequestBatch, dump, explained, is_code};
+use crate::qdisc::{self, until_shown};
 use crate::sys::Realtime;
 
 /// The handle by which a limit is recognised: `7769:`, "wi" in ASCII.
@@ -158,37 +158,28 @@ pub fn root_queue(ifindex: u32) -> Result<Option<RootQueue>> {
 
 /// The root of every interface of this thread's namespace.
 pub fn roots() -> Result<Vec<RootQueue>> {
-    let doing = || "reading the qdiscs of a network namespace".to_string();
-    let request = tc::Request::new().op_getqdisc_dump(&Tcmsg::default());
-    let mut socket = NetlinkSocket::new();
-    let mut reply = socket.request(&request).doing(doing)?;
     let mut roots = Vec::new();
     let mut dropped: HashMap<u32, HashMap<u16, u64>> = HashMap::new();
-    while let Some(item) = reply.recv() {
-        let (header, attributes) = item.map_err(|error| explained(error, doing()))?;
+    qdisc::each(|header, attributes| {
         let ifindex = header.ifindex as u32;
         if header.parent & 0xffff_0000 == HANDLE {
-            let of_leaf = traffic(&attributes).dropped;
+            let of_leaf = traffic(attributes).dropped;
             if of_leaf > 0 {
                 dropped.entry(ifindex).or_default().insert(header.parent as u16, of_leaf);
             }
         }
         if header.parent != ROOT {
-            continue;
+            return;
         }
         let name = attributes.get_kind().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let kind = match header.handle {
-            HANDLE if name == "htb" && is_as_created(&attributes) => RootKind::Limit,
+            HANDLE if name == "htb" && is_as_created(attributes) => RootKind::Limit,
             handle if handle == 0 || name == "noqueue" => RootKind::Default(handle),
             handle => RootKind::Other(name, handle),
         };
-        roots.push(RootQueue {
-            ifindex,
-            kind,
-            traffic: traffic(&attributes),
-            dropped_by_leaf: HashMap::new(),
-        });
-    }
+        let (traffic, dropped_by_leaf) = (traffic(attributes), HashMap::new());
+        roots.push(RootQueue { ifindex, kind, traffic, dropped_by_leaf });
+    })?;
     for root in &mut roots {
         root.dropped_by_leaf = dropped.remove(&root.ifindex).unwrap_or_default();
     }
@@ -340,15 +331,8 @@ pub fn remove_classes(ifindex: u32, numbers: impl Iterator<Item = u16>) -> Resul
 
 /// The queue of each leaf, by the number of its class.
 pub fn leaf_queues(ifindex: u32) -> Result<Vec<(u16, LeafQueue)>> {
-    let doing = || format!("reading the leaves of interface number {ifindex}");
-    let header = Tcmsg { ifindex: ifindex as i32, ..Default::default() };
-    let request = tc::Request::new().op_getqdisc_dump(&header);
-    let mut socket = NetlinkSocket::new();
-    let mut reply = socket.request(&request).doing(doing)?;
     let mut queues = Vec::new();
-    while let Some(item) = reply.recv() {
-        let (header, attributes) = item.map_err(|error| explained(error, doing()))?;
-        // A namespace's kernel may list the queues of all its interfaces.
+    qdisc::each(|header, attributes| {
         if header.ifindex == ifindex as i32
             && header.parent & 0xffff_0000 == HANDLE
             && let Ok(tc::OptionsMsg::Tbf(options)) = attributes.get_options()
@@ -357,7 +341,7 @@ pub fn leaf_queues(ifindex: u32) -> Result<Vec<(u16, LeafQueue)>> {
             let queue = LeafQueue { bytes: parameters.limit, packet_bytes_max: parameters.mtu };
             queues.push((header.parent as u16, queue));
         }
-    }
+    })?;
     Ok(queues)
 }
 
@@ -366,11 +350,8 @@ pub fn classes(ifindex: u32) -> Result<Vec<ClassTraffic>> {
     let doing = || format!("reading the classes of interface number {ifindex}");
     // Those of the root alone: the queue of each leaf has a class of its own.
     let request = tc::Request::new().set_flags(DUMP).op_gettclass_do(&message(ifindex, 0, HANDLE));
-    let mut socket = NetlinkSocket::new();
-    let mut reply = socket.request(&request).doing(doing)?;
     let mut classes = Vec::new();
-    while let Some(item) = reply.recv() {
-        let (header, attributes) = item.map_err(|error| explained(error, doing()))?;
+    dump(&request, doing, |(header, attributes)| {
         if header.handle & 0xffff_0000 == HANDLE {
             let statistics = attributes.get_stats2();
             let tokens =
@@ -380,7 +361,7 @@ pub fn classes(ifindex: u32) -> Result<Vec<ClassTraffic>> {
             let (number, rates) = (header.handle as u16, ClassRates::read(&attributes));
             classes.push(ClassTraffic { number, parent, rates, traffic, tokens });
         }
-    }
+    })?;
     Ok(classes)
 }
 
@@ -398,12 +379,20 @@ pub fn class_traffic(socket: &mut NetlinkSocket, ifindex: u32, number: u16) -> R
     }
 }
 
-/// Takes the queue off, with all packets that wait in it; an absent one is no error. The kernel puts back the default queue.
-pub fn remove(ifindex: u32) -> Result<()> {
-    let request = tc::Request::new().op_delqdisc_do(&message(ifindex, HANDLE, ROOT));
+/// Takes the queue off, with all packets that wait in it; an absent one is no error. The kernel puts back the default queue; the `noqueue`
+/// that somebody chose before, of the handle `chosen`, comes in the same call, unless somebody has put another queue there.
+pub fn remove(ifindex: u32, chosen: u32) -> Result<()> {
+    let mut batch = RequestBatch::new();
+    batch.push(&tc::Request::new().op_delqdisc_do(&message(ifindex, HANDLE, ROOT)));
+    if chosen != 0 {
+        let mut request =
+            tc::Request::new().set_create().set_excl().op_newqdisc_do(&message(ifindex, chosen, ROOT));
+        drop(request.encode().push_kind(c"noqueue"));
+        batch.push(&request);
+    }
     let doing = || format!("removing the queue of interface number {ifindex}");
     let _swap = Realtime::begin();
-    content_if_gone(acknowledged(&mut NetlinkSocket::new(), &request, doing))
+    content_if_gone(batch.send(doing))
 }
 
 fn message(ifindex: u32, handle: u32, parent: u32) -> Tcmsg {

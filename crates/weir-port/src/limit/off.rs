@@ -21,7 +21,6 @@ use super::{
 };
 use crate::error::{Doing, Result, unless_short};
 use crate::lock::Lock;
-use crate::qdisc::{self, Saved};
 
 /// The longest time of a step.
 const STEP_NS: u64 = 20_000_000;
@@ -120,14 +119,7 @@ fn take_off(
 /// Takes the queue of a limit off, with all packets that wait in it, and puts back the `noqueue` of this handle that was there before, if it
 /// is not 0.
 pub(super) fn remove_queue(place: &NetnsInterface, noqueue: u32) -> Result<()> {
-    let ifindex = place.link.ifindex;
-    place.netns.run(|| {
-        htb::remove(ifindex)?;
-        match noqueue {
-            0 => Ok(()),
-            handle => qdisc::put_back(ifindex, Some(&Saved::noqueue(handle))).map(drop),
-        }
-    })
+    place.netns.run(|| htb::remove(place.link.ifindex, noqueue))
 }
 
 /// Opens the limit and waits for a moment in which no packet waits and none is sent. Returns the lock, taken in that moment; or why

@@ -28,7 +28,7 @@ fn a_queue_that_somebody_sets_meanwhile_stays() {
         let told = |created: Result<()>| -> Result<String> {
             let created = created.map_err(|error| error.to_string());
             let told = format!("{created:?} {:?}", root(link.ifindex)?);
-            remove(link.ifindex)?;
+            remove(link.ifindex, 0)?;
             Ok(told)
         };
         let create_now = || create(link.ifindex, chosen_noqueue(link.ifindex)?, &first);
