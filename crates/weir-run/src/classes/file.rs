@@ -41,46 +41,36 @@ pub struct ClassTable {
     #[schemars(with = "String")]
     pub name: Spanned<String>,
     /// The class that it borrows from; the port or limit itself where there is none.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub parent: Option<Spanned<String>>,
     /// The rate that it has in any case, such as `200mbit`.
     #[schemars(with = "String", extend("examples" = ["200mbit"]))]
     pub rate: Spanned<String>,
     /// The rate that it has at the most, with what it borrows.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", extend("examples" = ["100mbit"]))]
     pub ceil: Option<Spanned<String>>,
     /// How much may pass at once at its rate, such as `50kb`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", extend("examples" = ["50kb"]))]
     pub burst: Option<Spanned<String>>,
     /// How much may pass at once at its ceiling.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", extend("examples" = ["50kb"]))]
     pub cburst: Option<Spanned<String>>,
     /// Whether it may not borrow (CBQ).
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<bool>")]
     pub bounded: Option<Spanned<bool>>,
     /// How much it sends in one turn.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub quantum: Option<Spanned<String>>,
     /// Which of those that borrow goes first: 0 to 7, 0 first.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<i64>")]
     pub priority: Option<Spanned<i64>>,
     /// The fate of the next packet where the queue is full.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", extend("enum" = ["block", "ecn", "drop"]))]
     pub full: Option<Spanned<String>>,
     /// The longest that a packet waits before it is dropped, such as `10ms`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", extend("examples" = ["10ms"]))]
     pub max_wait: Option<Spanned<String>>,
     /// How long what waits may take at its ceiling, such as `5ms`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", extend("examples" = ["5ms"]))]
     pub queue: Option<Spanned<String>>,
 }
@@ -90,31 +80,24 @@ pub struct ClassTable {
 #[serde(deny_unknown_fields)]
 pub struct Filter {
     /// The interface that the packet came in by.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub interface: Option<Spanned<String>>,
     /// Networks that it may come from.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Words>")]
     pub from: Option<Spanned<Words>>,
     /// Networks that it may go to.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Words>")]
     pub to: Option<Spanned<Words>>,
     /// Protocols, by name or number.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Words>")]
     pub protocol: Option<Spanned<Words>>,
     /// Ports or ranges of ports that it may come from.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Words>")]
     pub from_ports: Option<Spanned<Words>>,
     /// Ports or ranges of ports that it may go to.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Words>")]
     pub to_ports: Option<Spanned<Words>>,
     /// Differentiated services code points, by name or number.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Words>")]
     pub dscp: Option<Spanned<Words>>,
     /// The class of what fits all of this.

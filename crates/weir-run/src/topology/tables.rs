@@ -18,7 +18,6 @@ pub type Texts = Spanned<Vec<Spanned<String>>>;
 #[schemars(title = "weir.toml", deny_unknown_fields)]
 pub struct TopologyFile {
     /// Its name.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub name: Option<Spanned<String>>,
     /// `[[limit]]`, in order; and so for the others.
@@ -64,38 +63,29 @@ pub struct LimitTable {
     #[serde(skip)]
     pub at: Range<usize>,
     /// The interface.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub device: Option<Spanned<String>>,
     /// The process whose namespace it is in.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<i64>")]
     pub pid: Option<Spanned<i64>>,
     /// Its name.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub name: Option<Spanned<String>>,
     /// The rate of what programs behind it may send.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", extend("examples" = ["200mbit"]))]
     pub rate: Option<Spanned<String>>,
     /// The rate of what may be sent to them.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", extend("examples" = ["50mbit"]))]
     pub rate_back: Option<Spanned<String>>,
     /// How much may pass at once.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", extend("examples" = ["50kb"]))]
     pub burst: Option<Spanned<String>>,
     /// Whether it may be missing.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub optional: Option<bool>,
     /// Where its classes are.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub classes_file: Option<Spanned<String>>,
     /// The class of what no filter matches.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub default: Option<Spanned<String>>,
     /// `[[limit.class]]`.
@@ -117,35 +107,27 @@ pub struct PortTable {
     #[schemars(with = "String")]
     pub interface: Spanned<String>,
     /// The name by which other tables call it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub name: Option<Spanned<String>>,
     /// The limit of what leaves by it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", extend("examples" = ["200mbit"]))]
     pub rate: Option<Spanned<String>>,
     /// How much may pass at once.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", extend("examples" = ["50kb"]))]
     pub burst: Option<Spanned<String>>,
     /// How much may stand, as a time at the rate.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", extend("examples" = ["5ms"]))]
     pub queue: Option<Spanned<String>>,
     /// Whether it may be missing at first.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<bool>")]
     pub optional: Option<Spanned<bool>>,
     /// Where its classes are.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub classes_file: Option<Spanned<String>>,
     /// The kind of tree of the classes that are here.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub shaper: Option<Spanned<String>>,
     /// The class of what no filter matches.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub default: Option<Spanned<String>>,
     /// `[[port.class]]`.
@@ -164,11 +146,9 @@ pub struct WireTable {
     #[schemars(with = "Vec<String>")]
     pub ports: Texts,
     /// How its packets are dispatched to the workers, if they are.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", extend("examples" = ["hybrid"]))]
     pub dispatch: Option<Spanned<String>>,
     /// Settings of that, each a `KEY=VALUE`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Vec<String>>", extend("examples" = [["proto.ip.qlimit=512"]]))]
     pub set: Option<Texts>,
 }
@@ -196,11 +176,9 @@ pub struct BridgeTable {
     #[schemars(with = "Vec<String>")]
     pub ports: Texts,
     /// How many stations it remembers.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<i64>")]
     pub stations_max: Option<Spanned<i64>>,
     /// For how long, as a text with its unit.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", extend("examples" = ["300s"]))]
     pub ageing: Option<Spanned<String>>,
 }
@@ -237,11 +215,9 @@ pub struct InterfaceTable {
     #[schemars(with = "Vec<String>")]
     pub address: Texts,
     /// Its link-layer address.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", extend("examples" = ["02:00:00:00:00:01"]))]
     pub mac: Option<Spanned<String>>,
     /// The longest IP packet that its link takes, in bytes; 1500 by default, and never more than the ports take that it leads to.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<i64>")]
     pub mtu: Option<Spanned<i64>>,
 }
@@ -254,11 +230,9 @@ pub struct StaticRouteTable {
     #[schemars(with = "String")]
     pub to: Spanned<String>,
     /// The router that packets are handed to.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub via: Option<Spanned<String>>,
     /// The interface that they leave by, where `via` does not say it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub port: Option<Spanned<String>>,
 }
@@ -274,7 +248,6 @@ pub struct NeighbourTable {
     #[schemars(with = "String", extend("examples" = ["02:00:00:00:00:01"]))]
     pub mac: Spanned<String>,
     /// The interface whose link it is on, where the address does not say it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub port: Option<Spanned<String>>,
 }
@@ -299,19 +272,15 @@ pub struct EspTable {
     #[schemars(with = "Vec<String>")]
     pub address: Texts,
     /// The longest IP packet that leaves outside, in bytes.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<i64>")]
     pub mtu: Option<Spanned<i64>>,
     /// When its packets are sealed and opened: `direct`, `hybrid` or `deferred`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", extend("examples" = ["deferred"]))]
     pub dispatch: Option<Spanned<String>>,
     /// How many packets wait for that on each side before who feeds them is held.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<i64>")]
     pub queue_packets: Option<Spanned<i64>>,
     /// How many sealers share what one worker would seal and open alone, in the same order: always with `deferred`, when it is faster with `hybrid`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<i64>")]
     pub sealers: Option<Spanned<i64>>,
 }
@@ -324,7 +293,6 @@ pub struct AssociationTable {
     #[schemars(with = "String")]
     pub name: Spanned<String>,
     /// The `[[esp]]` that it is of, where there are several.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub esp: Option<Spanned<String>>,
     /// `in` or `out`.
@@ -340,38 +308,30 @@ pub struct AssociationTable {
     #[schemars(with = "String")]
     pub destination: Spanned<String>,
     /// `tunnel` or `transport`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub mode: Option<Spanned<String>>,
     /// The algorithm.
     #[schemars(with = "String", extend("examples" = ["aes128-gcm"]))]
     pub algorithm: Spanned<String>,
     /// The file that its key is in, which nobody else may read.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub key_file: Option<Spanned<String>>,
     /// Whether sequence numbers have 64 bits.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub extended: Option<bool>,
     /// The replay window, in packets.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<i64>")]
     pub window: Option<Spanned<i64>>,
     /// The ports of its UDP, from and to.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<[u16; 2]>")]
     pub udp_ports: Option<Spanned<[u16; 2]>>,
     /// After how long without a packet a keepalive is sent, if it is out and in UDP; `off` is never.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", extend("examples" = ["20s"]))]
     pub keepalive: Option<Spanned<String>>,
     /// Whether the peer's address and port are those of its last packet, as where a NAT gives it others; of what comes in by UDP. Not on a
     /// gateway that is behind a NAT itself.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<bool>")]
     pub follow_peer: Option<Spanned<bool>>,
     /// DF of the outer header: `set`, `copy` or `clear`. Where it is set, routers tell of a way that takes less.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub dont_fragment: Option<Spanned<String>>,
     /// From when a successor is due.
@@ -387,15 +347,12 @@ pub struct AssociationTable {
 #[serde(deny_unknown_fields, expecting = "a table, such as { bytes = \"100gb\" }")]
 pub struct LifetimeTable {
     /// Since it began, as a text with its unit.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", extend("examples" = ["3600s"]))]
     pub time: Option<Spanned<String>>,
     /// Bytes that passed, as a number or as a text with its unit.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Word>", extend("examples" = ["100gb"]))]
     pub bytes: Option<Spanned<Word>>,
     /// Packets that passed.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub packets: Option<u64>,
 }
 
@@ -404,30 +361,24 @@ pub struct LifetimeTable {
 #[serde(deny_unknown_fields)]
 pub struct PolicyTable {
     /// The `[[esp]]` that it is of, where there are several.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub esp: Option<Spanned<String>>,
     /// `in` or `out`.
     #[schemars(with = "String")]
     pub direction: Spanned<String>,
     /// Where packets come from.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", extend("examples" = ["10.1.0.0/16"]))]
     pub from: Option<Spanned<String>>,
     /// Where they go to.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", extend("examples" = ["10.2.0.0/16"]))]
     pub to: Option<Spanned<String>>,
     /// Their protocol, by name or number.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Word>")]
     pub protocol: Option<Spanned<Word>>,
     /// The port they are sent from, or a range of ports.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Word>")]
     pub from_ports: Option<Spanned<Word>>,
     /// The port they are sent to, or a range of ports.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Word>")]
     pub to_ports: Option<Spanned<Word>>,
     /// `protect`, `bypass` or `discard`.
