@@ -4,8 +4,9 @@
 #   scripts/compare.sh REVISION [PAIRS [ROW...]]      ten pairs of every row if not said; rows: path steer epair netisr quiet forward
 #
 # Prints the median of after / before over the pairs (of throughput; of cost or delay it is before / after), with the second least and
-# the second greatest, between which the true median lies in 98 of 100 comparisons of ten pairs. Fails where the median is below 0.98.
-# Limits: both revisions are built here, by the toolchain of this tree. A row that one of them does not have is left out, and said.
+# the second greatest, between which the true median lies in 98 of 100 comparisons of ten pairs. Fails where the median is below 0.98, where
+# a row has lost its figures in this tree, and where a program of this tree fails.
+# Limits: both revisions are built here, by the toolchain of this tree. A row that the other one does not have is left out, and said.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 [[ -n ${COMPARE_AWAKE:-} ]] || COMPARE_AWAKE=1 exec scripts/awake.sh scripts/compare.sh "$@"
@@ -20,6 +21,8 @@ done
 [[ $pairs =~ ^[0-9]+$ && $pairs -ge 3 ]] || { echo "compare: 3 pairs or more, not $pairs" >&2; exit 2; }
 command -v jq >/dev/null || scripts/setup.sh --bench
 . scripts/rust.sh
+# In the other tree rustup would take what that one asks for.
+export RUSTUP_TOOLCHAIN=${RUSTUP_TOOLCHAIN:-$rust_version}
 
 least=0.98
 before=$PWD/target/compare/$revision
@@ -48,11 +51,12 @@ newest() {
 
 # `weir lab` of the tree `$1`, which once was no program of its own.
 lab() {
-    local json
+    local json status=0
     json=$(mktemp)
-    "$1/target/release/weir" lab "${@:2}" --json "$json" >/dev/null
+    "$1/target/release/weir" lab "${@:2}" --json "$json" >/dev/null || status=$?
     cat "$json"
     rm -f "$json"
+    return "$status"
 }
 
 # Each prints `name figure` for the tree `$1`, of which more is better.
@@ -74,13 +78,18 @@ row_netisr() {
         jq -r '.rows[] | select(.kpps) | "netisr-\(.system)-\(.case | gsub(" "; "-")) \(.kpps)"'
 }
 row_quiet() { # milliseconds
-    "$(newest "$1/target/debug/deps" quiet)" | awk '/p99 [0-9.]+ ms/ { print "quiet-p99-" ++count, 1 / $(NF - 1) }'
+    # The last try of each test, by its name.
+    "$(newest "$1/target/debug/deps" quiet)" |
+        awk '/p99 [0-9.]+ ms/ { ms = $(NF - 1) } /^test .* \.\.\. / { if (ms) print "quiet-" $2, 1 / ms; ms = 0 }'
 }
 
 build "$after"
 if [[ ! -e $before/Cargo.toml ]]; then
-    mkdir -p "$before"
-    git archive "$revision" | tar -x -C "$before"
+    # Only a whole tree has the name of one.
+    rm -rf "$before" "$before.new"
+    mkdir -p "$before.new"
+    git archive "$revision" | tar -x -C "$before.new"
+    mv "$before.new" "$before"
 fi
 build "$before"
 
@@ -91,20 +100,26 @@ for row in "${rows[@]}"; do
         order=(before after)
         ((pair % 2 == 0)) || order=(after before)
         for side in "${order[@]}"; do
-            (WEIR_BIN=${!side}/target/release/weir "row_$row" "${!side}") | sed "s/^/$pair $side /" >>"$results" ||
+            (WEIR_BIN=${!side}/target/release/weir "row_$row" "${!side}") | sed "s/^/$pair $side /" >>"$results" || {
                 echo "compare: $row $side, pair $pair: failed, and its figures count as far as it has told them" >&2
+                [[ $side == before ]] || failed=1
+            }
         done
     done
+    grep -q "^[0-9]* [a-z]* $row-" "$results" || echo "$row left out: neither tree has told a figure"
 done
 
 awk -v least="$least" '
     { figure[$3, $1, $2] = $4; pairs = $1 > pairs ? $1 : pairs; if (!($3 in seen)) { seen[$3] = 1; names[++count] = $3 } }
     END {
         for (i = 1; i <= count; i++) {
-            name = names[i]; n = 0
+            name = names[i]; n = lost = 0
             for (pair = 0; pair <= pairs; pair++)
-                if (figure[name, pair, "before"] > 0 && figure[name, pair, "after"] > 0)
-                    ratios[++n] = figure[name, pair, "after"] / figure[name, pair, "before"]
+                if (figure[name, pair, "before"] > 0) {
+                    if (figure[name, pair, "after"] > 0) ratios[++n] = figure[name, pair, "after"] / figure[name, pair, "before"]
+                    else lost++
+                }
+            if (n < 3 && lost) { printf "floor: %-44s no figure of this tree in %d pairs: MISSED\n", name, lost; missed++; continue }
             if (n < 3) { printf "%-44s left out: %d pairs\n", name, n; continue }
             for (a = 2; a <= n; a++)
                 for (b = a; b > 1 && ratios[b - 1] > ratios[b]; b--) { t = ratios[b]; ratios[b] = ratios[b - 1]; ratios[b - 1] = t }
@@ -118,6 +133,6 @@ awk -v least="$least" '
 
 if [[ " ${rows[*]} " == *" forward "* ]]; then
     echo "== forward"
-    WEIR_BEFORE=$before/target/release/weir cargo bench -p weir-lab --bench forward || failed=1
+    CARGO_TARGET_DIR=$after/target WEIR_BEFORE=$before/target/release/weir cargo bench -p weir-lab --bench forward || failed=1
 fi
 exit "${failed:-0}"
