@@ -3,7 +3,10 @@
 //! Limits: a process for each figure, so nothing but the cores is shared with the programs that it is measured beside.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
+
+/// The status of a peer in a case that this processor cannot run.
+const LACKING: i32 = 3;
 
 /// The compiled program.
 pub struct Peer {
@@ -27,9 +30,14 @@ impl Peer {
         Ok(Peer { program })
     }
 
-    /// Runs the program; returns its output, or the reason why there is none.
-    pub fn run(&self, arguments: &[String]) -> Result<String, String> {
-        output(Command::new(&self.program).args(arguments))
+    /// Runs the program; returns its output, `None` in a case that this processor cannot run, or the reason why there is none.
+    pub fn run(&self, arguments: &[String]) -> Result<Option<String>, String> {
+        let mut command = Command::new(&self.program);
+        let answer = answer(command.args(arguments))?;
+        if answer.status.code() == Some(LACKING) {
+            return Ok(None);
+        }
+        text(&command, &answer).map(Some)
     }
 }
 
@@ -41,10 +49,18 @@ impl Drop for Peer {
 }
 
 fn output(command: &mut Command) -> Result<String, String> {
-    let name = command.get_program().to_string_lossy().into_owned();
-    let answer = command.output().map_err(|error| format!("{name}: {error}"))?;
+    let answer = answer(command)?;
+    text(command, &answer)
+}
+
+fn answer(command: &mut Command) -> Result<Output, String> {
+    command.output().map_err(|error| format!("{}: {error}", command.get_program().display()))
+}
+
+fn text(command: &Command, answer: &Output) -> Result<String, String> {
     if !answer.status.success() {
-        return Err(format!("{name}: {}", String::from_utf8_lossy(&answer.stderr).trim()));
+        let name = command.get_program().display();
+        return Err(format!("{name}: {}: {}", answer.status, String::from_utf8_lossy(&answer.stderr).trim()));
     }
     Ok(String::from_utf8_lossy(&answer.stdout).into_owned())
 }

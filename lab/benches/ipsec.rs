@@ -63,6 +63,10 @@ fn main() -> Result<ExitCode> {
         is_asked(row) && there
     };
     let (openssl_is, dpdk_is) = (is_there("openssl", OPENSSL), is_there("dpdk", DPDK));
+    let has_cores = std::thread::available_parallelism()?.get() > 1;
+    for row in ROWS[6..].iter().filter(|row| is_asked(row) && !has_cores) {
+        println!("ipsec: {row} needs two processors: left out");
+    }
     let tsc_hz = cycles::tsc_hz();
     let mut floors = Floors::default();
     for size in SIZES {
@@ -91,7 +95,6 @@ fn main() -> Result<ExitCode> {
                 figures[5].push(dpdk(size)?);
             }
         }
-        let has_cores = std::thread::available_parallelism()?.get() > 1;
         if is_asked("esp-sealers-2") && has_cores {
             sealers(size, &mut floors)?;
         }

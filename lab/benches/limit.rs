@@ -63,7 +63,7 @@ struct Figures {
 
 fn main() -> Result<ExitCode> {
     if !bed::is_privileged() {
-        println!("limit: needs root to make network namespaces; not run");
+        println!("limit: needs root to make network namespaces: left out");
         return Ok(ExitCode::SUCCESS);
     }
     let weir = binary()?;

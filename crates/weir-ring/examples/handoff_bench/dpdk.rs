@@ -17,6 +17,7 @@ impl RteRing {
     pub fn stream(&self, element_bytes: usize, capacity: usize, batch: usize, cpus: [usize; 2]) -> Sample {
         let numbers = [element_bytes, capacity, batch, ELEMENTS as usize, cpus[0], cpus[1]];
         let text = self.0.run(&numbers.map(|number| number.to_string())).expect("the peer runs");
+        let text = text.expect("it asks nothing of the processor");
         let (cycles, interruptions) = text.trim().split_once(' ').expect("two numbers");
         Sample { cycles: cycles.parse().expect("a number"), interrupted: interruptions != "0" }
     }

@@ -234,7 +234,7 @@ fn table(title: &str, repeats: usize, systems: &[System]) -> Vec<(&'static str, 
             println!("  {name:<12} {cost}   x weir {ratio}");
             sure.push((*name, ratio.middle));
         } else {
-            println!("  {name:<12} {cost}   too noisy to compare");
+            println!("  {name:<12} {cost}   left out: too noisy to compare ({title})");
         }
     }
     sure
