@@ -12,6 +12,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddrV4, TcpStream};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -44,6 +45,15 @@ pub struct Server {
 #[derive(Debug)]
 struct Folder(PathBuf);
 
+impl Folder {
+    /// A new folder that nobody else can change: root writes into it, and anybody may have put one of this name there before.
+    fn new(path: PathBuf) -> Result<Folder> {
+        let made = fs::DirBuilder::new().mode(0o700).create(&path);
+        made.with_context(|| format!("making {}", path.display()))?;
+        Ok(Folder(path))
+    }
+}
+
 impl Drop for Folder {
     fn drop(&mut self) {
         // A page that is left in the folder for temporary files harms nobody.
@@ -54,8 +64,7 @@ impl Drop for Folder {
 impl Server {
     /// Starts the first server that is installed, and waits until it serves a page to a client in another namespace.
     pub fn start(namespace: &Namespace, client: &Namespace, address: SocketAddrV4) -> Result<Server> {
-        let folder = Folder(std::env::temp_dir().join(format!("{}-web", namespace.name())));
-        fs::create_dir_all(&folder.0)?;
+        let folder = Folder::new(std::env::temp_dir().join(format!("{}-web", namespace.name())))?;
         fs::write(folder.0.join("index.html"), PAGE)?;
         let root = folder.0.to_str().context("a path in UTF-8")?;
         let port = address.port().to_string();
@@ -172,4 +181,23 @@ fn connect(address: SocketAddrV4) -> Result<()> {
     stream.read_to_string(&mut answer).context("reading the answer")?;
     ensure!(answer.starts_with("HTTP/1.") && answer.ends_with(PAGE), "an answer of {answer:?}");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    #[test]
+    fn a_folder_that_somebody_put_there_before_is_refused_and_left_alone() {
+        let base = std::env::temp_dir().join(format!("weir-web-{}", std::process::id()));
+        let base = Folder::new(base).unwrap();
+        assert_eq!(fs::metadata(&base.0).unwrap().permissions().mode() & 0o777, 0o700);
+        let (folder, link) = (base.0.join("web"), base.0.join("web/index.html"));
+        fs::create_dir(&folder).unwrap();
+        symlink(base.0.join("precious"), &link).unwrap();
+        let error = Folder::new(folder).unwrap_err();
+        assert!(format!("{error:#}").contains("File exists"), "{error:#}");
+        assert!(link.is_symlink(), "it is its owner's");
+    }
 }
