@@ -54,6 +54,7 @@ fn main() -> Result<ExitCode> {
         println!("forward: needs root to make network namespaces: left out");
         return Ok(ExitCode::SUCCESS);
     }
+    bed::begin()?;
     let weir = binary()?;
     if let Some(before) = std::env::var_os("WEIR_BEFORE") {
         return beside(&weir, Path::new(&before));

@@ -54,6 +54,7 @@ fn main() -> Result<ExitCode> {
     println!("{}", Machine::measure()?.to_line());
     let mut systems = vec![System::Weir];
     if bed::is_privileged() {
+        bed::begin()?;
         systems = vec![System::Htb, System::Bfifo, System::Weir];
     } else {
         println!("htb: the kernel's part needs root to make network namespaces; left out");

@@ -66,6 +66,7 @@ fn main() -> Result<ExitCode> {
         println!("limit: needs root to make network namespaces: left out");
         return Ok(ExitCode::SUCCESS);
     }
+    bed::begin()?;
     let weir = binary()?;
     println!("{}", Machine::measure()?.to_line());
     let named: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();

@@ -24,6 +24,7 @@ use anyhow::{Context, Result, anyhow};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
+use crate::interrupt;
 use crate::process::run;
 
 const PREFIX: &str = "weir-bed-";
@@ -35,6 +36,12 @@ static NEXT: AtomicU32 = AtomicU32::new(0);
 /// Returns whether this process may make namespaces.
 pub fn is_privileged() -> bool {
     rustix::process::geteuid().is_root()
+}
+
+/// Begins a run that makes namespaces: Ctrl-C ends it in good order, and those of earlier runs that were killed go.
+pub fn begin() -> Result<()> {
+    interrupt::install();
+    sweep()
 }
 
 /// Removes the namespaces of earlier runs that were killed before they could.

@@ -142,7 +142,7 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Report> {
     ensure!(bed::is_privileged(), "this lab makes network namespaces: run it as root");
     ensure!(options.seconds >= 1.0, "a turn needs at least one second, not {}", options.seconds);
     turns::check(options.seconds, options.rounds)?;
-    bed::sweep()?;
+    bed::begin()?;
     let machine = Machine::measure()?;
     let systems = &options.systems;
     let stands: Vec<Result<Stand, String>> = systems

@@ -234,7 +234,7 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Report> {
         options.clients.iter().all(|clients| (1..=256).contains(clients)),
         "the number of clients must be from 1 to 256"
     );
-    bed::sweep()?;
+    bed::begin()?;
     let machine = Machine::measure()?;
     let _punctual = Punctual::new()?;
     let (with_classes, plain): (Vec<System>, Vec<System>) =

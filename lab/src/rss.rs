@@ -205,6 +205,9 @@ impl Options {
 pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Report> {
     let (seconds, repeats, systems) = (options.seconds, options.repeats, &options.systems);
     turns::check(seconds, repeats)?;
+    if systems.iter().any(|system| system.needs_root()) {
+        bed::begin()?;
+    }
     let cores = machine::cores()?;
     // Powers of two, as buckets are.
     let cases: Vec<usize> = (0..).map(|bits| 1 << bits).take_while(|count| *count <= cores.len()).collect();
