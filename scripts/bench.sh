@@ -30,7 +30,7 @@ bench path cargo bench -p weir-lab --bench path
 bench ipsec cargo bench -p weir-lab --bench ipsec
 as_root=()
 [[ $(id -u) -eq 0 ]] || as_root=(sudo)
-bench memcached "${as_root[@]}" scripts/compare_memcached.sh
+bench memcached "${as_root[@]}" scripts/compare_memcached.sh 3 "${CARGO_TARGET_DIR:-target}/release"
 bench handoff_bench cargo run --release -p weir-ring --example handoff_bench
 for example in shaper_bench steer_bench; do
     bench "$example" cargo run --release -p weir-core --example "$example"

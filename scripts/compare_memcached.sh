@@ -4,7 +4,9 @@
 # slowest, and the machine's busy time, of all processors. Then the ratio of operations a second, the median of the turns, which must be 1.0,
 # and in how many turns the 99th percentile was no worse. Leaves out, and says so, where a program is missing.
 #
-#   sudo scripts/compare_memcached.sh [TURNS]       three unless said otherwise. Needs: cargo build --release -p weir-memcache -p weir-cli; apt-get install memcached libmemcached-tools
+#   sudo scripts/compare_memcached.sh [TURNS [FOLDER]]      three unless said otherwise, of the programs in that folder, or target/release.
+#
+# Needs: cargo build --release -p weir-memcache -p weir-cli; apt-get install memcached libmemcached-tools
 set -euo pipefail
 cd "$(dirname "$0")/.."
 turns=${1:-3}
@@ -12,7 +14,7 @@ for program in memcached memcaslap; do
     [ -n "$(command -v "$program")" ] || { echo "compare_memcached: $program is not installed: left out"; exit 0; }
 done
 log=$(mktemp)
-release=$PWD/target/release
+release=$(realpath -m "${2:-target/release}")
 client=weir-kvc-$$
 server=weir-kvs-$$
 process=

@@ -9,7 +9,7 @@
 #[path = "../../benches/floors.rs"]
 mod floors;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -21,7 +21,7 @@ use weir_lab::blast::{self, Counter};
 use weir_lab::iperf3::Stream;
 use weir_lab::machine::Machine;
 use weir_lab::process::{Process, run};
-use weir_lab::wire::Wire;
+use weir_lab::wire::{Wire, built_weir};
 
 const PAYLOAD_BYTES: usize = 18;
 const TIME: Duration = Duration::from_secs(2);
@@ -55,7 +55,7 @@ fn main() -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     bed::begin()?;
-    let weir = binary()?;
+    let weir = built_weir()?;
     if let Some(before) = std::env::var_os("WEIR_BEFORE") {
         return beside(&weir, Path::new(&before));
     }
@@ -138,14 +138,6 @@ fn beside(weir: &Path, before: &Path) -> Result<ExitCode> {
         }
     }
     Ok(floors.finish())
-}
-
-fn binary() -> Result<PathBuf> {
-    let path =
-        std::env::var_os("WEIR_BIN").map_or_else(|| PathBuf::from("target/release/weir"), PathBuf::from);
-    let path =
-        if path.is_relative() { Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path) } else { path };
-    path.canonicalize().context("no release build of weir: `make build` first")
 }
 
 /// A fresh bed, one system in the middle, three measurements.

@@ -12,7 +12,7 @@
 #[path = "../../benches/floors.rs"]
 mod floors;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -22,6 +22,7 @@ use weir_lab::bed::{self, End, Namespace};
 use weir_lab::looper::Looper;
 use weir_lab::machine::Machine;
 use weir_lab::process::{Process, run};
+use weir_lab::wire::built_weir;
 
 const RATE: &str = "1gbit";
 const RATE_BITS_PER_S: f64 = 1e9;
@@ -67,7 +68,7 @@ fn main() -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     bed::begin()?;
-    let weir = binary()?;
+    let weir = built_weir()?;
     println!("{}", Machine::measure()?.to_line());
     let named: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
     let is_asked = |part: &str| named.is_empty() || named.iter().any(|name| name == part);
@@ -129,14 +130,6 @@ fn turns<const N: usize>(count: usize, systems: [System; N], weir: &Path) -> Res
 fn spread(ratios: impl Iterator<Item = f64>) -> String {
     let (least, most) = ratios.fold((f64::MAX, 0.0f64), |(a, b), ratio| (a.min(ratio), b.max(ratio)));
     format!(" ({least:.2} to {most:.2})")
-}
-
-fn binary() -> Result<PathBuf> {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
-    let path = target.join("release/weir");
-    let path =
-        if path.is_relative() { Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path) } else { path };
-    path.canonicalize().context("no release build of weir: `make build` first")
 }
 
 /// Two hosts on a fresh pair or on a bridge, one limit, the streams.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use crate::bed::Namespace;
@@ -17,6 +17,17 @@ use crate::process::{Finished, Process, Signal, run};
 const READY_LIMIT: Duration = Duration::from_secs(20);
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 const COMMAND_LIMIT: Duration = Duration::from_secs(30);
+
+/// The `weir` of the build that this benchmark is of, wherever that is: benchmarks are in a folder beside it.
+pub fn built_weir() -> Result<PathBuf> {
+    let weir = weir_of(&std::env::current_exe()?).context("a benchmark is in a folder of a build")?;
+    ensure!(weir.is_file(), "there is no {}: `make build` first", weir.display());
+    Ok(weir)
+}
+
+fn weir_of(bench: &Path) -> Option<PathBuf> {
+    Some(bench.parent()?.parent()?.join("weir"))
+}
 
 /// A running `weir wire`.
 #[derive(Debug)]
@@ -105,5 +116,16 @@ impl Wire {
     /// Stops the daemon with SIGTERM; fails unless it exits 0.
     pub fn stop(self) -> Result<Finished> {
         self.daemon.stop(STOP_LIMIT)?.success()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_benchmark_measures_the_weir_of_its_own_build() {
+        let weir = weir_of(Path::new("/another/target/release/deps/forward-0123"));
+        assert_eq!(weir, Some(PathBuf::from("/another/target/release/weir")));
     }
 }
