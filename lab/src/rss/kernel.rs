@@ -1,7 +1,8 @@
 //! The kernel's sockets: a server for each core, and clients on the same cores.
 //!
 //! The servers share a port (`SO_REUSEPORT`); a classic BPF program takes, for each datagram, the server of the core on which it is
-//! received, which is that of its client.
+//! received, which is that of its client. The kernel itself takes the program's answer as the server's place among them, and ignores one that
+//! is none.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd, FromRawFd};
@@ -21,7 +22,7 @@ const LOOK: Duration = Duration::from_millis(10);
 
 /// Server and clients of this host, over loopback.
 pub(super) fn over_loopback(plan: &RssPlan, pace: Pace) -> Result<Outcome> {
-    let servers = servers("127.0.0.1:0".parse()?, plan.cores.len())?;
+    let servers = servers("127.0.0.1:0".parse()?, &plan.cores)?;
     let server = servers[0].local_addr()?;
     measure(|| run(plan, servers, clients("127.0.0.1", plan)?, server, pace))
 }
@@ -29,7 +30,7 @@ pub(super) fn over_loopback(plan: &RssPlan, pace: Pace) -> Result<Outcome> {
 /// Server and clients at the ends of a pair.
 pub(super) fn over_veth(plan: &RssPlan) -> Result<Outcome> {
     let ends = Ends::new(plan.cores.len())?;
-    let servers = ends.right.enter(|| servers("10.99.0.2:7".parse()?, plan.cores.len()))??;
+    let servers = ends.right.enter(|| servers("10.99.0.2:7".parse()?, &plan.cores))??;
     let clients = ends.left.enter(|| clients("10.99.0.1", plan))??;
     measure(|| ends.right.enter(|| run(plan, servers, clients, "10.99.0.2:7".parse()?, Pace::Windowed))?)
 }
@@ -129,17 +130,17 @@ fn echo(socket: &UdpSocket, is_over: &AtomicBool) -> Result<()> {
     Ok(())
 }
 
-/// As many sockets on one port, each for a core.
-fn servers(at: SocketAddr, count: usize) -> Result<Vec<UdpSocket>> {
+/// A socket for each core, all on one port.
+fn servers(at: SocketAddr, cores: &[usize]) -> Result<Vec<UdpSocket>> {
     let mut servers: Vec<UdpSocket> = Vec::new();
-    for _ in 0..count {
+    for _ in cores {
         let at = match servers.first() {
             Some(first) => first.local_addr()?,
             None => at,
         };
         servers.push(shared_socket(at).context("binding a server")?);
     }
-    steer_by_core(&servers[0])?;
+    steer_by_core(&servers[0], cores)?;
     Ok(servers)
 }
 
@@ -164,16 +165,18 @@ fn shared_socket(at: SocketAddr) -> io::Result<UdpSocket> {
     if bound < 0 { Err(io::Error::last_os_error()) } else { Ok(socket) }
 }
 
-/// The server of a datagram is that with the number of the core it is received on, modulo how many there are.
-fn steer_by_core(first: &UdpSocket) -> io::Result<()> {
-    let load_core = libc::sock_filter {
-        code: (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16,
-        jt: 0,
-        jf: 0,
-        k: (libc::SKF_AD_OFF + libc::SKF_AD_CPU) as u32,
-    };
-    let answer = libc::sock_filter { code: (libc::BPF_RET | libc::BPF_A) as u16, jt: 0, jf: 0, k: 0 };
-    let mut program = [load_core, answer];
+/// Has each datagram go to the server of the core that it is received on; of another core the kernel chooses one, by a hash.
+fn steer_by_core(first: &UdpSocket, cores: &[usize]) -> io::Result<()> {
+    let step = |code: u32, jf, k| libc::sock_filter { code: code as u16, jt: 0, jf, k };
+    let answer = |server| step(libc::BPF_RET | libc::BPF_K, 0, server);
+    let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
+    let mut program = vec![step(load, 0, (libc::SKF_AD_OFF + libc::SKF_AD_CPU) as u32)];
+    for (server, &core) in (0..).zip(cores) {
+        // Where it is not this core, past the answer.
+        program.push(step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, core as u32));
+        program.push(answer(server));
+    }
+    program.push(answer(u32::MAX));
     let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
     set_option(first, libc::SO_ATTACH_REUSEPORT_CBPF, &program)
 }
@@ -201,4 +204,31 @@ fn dropped(server: SocketAddr) -> Result<u64> {
         line.split_whitespace().last().and_then(|count| count.parse::<u64>().ok()).context("a count of drops")
     });
     counts.sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::cores;
+
+    #[test]
+    fn a_datagram_comes_to_the_server_of_its_core_whatever_the_number_of_that() {
+        let cores = cores().unwrap();
+        let [first, second, ..] = cores[..] else { return };
+        let servers = servers("127.0.0.1:0".parse().unwrap(), &[second, first]).unwrap();
+        let to = servers[0].local_addr().unwrap();
+        // So many by chance would be one in 65,536.
+        for _ in 0..16 {
+            // Another thread has a flow of its own, and leaves the processors of this one alone.
+            thread::spawn(move || {
+                pin(second).unwrap();
+                UdpSocket::bind("127.0.0.1:0").unwrap().send_to(b"one", to).unwrap();
+            })
+            .join()
+            .unwrap();
+            servers[0].set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+            let received = servers[0].recv(&mut [0; 8]);
+            assert!(received.is_ok(), "it went to the server of another core");
+        }
+    }
 }
