@@ -19,7 +19,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use floors::Floors;
 use weir_lab::bed::{self, End, Namespace};
-use weir_lab::looper::Looper;
+use weir_lab::looper::{self, Looper};
 use weir_lab::machine::Machine;
 use weir_lab::process::{Process, run};
 use weir_lab::wire::built_weir;
@@ -65,6 +65,10 @@ struct Figures {
 fn main() -> Result<ExitCode> {
     if !bed::is_privileged() {
         println!("limit: needs root to make network namespaces: left out");
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Err(error) = looper::require_quick_clock() {
+        println!("limit: {error}: left out");
         return Ok(ExitCode::SUCCESS);
     }
     bed::begin()?;

@@ -5,22 +5,45 @@
 //! takes a tenth of a processor it sees a hundred samples, which are off by a tenth. The loop counts interrupts too, to the fraction of a
 //! microsecond, and while it runs no processor of a virtual machine halts, so nothing is measured of how late a host wakes one.
 //!
-//! Limits: time that a host takes away counts as busy, so figures are compared that take turns. Two loops at once count half each.
+//! Limits: time that a host takes away counts as busy, so figures are compared that take turns. Two loops at once count half each. A clock
+//! that takes long to read leaves no two readings close together, and is refused.
 //!
 //! Source: netperf's manual, "CPU utilization", the looper method; sched(7), `SCHED_IDLE`.
 
+use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, anyhow};
+use anyhow::{Result, anyhow, ensure};
 
 use crate::clock::{now, set_policy};
 use crate::machine::{cores, pin};
 
 /// Two readings of the clock that are further apart had something between them; a reading takes about 30 ns.
 const NOTHING_BETWEEN: Duration = Duration::from_nanos(500);
+
+/// Half of the readings of a clock that is good enough are closer together.
+const CLOSE: Duration = Duration::from_nanos(250);
+const CLOCK_NAME: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
+
+/// Fails where the clock takes so long to read that all time would count as busy.
+pub fn require_quick_clock() -> Result<()> {
+    let mut last = now();
+    let gaps = (0..1000).map(|_| {
+        let this = now();
+        this - std::mem::replace(&mut last, this)
+    });
+    let name = fs::read_to_string(CLOCK_NAME).unwrap_or_default();
+    ensure!(is_quick(gaps.collect()), "the clock `{}` of this machine takes too long to read", name.trim());
+    Ok(())
+}
+
+fn is_quick(mut gaps: Vec<Duration>) -> bool {
+    gaps.sort();
+    gaps[gaps.len() / 2] < CLOSE
+}
 
 /// Counts the time that nobody wanted, from its making until it is dropped.
 #[derive(Debug)]
@@ -47,8 +70,9 @@ impl Looper {
     /// A loop on each processor that this process may use.
     ///
     /// # Errors
-    /// Those of starting threads and of the kernel's scheduler.
+    /// Those of [`require_quick_clock`], of starting threads, and of the kernel's scheduler.
     pub fn start() -> Result<Looper> {
+        require_quick_clock()?;
         let mut looper = Looper { loops: Vec::new(), threads: Vec::new() };
         for core in cores()? {
             let mine = Arc::new(Loop::default());
@@ -126,6 +150,14 @@ mod tests {
         // Others run beside: the time that this thread used is the least.
         let busy_s = looper.read().busy_s_since(&before);
         assert!(busy_s > 0.19, "{busy_s}");
+    }
+
+    #[test]
+    fn a_clock_of_which_most_readings_are_far_apart_is_refused() {
+        let gaps = |ns: [u64; 3]| ns.map(Duration::from_nanos).to_vec();
+        assert!(is_quick(gaps([30, 9_000_000, 30])));
+        // hpet; then one whose readings are near the bound of the loop.
+        assert!(!is_quick(gaps([1_400, 30, 1_500])) && !is_quick(gaps([400, 30, 600])));
     }
 
     #[test]
