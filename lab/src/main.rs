@@ -206,7 +206,8 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 
 /// Finds out before the run, which takes minutes, whether its figures can be written.
 fn check_writable(path: &Path) -> Result<(), Failure> {
-    let is_new = !path.exists();
+    // A link is there also where what it names is not.
+    let is_new = std::fs::symlink_metadata(path).is_err();
     report_file::open(path)
         .and_then(|_| if is_new { std::fs::remove_file(path) } else { Ok(()) })
         .map_err(|error| Failure::usage(format!("{} cannot be written: {error}", path.display())))
@@ -334,4 +335,22 @@ fn systems<S: Copy>(arguments: &Arguments, all: &[(&str, S)]) -> Result<Option<V
     };
     let systems: Vec<S> = arguments.systems.iter().map(find).collect::<Result<_, _>>()?;
     Ok((!systems.is_empty()).then_some(systems))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn a_link_to_a_report_that_is_not_there_yet_stays() {
+        let folder = std::env::temp_dir().join(format!("weir-lab-link-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        let (link, new) = (folder.join("link"), folder.join("new"));
+        symlink(folder.join("report"), &link).unwrap();
+        let are_writable = [&link, &new].map(|path| check_writable(path).is_ok());
+        let (is_link, is_left) = (link.is_symlink(), new.exists());
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert_eq!((are_writable, is_link, is_left), ([true, true], true, false));
+    }
 }
