@@ -115,7 +115,7 @@ make_initramfs() {
     : >"$root/modules/order"
     for module in virtio_pci 9pnet_virtio 9p overlay; do
         modprobe -d "$cache/kernel" -S "$version" --show-depends "$module"
-    done | sed -n 's/^insmod \([^ ]*\).*/\1/p' | awk '!seen[$0]++' | while read -r module; do
+    done | sed -n 's/^insmod \(.*\.ko[^ ]*\).*/\1/p' | awk '!seen[$0]++' | while read -r module; do
         cp "$module" "$root/modules/"
         basename "$module" >>"$root/modules/order"
     done
@@ -127,7 +127,7 @@ while read -r module; do \$b insmod /modules/\$module; done </modules/order
 \$b mount -t tmpfs -o size=1g tmpfs /upper
 \$b mkdir /upper/files /upper/work
 \$b mount -t overlay -o lowerdir=/lower,upperdir=/upper/files,workdir=/upper/work overlay /root
-exec \$b switch_root /root /bin/bash $cache/machine.sh
+exec \$b switch_root /root /bin/bash $(printf %q "$cache/machine.sh")
 INIT
     chmod +x "$root/init"
     (cd "$root" && find . | cpio -o -H newc --quiet) | gzip -1 >"$scratch/initramfs.gz"
@@ -144,7 +144,7 @@ for place in /dev/shm /run /tmp; do mount -t tmpfs tmpfs \$place; done
 mount -t cgroup2 cgroup2 /sys/fs/cgroup
 mount -t bpf bpf /sys/fs/bpf
 mount -t tracefs tracefs /sys/kernel/tracing
-mount --bind $cache/kernel/lib/modules/$version /lib/modules/$version
+mount --bind $(printf %q "$cache/kernel/lib/modules/$version") /lib/modules/$version
 # Elsewhere udev knows that /dev/net/tun is this.
 modprobe tun
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TERM=dumb
@@ -152,7 +152,7 @@ exec </dev/null >/dev/ttyS1 2>&1
 stty raw -F /dev/ttyS1
 ip link set lo up
 echo "debian-kernel: Linux \$(uname -r)"
-bash $script
+bash $(printf %q "$script")
 echo "debian-kernel: status \$?"
 sync
 echo o >/proc/sysrq-trigger

@@ -1,4 +1,5 @@
-//! Scripts of the tree, in another one, whose programs are scripts: what `compare.sh` says of figures that are missing, and how it ends.
+//! Scripts of the tree, in another one, whose programs are scripts: what `compare.sh` says of figures that are missing, and how it ends;
+//! and that `debian_kernel.sh` bears a space in the path of its tree.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -178,4 +179,48 @@ fn a_tree_that_was_not_unpacked_to_its_end_is_unpacked_anew() {
     assert!(!tree.compare("epair").status.success());
     let done = tree.compare("epair");
     assert!(done.status.success() && said(&done).contains("held"), "{done:?}");
+}
+
+/// A machine that does nothing: its first files are kept.
+#[test]
+fn a_machine_with_the_kernel_of_a_release_bears_a_space_in_the_path() {
+    let tree = Tree::new();
+    let text =
+        script("debian_kernel.sh").replace("/usr/share/keyrings/debian-archive-keyring.gpg", "/etc/passwd");
+    tree.write("a tree/scripts/debian_kernel.sh", &text);
+    tree.write("a tree/scripts/setup.sh", "#!/bin/sh\n");
+    tree.write("a tree/target/debian-kernel/bookworm/version", "1.2\n");
+    for (name, text) in [
+        ("uname", "echo x86_64"),
+        ("id", "echo 0"),
+        ("apt-get", ""),
+        ("busybox", ""),
+        ("modprobe", "touch \"$2/$6.ko.xz\"; echo \"insmod $2/$6.ko.xz \""),
+        ("cpio", "cp -r . \"${0%/*}/first\""),
+        (
+            "qemu-system-x86_64",
+            "for word; do case $word in file:*) cp \"$0.said\" \"${word#file:}\" ;; esac; done",
+        ),
+    ] {
+        tree.program(name, text);
+    }
+    tree.write("path/qemu-system-x86_64.said", "debian-kernel: Linux 1.2\ndebian-kernel: status 0\n");
+    tree.write("a tree/target/debian-kernel/bookworm/kernel/one", "");
+    let done =
+        tree.command("debian_kernel.sh").args(["--", "true"]).env("WEIR_BIN", "/bin/true").output().unwrap();
+    assert!(done.status.success(), "{done:?}");
+    let read = |name: &str| fs::read_to_string(tree.folder.join(name)).unwrap();
+    assert_eq!(read("path/first/modules/order").lines().count(), 4);
+    let cache = tree.folder.join("a tree/target/debian-kernel/bookworm");
+    for (name, line, path) in [
+        ("path/first/init", "exec $b switch_root /root ", "machine.sh"),
+        ("a tree/target/debian-kernel/bookworm/machine.sh", "bash ", "tests.sh"),
+        ("a tree/target/debian-kernel/bookworm/machine.sh", "mount --bind ", "kernel/lib/modules/1.2"),
+    ] {
+        let text = read(name);
+        let rest = text.lines().find_map(|text| text.strip_prefix(line)).unwrap();
+        let words = Command::new("sh").args(["-c", &format!("printf '%s\\n' {rest}")]).output().unwrap();
+        let path = cache.join(path);
+        assert!(said(&words).lines().any(|word| Path::new(word) == path), "{line}{rest}");
+    }
 }
