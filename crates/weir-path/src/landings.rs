@@ -20,7 +20,7 @@ use std::sync::Arc;
 use weir_core::drops::Count;
 use weir_core::packet::count_of;
 use weir_ring::doorbell::DoorbellCounts;
-use weir_ring::handoff::{self, Inbox, InboxError, Source};
+use weir_ring::handoff::{self, Inbox, InboxError};
 use weir_simd::prefetch::prefetch_write;
 
 use crate::between::{Between, Way};
@@ -91,7 +91,7 @@ pub fn join(
     let queues: usize = receive_queues.iter().sum();
     let boards = Board::all(workers, queues, receive_queues.len());
     // Beside each frame a ring has slots for the word that a port has gone.
-    let ends = handoff::mesh(workers, frames + GONE_MAX * receive_queues.len(), 1)?.into_iter().enumerate();
+    let ends = handoff::mesh(workers, frames + GONE_MAX * receive_queues.len())?.into_iter().enumerate();
     let joints = ends.map(|(worker, (inbox, outlets))| {
         let gates = Gates {
             worker,
@@ -156,9 +156,7 @@ impl Landings {
                 // taken.
                 prefetch_write(packet.bytes(between.frames.memory()));
                 taken.add(packet.len_bytes.into());
-                if let Source::Worker(number) = source {
-                    landed[sources[number]] += 1;
-                }
+                landed[sources[source]] += 1;
                 arrived.push(packet);
             }
             Crosser::Forget(to) => {

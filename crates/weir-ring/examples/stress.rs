@@ -2,8 +2,8 @@
 //!
 //! `cargo run -p weir-ring --release --features preempt --example stress -- [--handoffs 10000000] [--seed 1]`
 //!
-//! Rule: two workers and an injecting thread take frames from a small pool, number them, and hand them to one worker, which checks the
-//! numbers of each source and gives the frames back, and sleeps whenever it finds none. A producer often waits until all it has handed over
+//! Rule: three workers take frames from a small pool, number them, and hand them to a fourth, which checks the numbers of each
+//! source and gives the frames back, and sleeps whenever it finds none. A producer often waits until all it has handed over
 //! is taken: so a lost wake-up is not mended by the next hand-off but stops everything, and the watch at the end of `main` sees that. At
 //! the end every frame is home.
 //! Source: compass row A6: 0 lost in 10^9 hand-offs with preemption injected.
@@ -13,14 +13,12 @@ use std::process::exit;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use weir_ring::doorbell::DoorbellCounts;
-use weir_ring::handoff::{Inbox, InboxSize, Outlet, Source, inbox};
-use weir_ring::inject::{Injector, PushError};
+use weir_ring::handoff::{Inbox, InboxSize, Outlet, inbox};
 use weir_ring::memory::{Frame, FrameMemory};
 use weir_ring::pool::Pool;
 use weir_ring::preempt;
 
-const WORKERS: usize = 2;
-const PRODUCERS: usize = WORKERS + 1;
+const PRODUCERS: usize = 3;
 const FRAMES: u32 = 512;
 /// The time without progress after which a thread must be asleep that should not be.
 const STALL: Duration = Duration::from_secs(5);
@@ -33,19 +31,15 @@ fn main() {
     let (handoffs, seed) = options();
     let memory = FrameMemory::new(FRAMES, 64).expect("32 KiB");
     let mut pools = Pool::for_workers(memory, PRODUCERS + 1);
-    let size =
-        InboxSize { sources: WORKERS, ring_elements: FRAMES as usize, inject_elements: FRAMES as usize };
+    let size = InboxSize { sources: PRODUCERS, ring_elements: FRAMES as usize };
     let (inbox, outlets) = inbox::<Frame>(size).expect("a doorbell");
-    let injector = inbox.injector();
     let worker_pool = pools.pop().expect("one for each");
     let each = handoffs.div_ceil(PRODUCERS as u64);
 
     let mut threads = Vec::new();
-    let mut ways: Vec<Way> = outlets.into_iter().map(Way::Outlet).collect();
-    ways.push(Way::Injector(injector, Vec::with_capacity(64)));
-    for ((number, way), pool) in ways.into_iter().enumerate().zip(pools) {
+    for ((number, outlet), pool) in outlets.into_iter().enumerate().zip(pools) {
         let seed = seed.wrapping_mul(1000).wrapping_add(number as u64);
-        threads.push(std::thread::spawn(move || produce(number, way, pool, each, seed)));
+        threads.push(std::thread::spawn(move || produce(number, outlet, pool, each, seed)));
     }
     let worker_seed = seed.wrapping_mul(1000).wrapping_add(999);
     let worker = std::thread::spawn(move || consume(inbox, worker_pool, each, worker_seed));
@@ -64,41 +58,7 @@ fn main() {
     }
 }
 
-/// The way of a producer to the worker.
-enum Way {
-    Outlet(Outlet<Frame>),
-    Injector(Injector<Frame>, Vec<Frame>),
-}
-
-impl Way {
-    fn stage(&mut self, frame: Frame) {
-        match self {
-            Way::Outlet(outlet) => outlet.stage(frame).expect("a ring as long as the pool has room"),
-            Way::Injector(_, stage) => stage.push(frame),
-        }
-    }
-
-    fn flush(&mut self) {
-        match self {
-            Way::Outlet(outlet) => drop(outlet.flush().expect("the worker is there")),
-            Way::Injector(injector, stage) => {
-                // A batch of one goes by the other interface, which has steps of its own.
-                if stage.len() == 1 {
-                    let Err(PushError::Full(frame) | PushError::Abandoned(frame)) =
-                        injector.push(stage.remove(0))
-                    else {
-                        return;
-                    };
-                    stage.push(frame);
-                }
-                injector.push_all(stage);
-                assert!(stage.is_empty(), "a ring as long as the pool has room");
-            }
-        }
-    }
-}
-
-fn produce(number: usize, mut way: Way, mut pool: Pool, total: u64, seed: u64) {
+fn produce(number: usize, mut outlet: Outlet<Frame>, mut pool: Pool, total: u64, seed: u64) {
     preempt::seed_thread(seed);
     let mut random = Random(seed ^ 0x5851_f42d_4c95_7f2d);
     let mut sent = 0;
@@ -108,14 +68,14 @@ fn produce(number: usize, mut way: Way, mut pool: Pool, total: u64, seed: u64) {
         while staged < batch {
             let Some(mut frame) = pool.take() else { break };
             pool.memory().bytes_mut(&mut frame)[..8].copy_from_slice(&(sent + staged).to_le_bytes());
-            way.stage(frame);
+            outlet.stage(frame).expect("a ring as long as the pool has room");
             staged += 1;
         }
         if staged == 0 {
             std::thread::yield_now();
             continue;
         }
-        way.flush();
+        outlet.flush().expect("the worker is there");
         sent += staged;
         if random.below(4) == 0 {
             while TAKEN[number].load(Ordering::Acquire) < sent && !ENDED.load(Ordering::Relaxed) {
@@ -129,11 +89,7 @@ fn consume(mut inbox: Inbox<Frame>, mut pool: Pool, each: u64, seed: u64) -> (Po
     preempt::seed_thread(seed);
     let mut next = [0u64; PRODUCERS];
     while next.iter().sum::<u64>() < each * PRODUCERS as u64 {
-        let count = inbox.drain(|source, frame| {
-            let producer = match source {
-                Source::Worker(number) => number,
-                Source::Injector => WORKERS,
-            };
+        let count = inbox.drain(|producer, frame| {
             let bytes = pool.memory().bytes(&frame)[..8].try_into().expect("eight bytes");
             let number = u64::from_le_bytes(bytes);
             if number != next[producer] {

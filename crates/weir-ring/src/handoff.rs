@@ -1,5 +1,5 @@
 //! The hand-off between workers: every worker has one inbox, and every other worker an outlet into it.
-//! An inbox is one ring for each source, the injection ring, a word of pending bits and one doorbell.
+//! An inbox is one ring for each source, a word of pending bits and one doorbell.
 //!
 //! Rule:
 //! - an outlet stages elements in the slots of its ring, where they stay, and publishes a batch at once: one store, one fence, at
@@ -9,24 +9,21 @@
 //! - elements of one source come out in the order they were staged;
 //! - a worker that goes away is seen: its inbox by the outlets' next flush, its outlets by the inbox's drain.
 //!
-//! Ordering and ownership: an inbox belongs to its worker, an outlet to the worker it leads from. Rings order elements ([`crate::spsc`],
-//! [`crate::inject`]); bits and state order only the looks of workers ([`crate::doorbell`]).
+//! Ordering and ownership: an inbox belongs to its worker, an outlet to the worker it leads from. Rings order elements ([`crate::spsc`]);
+//! bits and state order only the looks of workers ([`crate::doorbell`]).
 //! Source: VPP's frame-queue hand-off for the shape; FreeBSD D38843 for both mistakes it must not repeat.
-//! Limits: 63 sources and the injector. No order between sources. An outlet to oneself is not needed: a worker that hands
+//! Limits: 63 sources. No order between sources. An outlet to oneself is not needed: a worker that hands
 //! to itself puts the element into its own list, and needs no kick.
 
 use crate::doorbell::{Doorbell, DoorbellCounts, Parked};
-use crate::inject::{self, Injected, Injector};
 use crate::pending::{Notice, Pending};
 use crate::spsc::{self, CapacityError, Consumer, Producer};
 
-/// The most sources an inbox can have beside the injector.
+/// The most sources an inbox can have.
 pub const SOURCES_MAX: usize = 63;
 
 /// The most elements handled together: a drain's burst, and the elements that an outlet stages before it publishes by itself.
 pub const BURST: usize = 64;
-
-const INJECTOR_BIT: u64 = 1 << SOURCES_MAX;
 
 /// The size of an inbox.
 #[derive(Debug, Clone, Copy)]
@@ -35,8 +32,6 @@ pub struct InboxSize {
     pub sources: usize,
     /// The elements for which each source's ring always has room.
     pub ring_elements: usize,
-    /// The elements for which the injection ring has room.
-    pub inject_elements: usize,
 }
 
 /// The reason why an inbox could not be made.
@@ -66,15 +61,6 @@ impl std::fmt::Display for InboxError {
 
 impl std::error::Error for InboxError {}
 
-/// The source of an element.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Source {
-    /// The outlet with this number.
-    Worker(usize),
-    /// A thread that is not a worker.
-    Injector,
-}
-
 /// The worker at the other end has gone, and will take no element any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Abandoned;
@@ -101,12 +87,8 @@ pub struct OutletCounts {
 /// A worker's end, for all elements that others hand to it.
 pub struct Inbox<T: Send> {
     rings: Box<[Consumer<T>]>,
-    injected: Injected<T>,
-    injector: Injector<T>,
     pending: Pending,
     doorbell: Doorbell,
-    /// Injected elements on their way to the caller.
-    burst: Vec<T>,
     /// The sources that have gone and left no element: bit by number.
     gone: u64,
 }
@@ -147,12 +129,7 @@ fn inbox_under<T: Send>(
             counts: OutletCounts::default(),
         });
     }
-    let notice = pending.notice(INJECTOR_BIT, doorbell.ringer());
-    let capacity = size.inject_elements.next_power_of_two();
-    let (injector, injected) = inject::ring(capacity, notice).map_err(InboxError::Capacity)?;
-    let burst = Vec::with_capacity(BURST);
-    let inbox = Inbox { rings: rings.into(), injected, injector, pending, doorbell, burst, gone: 0 };
-    Ok((inbox, outlets))
+    Ok((Inbox { rings: rings.into(), pending, doorbell, gone: 0 }, outlets))
 }
 
 /// Makes an inbox for each of `workers` workers. The outlets of worker `w` are at `[w].1`, by destination; the one to
@@ -167,9 +144,8 @@ fn inbox_under<T: Send>(
 pub fn mesh<T: Send>(
     workers: usize,
     ring_elements: usize,
-    inject_elements: usize,
 ) -> Result<Vec<(Inbox<T>, Vec<Option<Outlet<T>>>)>, InboxError> {
-    let size = InboxSize { sources: workers.saturating_sub(1), ring_elements, inject_elements };
+    let size = InboxSize { sources: workers.saturating_sub(1), ring_elements };
     let mut inboxes = Vec::with_capacity(workers);
     let mut outlets: Vec<Vec<Option<Outlet<T>>>> =
         (0..workers).map(|_| Vec::with_capacity(workers)).collect();
@@ -283,27 +259,18 @@ impl<T: Send> Drop for Outlet<T> {
 }
 
 impl<T: Send> Inbox<T> {
-    /// An injector into this inbox, for a thread that is not a worker.
-    pub fn injector(&self) -> Injector<T> {
-        self.injector.clone()
-    }
-
-    /// Hands every element that was there to `handle`, source by source: of each source those that were there when its turn began. Returns
-    /// how many. If `handle` panics, a worker's later elements wait for the next drain; of the injector's, the rest of the burst is
-    /// dropped.
-    pub fn drain(&mut self, handle: impl FnMut(Source, T)) -> usize {
+    /// Hands every element that was there to `handle`, with its source's number, source by source: of each source those that were there
+    /// when its turn began. Returns how many. If `handle` panics, later elements wait for the next drain.
+    pub fn drain(&mut self, handle: impl FnMut(usize, T)) -> usize {
         self.drain_some(usize::MAX, handle)
     }
 
     /// Drains as [`Inbox::drain`] does, but at most `most` from each other worker: elements behind them wait in its ring, where a long
     /// queue costs no cache, and come with the next drain.
-    pub fn drain_some(&mut self, most: usize, mut handle: impl FnMut(Source, T)) -> usize {
+    pub fn drain_some(&mut self, most: usize, mut handle: impl FnMut(usize, T)) -> usize {
         let mut total = 0;
-        for bit in each_bit(self.pending.bits()) {
-            total += match bit {
-                INJECTOR_BIT => self.drain_injected(&mut handle),
-                _ => self.drain_ring(bit.trailing_zeros() as usize, most, &mut handle),
-            };
+        for source in each_bit(self.pending.bits()) {
+            total += self.drain_ring(source, most, &mut handle);
         }
         total
     }
@@ -311,18 +278,15 @@ impl<T: Send> Inbox<T> {
     /// Says that the worker will block, unless a drain or `other_work` (ports, timers) may find something or a source
     /// has gone. `None` if so. See [`Doorbell::park`].
     pub fn park(&mut self, other_work: impl FnOnce() -> bool) -> Option<Parked<'_>> {
-        let Inbox { rings, injected, pending, doorbell, gone, .. } = self;
+        let Inbox { rings, pending, doorbell, gone } = self;
         let bits = pending.clear();
         doorbell.park(|| {
             let mut found = 0;
             // A source found gone just now is news that the caller has not seen.
             let mut news = false;
-            for bit in each_bit(bits) {
-                let waiting = match bit {
-                    INJECTOR_BIT => Some(usize::from(injected.is_ready())),
-                    _ => waiting_in(&mut rings[bit.trailing_zeros() as usize]),
-                };
-                match waiting {
+            for source in each_bit(bits) {
+                let bit = 1 << source;
+                match waiting_in(&mut rings[source]) {
                     Some(0) => {}
                     Some(_) => found |= bit,
                     None => {
@@ -374,7 +338,7 @@ impl<T: Send> Inbox<T> {
         self.doorbell.counts()
     }
 
-    fn drain_ring(&mut self, source: usize, most: usize, handle: &mut impl FnMut(Source, T)) -> usize {
+    fn drain_ring(&mut self, source: usize, most: usize, handle: &mut impl FnMut(usize, T)) -> usize {
         let ring = &mut self.rings[source];
         let Some(total) = waiting_in(ring) else {
             self.gone |= 1 << source;
@@ -385,20 +349,7 @@ impl<T: Send> Inbox<T> {
         let mut left = total;
         while left > 0 {
             // Elements are popped a burst at a time, so that its slots go back before all have been handled.
-            left -= ring.pop_each(left.min(BURST), |item| handle(Source::Worker(source), item));
-        }
-        total
-    }
-
-    fn drain_injected(&mut self, handle: &mut impl FnMut(Source, T)) -> usize {
-        let (mut total, most) = (0, self.injected.reserved());
-        while total < most {
-            let count = self.injected.pop_into(&mut self.burst, most - total);
-            if count == 0 {
-                break;
-            }
-            total += count;
-            self.burst.drain(..).for_each(|item| handle(Source::Injector, item));
+            left -= ring.pop_each(left.min(BURST), |item| handle(source, item));
         }
         total
     }
@@ -415,12 +366,14 @@ fn waiting_in<T: Send>(ring: &mut Consumer<T>) -> Option<usize> {
     Some(ring.len()).filter(|&waiting| waiting > 0)
 }
 
-/// The set bits of a word, each as a word, from the lowest.
-fn each_bit(mut bits: u64) -> impl Iterator<Item = u64> {
+/// The places of the set bits of a word, from the lowest.
+fn each_bit(mut bits: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
-        let lowest = bits & bits.wrapping_neg();
-        bits ^= lowest;
-        (lowest != 0).then_some(lowest)
+        let place = bits.trailing_zeros() as usize;
+        (bits != 0).then(|| {
+            bits &= bits - 1;
+            place
+        })
     })
 }
 

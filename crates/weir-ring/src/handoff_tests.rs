@@ -4,27 +4,27 @@ use super::*;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 fn small(sources: usize) -> (Inbox<u64>, Vec<Outlet<u64>>) {
-    inbox(InboxSize { sources, ring_elements: 16, inject_elements: 16 }).unwrap()
+    inbox(InboxSize { sources, ring_elements: 16 }).unwrap()
 }
 
 #[test]
 fn a_drain_takes_only_what_was_there_when_it_began() {
-    let (mut inbox, mut outlets) = small(1);
-    let injector = inbox.injector();
+    let (mut inbox, mut outlets) = small(2);
     (0..5).for_each(|number| outlets[0].stage(number).unwrap());
     outlets[0].flush().unwrap();
-    injector.push(9).unwrap();
+    outlets[1].stage(9).unwrap();
+    outlets[1].flush().unwrap();
     // A source that fills its ring again as fast as it is drained ends the pass all the same.
     let mut seen = Vec::new();
     let count = inbox.drain(|source, item| {
         seen.push((source, item));
-        outlets[0].stage(item + 10).unwrap();
-        outlets[0].flush().unwrap();
-        injector.push(item + 20).unwrap();
+        for outlet in &mut outlets {
+            outlet.stage(item + 10).unwrap();
+            outlet.flush().unwrap();
+        }
     });
-    assert_eq!(count, 6 + 5, "the injector began after the first source had added five");
-    let first: Vec<u64> =
-        seen.iter().filter(|(source, _)| *source == Source::Worker(0)).map(|s| s.1).collect();
+    assert_eq!(count, 5 + 6, "the second source began after the first turn had added five");
+    let first: Vec<u64> = seen.iter().filter(|(source, _)| *source == 0).map(|s| s.1).collect();
     assert_eq!(first, [0, 1, 2, 3, 4]);
 }
 
@@ -48,7 +48,6 @@ fn a_batch_takes_one_kick() {
 #[test]
 fn a_dead_worker_is_seen_and_nothing_it_held_is_lost() {
     let (mut inbox, mut outlets) = small(1);
-    let injector = inbox.injector();
     let mut outlet = outlets.pop().unwrap();
     (0..6).for_each(|number| outlet.stage(number).unwrap());
     outlet.flush().unwrap();
@@ -62,7 +61,6 @@ fn a_dead_worker_is_seen_and_nothing_it_held_is_lost() {
     drop(inbox);
     assert_eq!(outlet.flush(), Err(Abandoned));
     assert_eq!(std::iter::from_fn(|| outlet.take_back()).collect::<Vec<_>>(), [6, 7, 8]);
-    assert_eq!(injector.push(1), Err(inject::PushError::Abandoned(1)));
 }
 
 #[test]
@@ -80,18 +78,8 @@ fn a_source_that_goes_wakes_the_worker() {
 }
 
 #[test]
-fn a_full_injection_ring_gives_the_element_back() {
-    let (mut inbox, _outlets) = small(0);
-    let injector = inbox.injector();
-    (0..16).for_each(|number| injector.push(number).unwrap());
-    assert_eq!(injector.push(16), Err(inject::PushError::Full(16)));
-    assert_eq!(inbox.drain(|_, _| ()), 16);
-    injector.push(17).unwrap();
-}
-
-#[test]
 fn too_many_sources_are_refused() {
-    let size = InboxSize { sources: 64, ring_elements: 1, inject_elements: 1 };
+    let size = InboxSize { sources: 64, ring_elements: 1 };
     assert!(inbox::<u32>(size).unwrap_err().to_string().contains("at most 63"));
 }
 
@@ -102,19 +90,23 @@ fn tokens_travel_a_mesh_of_sleeping_workers() {
     let (tokens, hops) = if cfg!(miri) { (3u64, 10u64) } else { (16, 5_000) };
     let hopped = AtomicU64::new(0);
     let ended = AtomicU64::new(0);
-    let mesh = mesh::<(u64, u64)>(WORKERS, tokens as usize, tokens as usize).unwrap();
-    let injectors: Vec<_> = mesh.iter().map(|(inbox, _)| inbox.injector()).collect();
+    let mut mesh = mesh::<(u64, u64)>(WORKERS, tokens as usize).unwrap();
+    for token in 0..tokens {
+        let worker = token as usize % WORKERS;
+        let outlet = mesh[worker].1[(worker + 1) % WORKERS].as_mut().expect("another worker");
+        outlet.stage((hops, token)).expect("room for every token");
+        outlet.flush().expect("the worker is there");
+    }
     std::thread::scope(|scope| {
         for (worker, (mut inbox, mut outlets)) in mesh.into_iter().enumerate() {
             let (hopped, ended) = (&hopped, &ended);
-            let injectors = injectors.clone();
             scope.spawn(move || {
                 while ended.load(Ordering::Acquire) < tokens {
                     let count = inbox.drain(|_, (left, seed)| {
                         if left == 0 {
                             if ended.fetch_add(1, Ordering::AcqRel) + 1 == tokens {
                                 // The other workers may sleep: a look is all they need.
-                                injectors.iter().for_each(|injector| drop(injector.push((1, 0))));
+                                outlets.iter().flatten().for_each(Outlet::nudge);
                             }
                             return;
                         }
@@ -136,9 +128,6 @@ fn tokens_travel_a_mesh_of_sleeping_workers() {
                     }
                 }
             });
-        }
-        for token in 0..tokens {
-            injectors[token as usize % WORKERS].push((hops, token)).expect("room for every token");
         }
     });
     assert_eq!(ended.into_inner(), tokens);

@@ -8,7 +8,6 @@
 //! | [`pool`] | the holders of frames: a cache for each worker, over a shared depot |
 //! | [`loans`] | frames lent to the kernel, and the check of those it gives back |
 //! | [`spsc`] | a ring from one worker to another, in two owned halves |
-//! | [`inject`] | a ring into a worker from any other thread |
 //! | [`doorbell`] | the wake-up of a worker that has gone to sleep |
 //! | [`hungry`] | the workers that wait for credit, and are to be told |
 //! | [`handoff`] | all of a worker's incoming rings under one doorbell |
@@ -24,7 +23,6 @@ pub mod doorbell;
 mod fences;
 pub mod handoff;
 pub mod hungry;
-pub mod inject;
 pub mod loans;
 pub mod memory;
 #[cfg(all(not(loom), any(test, feature = "model")))]

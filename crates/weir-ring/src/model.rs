@@ -6,13 +6,12 @@
 //! keep back, and a worker may block exactly when all published elements are drained.
 //! Ordering and ownership: one thread, so the effects of the operations are checked; `sync` switches to the model checker for the effects
 //! of threads on each other.
-//! Limits: three sources and an injector, rings of up to 64 slots. Built for tests and fuzzing only.
+//! Limits: three sources, rings of up to 64 slots. Built for tests and fuzzing only.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use crate::handoff::{BURST, Inbox, InboxSize, Outlet, Source, inbox};
-use crate::inject::Injector;
+use crate::handoff::{BURST, Inbox, InboxSize, Outlet, inbox};
 use crate::spsc::{Consumer, Producer, kept_back_max, ring};
 
 /// Runs the operations of `bytes`.
@@ -166,22 +165,20 @@ const RING_ELEMENTS: usize = 16;
 
 struct InboxModel {
     inbox: Inbox<u64>,
-    injector: Injector<u64>,
     /// The outlet of each source, until it goes, and the elements it has staged.
     sources: Vec<(Option<Outlet<u64>>, VecDeque<u64>)>,
     /// The elements that were published and not drained.
-    published: HashMap<Source, VecDeque<u64>>,
+    published: HashMap<usize, VecDeque<u64>>,
     ring_elements: usize,
     next: u64,
 }
 
 impl InboxModel {
     fn new(ring_elements: usize) -> InboxModel {
-        let size = InboxSize { sources: SOURCES, ring_elements, inject_elements: RING_ELEMENTS };
+        let size = InboxSize { sources: SOURCES, ring_elements };
         let (inbox, outlets) = inbox(size).expect("a doorbell");
-        let injector = inbox.injector();
         let sources = outlets.into_iter().map(|outlet| (Some(outlet), VecDeque::new())).collect();
-        InboxModel { inbox, injector, sources, ring_elements, published: HashMap::new(), next: 0 }
+        InboxModel { inbox, sources, ring_elements, published: HashMap::new(), next: 0 }
     }
 
     fn run(mut self, operations: &[u8]) {
@@ -191,8 +188,7 @@ impl InboxModel {
             match byte & 7 {
                 0 | 1 => self.stage(source),
                 2 => (0..argument).for_each(|_| self.stage(source)),
-                3 => self.flush(source),
-                4 => self.inject(argument % 6),
+                3 | 4 => self.flush(source),
                 5 => self.drain(),
                 6 => self.park(),
                 _ if argument < 4 => self.end(source),
@@ -218,7 +214,7 @@ impl InboxModel {
         // A whole batch is published by itself, and so are staged elements when the ring is full.
         let went = (outlet.counts().elements - before) as usize;
         assert!(went == 0 || went == staged.len() && (went == BURST || answer.is_err()));
-        let queue = self.published.entry(Source::Worker(source)).or_default();
+        let queue = self.published.entry(source).or_default();
         queue.extend(staged.drain(..went));
         match answer {
             Ok(()) => staged.push_back(self.next),
@@ -232,24 +228,15 @@ impl InboxModel {
 
     fn flush(&mut self, source: usize) {
         let (Some(outlet), staged) = &mut self.sources[source] else { return };
-        let queue = self.published.entry(Source::Worker(source)).or_default();
+        let queue = self.published.entry(source).or_default();
         let before = staged.len();
         let went = outlet.flush().expect("the worker is there");
         queue.extend(staged.drain(..));
         assert_eq!((went, outlet.staged()), (before, 0));
     }
 
-    fn inject(&mut self, count: usize) {
-        let mut items: Vec<u64> = (self.next + 1..).take(count).collect();
-        self.next += count as u64;
-        let all = items.clone();
-        let went = self.injector.push_all(&mut items);
-        assert_eq!(items, all[went..]);
-        self.published.entry(Source::Injector).or_default().extend(&all[..went]);
-    }
-
     fn drain(&mut self) {
-        let mut seen: HashMap<Source, VecDeque<u64>> = HashMap::new();
+        let mut seen: HashMap<usize, VecDeque<u64>> = HashMap::new();
         let count = self.inbox.drain(|source, item| seen.entry(source).or_default().push_back(item));
         assert_eq!(count, seen.values().map(VecDeque::len).sum::<usize>());
         self.published.retain(|_, queue| !queue.is_empty());
@@ -268,7 +255,7 @@ impl InboxModel {
     /// Ends a source: dropping it publishes its staged elements.
     fn end(&mut self, source: usize) {
         let staged = std::mem::take(&mut self.sources[source].1);
-        self.published.entry(Source::Worker(source)).or_default().extend(staged);
+        self.published.entry(source).or_default().extend(staged);
         self.sources[source] = (None, VecDeque::new());
     }
 }

@@ -26,7 +26,6 @@ pub(crate) struct Pending {
 }
 
 /// One input's way to say that it has elements.
-#[derive(Clone)]
 pub(crate) struct Notice {
     word: Arc<Line<AtomicU64>>,
     bit: u64,

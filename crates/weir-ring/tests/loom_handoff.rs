@@ -9,7 +9,7 @@
 //! more switches are left to `loom_doorbell.rs`, which exhausts the protocol without rings, and to the stress example.
 #![cfg(loom)]
 
-use weir_ring::handoff::{Inbox, InboxSize, Outlet, Source, inbox};
+use weir_ring::handoff::{Inbox, InboxSize, Outlet, inbox};
 
 /// Checks `body` with at most `preemptions` interruptions (`None`: any number), unless `LOOM_MAX_PREEMPTIONS` says otherwise.
 fn check(preemptions: Option<usize>, body: impl Fn() + Sync + Send + 'static) {
@@ -19,11 +19,11 @@ fn check(preemptions: Option<usize>, body: impl Fn() + Sync + Send + 'static) {
 }
 
 fn size(sources: usize) -> InboxSize {
-    InboxSize { sources, ring_elements: 1, inject_elements: 2 }
+    InboxSize { sources, ring_elements: 1 }
 }
 
 /// Drains and sleeps until `done`.
-fn work<T: Send>(inbox: &mut Inbox<T>, mut handle: impl FnMut(Source, T), done: impl Fn(&Inbox<T>) -> bool) {
+fn work<T: Send>(inbox: &mut Inbox<T>, mut handle: impl FnMut(usize, T), done: impl Fn(&Inbox<T>) -> bool) {
     while !done(inbox) {
         if inbox.drain(&mut handle) == 0
             && !done(inbox)
@@ -99,25 +99,6 @@ fn two_outlets_and_one_sleeping_worker() {
         let taken = std::cell::Cell::new(0);
         work(&mut inbox, |_, item| taken.set(taken.get() + item), |_| taken.get() == 2);
         producers.into_iter().for_each(|producer| drop(producer.join().unwrap()));
-    });
-}
-
-#[test]
-fn an_outlet_an_injector_and_one_sleeping_worker() {
-    check(Some(4), || {
-        let (mut inbox, mut outlets) = inbox::<u32>(size(1)).unwrap();
-        let mut outlet = outlets.pop().unwrap();
-        let injector = inbox.injector();
-        let injecting = loom::thread::spawn(move || injector.push(1).unwrap());
-        let handing = loom::thread::spawn(move || {
-            outlet.stage(1).unwrap();
-            outlet.flush().unwrap();
-            outlet
-        });
-        let taken = std::cell::Cell::new(0);
-        work(&mut inbox, |_, item| taken.set(taken.get() + item), |_| taken.get() == 2);
-        injecting.join().unwrap();
-        drop(handing.join().unwrap());
     });
 }
 

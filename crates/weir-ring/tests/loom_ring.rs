@@ -8,7 +8,6 @@
 //! Limits of loom: see `loom_doorbell.rs`. Rings of 1 to 2 slots and up to 4 elements; magazines of one frame.
 #![cfg(loom)]
 
-use weir_ring::handoff::{InboxSize, inbox};
 use weir_ring::memory::FrameMemory;
 use weir_ring::pool::Pool;
 use weir_ring::spsc::ring;
@@ -122,41 +121,6 @@ fn what_a_producer_leaves_is_still_taken() {
         }
         assert_eq!(taken, Some(7));
         pushing.join().unwrap();
-    });
-}
-
-#[test]
-fn two_injecting_threads_keep_their_order_and_lose_nothing() {
-    check(Some(2), || {
-        let size = InboxSize { sources: 0, ring_elements: 1, inject_elements: 2 };
-        let (mut inbox, _) = inbox::<(usize, u32)>(size).unwrap();
-        let threads: Vec<_> = [2, 1]
-            .into_iter()
-            .enumerate()
-            .map(|(thread, count)| {
-                let injector = inbox.injector();
-                loom::thread::spawn(move || {
-                    for number in 0..count {
-                        while injector.push((thread, number)).is_err() {
-                            loom::thread::yield_now();
-                        }
-                    }
-                })
-            })
-            .collect();
-        let mut next = [0, 0];
-        while next != [2, 1] {
-            let count = inbox.drain(|_, (thread, number)| {
-                assert_eq!(number, next[thread]);
-                next[thread] += 1;
-            });
-            if count == 0
-                && let Some(parked) = inbox.park(|| false)
-            {
-                parked.block();
-            }
-        }
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
     });
 }
 

@@ -37,7 +37,7 @@ impl Design for Weir {
     fn chain(links: usize, wake_cost_ns: u64) -> Result<(Outlet<Packet>, Worker)> {
         // The most for which a ring of that many slots is made.
         let ring_elements = LINK_PACKETS - LINK_PACKETS / RETURN_SHARE + 1;
-        let (inbox, mut outlets) = inbox(InboxSize { sources: 1, ring_elements, inject_elements: 1 })?;
+        let (inbox, mut outlets) = inbox(InboxSize { sources: 1, ring_elements })?;
         let lists = (1..links).map(|_| Vec::with_capacity(LINK_PACKETS)).collect();
         let batch = Vec::with_capacity(LINK_PACKETS);
         let idle = Idle::new(wake_cost_ns, now_ns());

@@ -75,7 +75,7 @@ impl<T: Element> Rx<T> for weir_ring::spsc::Consumer<T> {
 
 /// `weir-ring`, the whole hand-off: staged batch, pending bit, fence, look at the worker's state.
 pub fn weir_inbox<T: Element>(capacity: usize) -> (impl Tx<T>, impl Rx<T>) {
-    let size = InboxSize { sources: 1, ring_elements: capacity, inject_elements: 1 };
+    let size = InboxSize { sources: 1, ring_elements: capacity };
     let (inbox, mut outlets) = inbox::<T>(size).expect("a doorbell");
     (outlets.remove(0), WeirInbox(inbox, Vec::new(), 0))
 }
