@@ -67,8 +67,7 @@ fn shapers() -> Vec<(Shaper<Plain>, &'static [usize])> {
     let codel = CodelConfig { target_ns: 100_000, interval_ns: 1_000_000, mtu_bytes };
     let rule = QueueRule { when_full: FullPolicy::Drop(codel), max_wait_ns: Some(30_000_000) };
     let size = ClassSize { flows: 8, packets_max: 500, quantum_bytes, poll_budget_bytes: 0 };
-    let limits =
-        TbfConfig { rate: rate(10), burst_bytes: 3000, peak: None, limit: Limit::Bytes(limit_bytes) };
+    let limits = TbfConfig { rate: rate(10), burst_bytes: 3000, limit: Limit::Bytes(limit_bytes) };
     let mut class = Class::new(size, Some(limits), 0).expect("kept");
     class.set_rule(rule);
     let tree = TreeSize { classes_max: 5, packets_max: 500, poll_budget_bytes: 0 };

@@ -434,7 +434,7 @@ mod tests {
 
     fn limit(rate: &str) -> TbfConfig {
         let limit = weir_core::shaper::tbf::Limit::TimeNs(5_000_000);
-        TbfConfig { rate: rate.parse().unwrap(), burst_bytes: 20_480, peak: None, limit }
+        TbfConfig { rate: rate.parse().unwrap(), burst_bytes: 20_480, limit }
     }
 
     #[test]

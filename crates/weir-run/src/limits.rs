@@ -32,7 +32,6 @@ pub fn direction(rate: Rate, burst_bytes: Option<u64>, queue_ns: Option<u64>) ->
     let limits = TbfConfig {
         rate,
         burst_bytes: burst_bytes.unwrap_or_else(|| burst_bytes_default(rate)),
-        peak: None,
         limit: Limit::TimeNs(queue_ns.unwrap_or(QUEUE_NS_DEFAULT)),
     };
     limits.check().map(|()| limits)
@@ -139,7 +138,6 @@ impl SetLimits {
         Ok(Some(TbfConfig {
             rate,
             burst_bytes: self.burst_bytes.or(kept).unwrap_or_else(|| burst_bytes_default(rate)),
-            peak: present.and_then(|present| present.peak),
             limit: match (self.queue_ns, present) {
                 (Some(time_ns), _) => Limit::TimeNs(time_ns),
                 (None, Some(present)) => present.limit,

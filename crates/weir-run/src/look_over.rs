@@ -288,7 +288,6 @@ mod tests {
         let limit = |rate: &str| TbfConfig {
             rate: rate.parse().unwrap(),
             burst_bytes: 20_000,
-            peak: None,
             limit: Limit::TimeNs(queue_ns),
         };
         let ports = rates.map(|rate| port(Some(limit(rate))));

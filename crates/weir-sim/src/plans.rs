@@ -27,7 +27,7 @@ const NUMBER_AT: usize = 42;
 /// A limit of `rate` Mbit/s, with 5 ms of queue.
 pub fn mbit(rate: u64) -> TbfConfig {
     let rate = Rate::from_bits_per_s(rate * 1_000_000).unwrap();
-    TbfConfig { rate, burst_bytes: 20_480, peak: None, limit: Limit::TimeNs(5 * MS) }
+    TbfConfig { rate, burst_bytes: 20_480, limit: Limit::TimeNs(5 * MS) }
 }
 
 /// The address of the station with this number behind a port.

@@ -31,7 +31,7 @@ const MS: u64 = 1_000_000;
 
 fn limits(limit_bytes: u64) -> TbfConfig {
     let rate = Rate::from_bits_per_s(10_000_000).unwrap();
-    TbfConfig { rate, burst_bytes: 2_000, peak: None, limit: Limit::Bytes(limit_bytes) }
+    TbfConfig { rate, burst_bytes: 2_000, limit: Limit::Bytes(limit_bytes) }
 }
 
 /// A wire of one worker; packets are sent at its first end.

@@ -451,7 +451,6 @@ impl StackBuilder {
         self.rate.map(|rate| TbfConfig {
             rate,
             burst_bytes: rate.bytes_in(BURST_NS).clamp(20 * 1024, BURST_BYTES_MAX),
-            peak: None,
             limit: Limit::TimeNs(5_000_000),
         })
     }

@@ -76,7 +76,6 @@ pub fn set_limits(bytes: &[u8]) {
     let present = draw.flag().then(|| TbfConfig {
         rate: Rate::from_bits_per_s(draw.any_u64().max(1)).expect("above zero"),
         burst_bytes: draw.any_u64(),
-        peak: None,
         limit: if draw.flag() { Limit::TimeNs(draw.any_u64()) } else { Limit::Bytes(draw.any_u64()) },
     });
     apply(&set(&mut draw), present);

@@ -106,7 +106,6 @@ fn port(draw: &mut Draw, interface: String, names: &[String]) -> PortPlan {
     let limits = rate.map(|rate| TbfConfig {
         rate,
         burst_bytes: 1514 + draw.any_u64() % (BURST_BYTES_MAX - 1514),
-        peak: None,
         limit: Limit::TimeNs(if has_classes { QUEUE_NS_DEFAULT } else { 1 + (draw.any_u64() >> 1) }),
     });
     PortPlan {

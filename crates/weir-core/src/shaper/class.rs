@@ -349,7 +349,6 @@ mod tests {
         TbfConfig {
             rate: Rate::from_bits_per_s(bits_per_s).unwrap(),
             burst_bytes: 20 * 1024,
-            peak: None,
             limit: Limit::TimeNs(5_000_000),
         }
     }

@@ -151,7 +151,7 @@ mod tests {
         let rate = Rate::from_bits_per_s(10_000_000).unwrap();
         let (quantum_bytes, mtu_bytes, limit_bytes) = (1514, 1514, 20_000);
         let size = ClassSize { flows: 4, packets_max: 100, quantum_bytes, poll_budget_bytes: 0 };
-        let limits = TbfConfig { rate, burst_bytes: mtu_bytes, peak: None, limit: Limit::Bytes(limit_bytes) };
+        let limits = TbfConfig { rate, burst_bytes: mtu_bytes, limit: Limit::Bytes(limit_bytes) };
         let class = Class::new(size, Some(limits), 0).unwrap();
         let tree_size = TreeSize { classes_max: 3, packets_max: 100, poll_budget_bytes: 0 };
         let (flow_quantum_bytes, rule) = (quantum_bytes, QueueRule::default());

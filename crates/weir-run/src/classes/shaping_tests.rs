@@ -260,7 +260,6 @@ fn a_burst_is_the_same_for_long_packets() {
         let limits = link.map(|burst_bytes| TbfConfig {
             rate: "1mbit".parse().unwrap(),
             burst_bytes,
-            peak: None,
             limit: Limit::Bytes(1 << 20),
         });
         let text = format!(
@@ -356,7 +355,6 @@ fn what_is_waited_for_is_known() {
         rate: Rate::from_bits_per_s(1_000_000).unwrap(),
         burst_bytes: 2_000,
         limit: Limit::Bytes(100_000),
-        peak: None,
     };
     let mut one = Shaping::new(SIZE, Some(limits), 0).unwrap();
     (0..30).for_each(|number| take_in(&mut one, &mut pool, 3, number, 0));

@@ -72,7 +72,7 @@ fn a_wire_is_two_ports_and_a_link() {
     assert_eq!(plan.links, [[Attachment::Port(0), Attachment::Port(1)]]);
     let limits = plan.ports[0].limits.unwrap();
     assert_eq!((limits.rate.bits_per_s(), limits.burst_bytes), (200_000_000, 50_000));
-    assert_eq!((limits.limit, limits.peak), (Limit::TimeNs(2_000_000), None));
+    assert_eq!(limits.limit, Limit::TimeNs(2_000_000));
     assert!(plan.ports[1].limits.is_none() && plan.ports[1].classes.is_none());
 }
 

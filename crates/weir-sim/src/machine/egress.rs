@@ -47,7 +47,6 @@ impl Egress {
                 let limits = TbfConfig {
                     rate: scenario.rate,
                     burst_bytes: scenario.burst_bytes,
-                    peak: None,
                     limit: scenario.limit,
                 };
                 let parameters = WeirParameters {

@@ -3,7 +3,7 @@
 //! Rule: a file that is written is read again as the same plan, with links in the order in which a file has them, first end first. A value
 //! that is the default is left out, but for MACs, which another machine would derive otherwise. A link between two stages becomes an epair.
 //!
-//! Limits: a file cannot say a queue in bytes, a peak rate, shares of flows in filters and other settings of a router than those in
+//! Limits: a file cannot say a queue in bytes, shares of flows in filters and other settings of a router than those in
 //! tables, and an ESP that drops where its queue is full; they are left out.
 
 use std::collections::BTreeSet;
