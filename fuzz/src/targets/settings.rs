@@ -15,11 +15,11 @@ pub fn settings(bytes: &[u8]) {
     let cpus = 1 + draw.below(200);
     let text = String::from_utf8_lossy(draw.rest());
     let mut settings = Settings::new(handlers::protocols());
-    for (line, setting) in (1..).zip(text.lines()) {
+    for setting in text.lines() {
         let Some((key, value)) = setting.split_once('=') else { continue };
-        if let Err(error) = settings.set(key, value, Some(line)) {
+        if let Err(error) = settings.set(key, value) {
             let told = error.to_string();
-            assert!(told.starts_with(&format!("line {line}: {key}: ")), "{told}");
+            assert!(told.starts_with(&format!("{key}: ")), "{told}");
             // A user is told of the first fault, and no more is done.
             return;
         }

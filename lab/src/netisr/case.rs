@@ -233,7 +233,7 @@ fn read(
     let defaults = if default_steering && !is_steered { ONE_BUCKET.as_slice() } else { &[] };
     let given = settings.iter().map(|(key, text)| (key.as_str(), text.as_str()));
     for (key, text) in given.chain(defaults.iter().copied()) {
-        if let Err(error) = read.set(key, text, None) {
+        if let Err(error) = read.set(key, text) {
             bail!("--set {error}");
         }
     }

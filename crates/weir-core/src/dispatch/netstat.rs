@@ -264,10 +264,10 @@ WSID CPU   Name     Len WMark   Disp'd  HDisp'd   QDrops   Queued  Handled     H
     #[test]
     fn a_configuration_shows_what_was_set() {
         let mut settings = Settings::new(Protocol::of_the_path());
-        settings.set("maxthreads", "2", None).unwrap();
-        settings.set("dispatch", "hybrid", None).unwrap();
-        settings.set("proto.esp.full", "ecn", None).unwrap();
-        settings.set("proto.esp.qlimit", "8192", None).unwrap();
+        settings.set("maxthreads", "2").unwrap();
+        settings.set("dispatch", "hybrid").unwrap();
+        settings.set("proto.esp.full", "ecn").unwrap();
+        settings.set("proto.esp.qlimit", "8192").unwrap();
         let snapshot = NetstatTables::new(&settings.finish(8).unwrap(), seed().workstreams);
         let text = snapshot.to_string();
         let has = |line: &str| assert!(text.lines().any(|found| found == line), "{line}\n{text}");

@@ -16,9 +16,8 @@
 //! | `proto.NAME.qlimit` | packets | `defaultqlimit` |
 //! | `proto.NAME.full` | `block`, `ecn`, `drop` | `block` |
 //!
-//! A topology file and the command line both come here as keys and texts, each with its line if it has one, in any order. A value that is
-//! wrong by itself is refused when it is set, one that contradicts others in [`Settings::finish`]. Either way the error names the key, and
-//! the line.
+//! A topology file and the command line both come here as keys and texts, in any order. A value that is wrong by itself is refused when
+//! it is set, one that contradicts others in [`Settings::finish`]. Either way the error names the key.
 //!
 //! Source: FreeBSD `netisr(9)`, `sys/net/rss_config.c`. Defaults are netisr's except for the threads: it
 //! starts one.
@@ -41,26 +40,29 @@ pub struct Settings {
     bindthreads: bool,
     defaultqlimit: Set<usize>,
     maxqlimit: Set<usize>,
-    bits: Option<Set<u32>>,
+    bits: Option<u32>,
     key: Key,
     hash: HashKind,
     buckets: Vec<Set<(usize, usize)>>,
     protocols: Vec<Protocol>,
     qlimits: Vec<Set<usize>>,
-    seen: Vec<Set<()>>,
+    seen: Vec<String>,
 }
 
-/// A value with its key and line, for errors that are found later.
+/// A value with its key, for errors that are found later.
 #[derive(Clone)]
 struct Set<T> {
     value: T,
     key: String,
-    line: Option<u32>,
 }
 
 impl<T> Set<T> {
+    fn new(key: &str, value: T) -> Set<T> {
+        Set { value, key: key.to_string() }
+    }
+
     fn error(&self, problem: Problem) -> SettingError {
-        SettingError { key: self.key.clone(), line: self.line, problem }
+        SettingError { key: self.key.clone(), problem }
     }
 }
 
@@ -97,13 +99,12 @@ pub fn pair(text: &str) -> Result<(String, String), String> {
 impl Settings {
     /// The defaults for `protocols`.
     pub fn new(protocols: Vec<Protocol>) -> Settings {
-        let default = |key: &str, value| Set { value, key: key.to_string(), line: None };
         Settings {
             dispatch: Mode::Direct,
             maxthreads: None,
             bindthreads: true,
-            defaultqlimit: default("defaultqlimit", 256),
-            maxqlimit: default("maxqlimit", 10240),
+            defaultqlimit: Set::new("defaultqlimit", 256),
+            maxqlimit: Set::new("maxqlimit", 10240),
             bits: None,
             key: Key::MICROSOFT,
             hash: HashKind::default(),
@@ -114,24 +115,19 @@ impl Settings {
         }
     }
 
-    /// Sets `key` to the value in `text`; `line` is its line, for errors.
-    pub fn set(&mut self, key: &str, text: &str, line: Option<u32>) -> Result<(), SettingError> {
-        let at = |value: usize| Set { value, key: key.to_string(), line };
-        self.set_value(key, text, &at).map_err(|problem| SettingError {
-            key: key.to_string(),
-            line,
-            problem,
-        })?;
+    /// Sets `key` to the value in `text`.
+    pub fn set(&mut self, key: &str, text: &str) -> Result<(), SettingError> {
+        let error = |problem| SettingError { key: key.to_string(), problem };
+        self.set_value(key, text).map_err(error)?;
         let name = canonical(key);
-        if let Some(first) = self.seen.iter().find(|seen| seen.key == name) {
-            let problem = Problem::Twice { first: first.line };
-            return Err(SettingError { key: key.to_string(), line, problem });
+        if self.seen.contains(&name) {
+            return Err(error(Problem::Twice));
         }
-        self.seen.push(Set { value: (), key: name, line });
+        self.seen.push(name);
         Ok(())
     }
 
-    fn set_value(&mut self, key: &str, text: &str, at: &dyn Fn(usize) -> Set<usize>) -> Result<(), Problem> {
+    fn set_value(&mut self, key: &str, text: &str) -> Result<(), Problem> {
         let unknown = |kind, known| Problem::Unknown { kind, text: text.to_string(), known };
         let mode = || {
             Mode::from_name(text)
@@ -141,7 +137,7 @@ impl Settings {
         match parts[..] {
             ["dispatch"] => self.dispatch = mode()?,
             ["maxthreads"] if text == "-1" => self.maxthreads = None,
-            ["maxthreads"] => self.maxthreads = Some(at(number(text, 1, usize::MAX)?)),
+            ["maxthreads"] => self.maxthreads = Some(Set::new(key, number(text, 1, usize::MAX)?)),
             ["bindthreads"] => {
                 self.bindthreads = match text {
                     "true" | "1" => true,
@@ -149,11 +145,10 @@ impl Settings {
                     _ => return Err(unknown("switch", "true, false".into())),
                 }
             }
-            ["defaultqlimit"] => self.defaultqlimit = at(number(text, 1, QLIMIT_MAX)?),
-            ["maxqlimit"] => self.maxqlimit = at(number(text, 1, QLIMIT_MAX)?),
+            ["defaultqlimit"] => self.defaultqlimit = Set::new(key, number(text, 1, QLIMIT_MAX)?),
+            ["maxqlimit"] => self.maxqlimit = Set::new(key, number(text, 1, QLIMIT_MAX)?),
             ["rss", "bits"] => {
-                let Set { value: bits, key, line } = at(number(text, 0, BUCKET_BITS_MAX as usize)?);
-                self.bits = Some(Set { value: bits as u32, key, line });
+                self.bits = Some(number(text, 0, BUCKET_BITS_MAX as usize)? as u32);
             }
             ["rss", "key"] => self.key = text.parse().map_err(Problem::Key)?,
             ["rss", "hash"] => {
@@ -163,8 +158,7 @@ impl Settings {
             }
             ["rss", "bucket", bucket] => {
                 let bucket = number(bucket, 0, (1 << BUCKET_BITS_MAX) - 1)?;
-                let Set { value: worker, key, line } = at(number(text, 0, usize::MAX)?);
-                self.buckets.push(Set { value: (bucket, worker), key, line });
+                self.buckets.push(Set::new(key, (bucket, number(text, 0, usize::MAX)?)));
             }
             ["proto", name, setting] => {
                 let known = || names(self.protocols.iter().map(|protocol| protocol.name));
@@ -185,7 +179,7 @@ impl Settings {
                     }
                     "dispatch" => protocol.mode = Some(mode()?),
                     "qlimit" => {
-                        let qlimit = at(number(text, 1, QLIMIT_MAX)?);
+                        let qlimit = Set::new(key, number(text, 1, QLIMIT_MAX)?);
                         protocol.qlimit = Some(qlimit.value);
                         self.qlimits.push(qlimit);
                     }
@@ -209,7 +203,7 @@ impl Settings {
     /// If one is above `maxqlimit`, or that is below the default.
     pub fn check_qlimits(&self) -> Result<(), SettingError> {
         let maxqlimit = self.maxqlimit.value;
-        let is_default = !self.seen.iter().any(|seen| seen.key == self.defaultqlimit.key);
+        let is_default = !self.seen.contains(&self.defaultqlimit.key);
         for limit in self.qlimits.iter().chain([&self.defaultqlimit]) {
             if limit.value > maxqlimit {
                 if is_default && limit.key == self.defaultqlimit.key {
@@ -239,8 +233,8 @@ impl Settings {
             Some(threads) => threads.value,
             None => workers_max,
         };
-        let bits = self.bits.as_ref().map_or_else(|| Rss::default_bits(workers), |bits| bits.value);
-        let here = |key: &str, problem| SettingError { key: key.to_string(), line: None, problem };
+        let bits = self.bits.unwrap_or_else(|| Rss::default_bits(workers));
+        let here = |key: &str, problem| SettingError { key: key.to_string(), problem };
         let mut rss = Rss::new(&self.key, self.hash, bits, workers)
             .map_err(|error| here("rss.bits", Problem::Rss(error)))?;
         for bucket in &self.buckets {
@@ -276,13 +270,11 @@ fn names(names: impl Iterator<Item = &'static str>) -> String {
     names.collect::<Vec<_>>().join(", ")
 }
 
-/// The error of a setting, and its line.
+/// The error of a setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SettingError {
     /// The key.
     pub key: String,
-    /// The line, if it was read from a file.
-    pub line: Option<u32>,
     /// The fault.
     pub problem: Problem,
 }
@@ -293,10 +285,7 @@ pub enum Problem {
     /// There is no such key.
     NoSuchKey,
     /// The key was set before.
-    Twice {
-        /// The line where it was set before.
-        first: Option<u32>,
-    },
+    Twice,
     /// The word is not one of those it may be.
     Unknown {
         /// The kind of word that is expected.
@@ -348,9 +337,6 @@ pub enum Problem {
 
 impl fmt::Display for SettingError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(line) = self.line {
-            write!(f, "line {line}: ")?;
-        }
         write!(f, "{}: {}", self.key, self.problem)
     }
 }
@@ -362,8 +348,7 @@ impl fmt::Display for Problem {
                 "no such key; there are dispatch, maxthreads, bindthreads, defaultqlimit, maxqlimit, rss.bits, \
                  rss.key, rss.hash, rss.bucket.N, and policy, dispatch, qlimit, full under proto.NAME",
             ),
-            Problem::Twice { first: Some(line) } => write!(f, "set before, on line {line}; set it once"),
-            Problem::Twice { first: None } => f.write_str("set before; set it once"),
+            Problem::Twice => f.write_str("set before; set it once"),
             Problem::Unknown { kind, text, known } => write!(f, "unknown {kind} `{text}`; use one of {known}"),
             Problem::NotANumber { text, least, most: usize::MAX } => {
                 write!(f, "`{text}` is no number of at least {least}")

@@ -206,8 +206,8 @@ pub fn spread(plan: &Plan, owners: &Owners, workers: usize) -> Result<Dispatched
 pub fn registry(settings: &[(String, String)], workers: usize) -> Result<Arc<Registry>, String> {
     let mut read = Settings::new(protocols());
     for (key, text) in settings {
-        read.set(key, text, None).map_err(|error| error.to_string())?;
+        read.set(key, text).map_err(|error| error.to_string())?;
     }
-    read.set("maxthreads", &workers.to_string(), None).map_err(|error| error.to_string())?;
+    read.set("maxthreads", &workers.to_string()).map_err(|error| error.to_string())?;
     Ok(read.finish(workers).map_err(|error| error.to_string())?.registry)
 }

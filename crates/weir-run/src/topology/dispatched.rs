@@ -36,7 +36,7 @@ impl TopologyReader<'_> {
         };
         let mut settings = Settings::new(protocols());
         let mut read = vec![(MODE.to_string(), mode.as_ref().clone())];
-        if let Err(error) = settings.set(MODE, mode.as_ref(), None) {
+        if let Err(error) = settings.set(MODE, mode.as_ref()) {
             self.tell(mode.span(), error);
         }
         for text in wire.set.iter().flat_map(|set| set.as_ref()) {
@@ -72,7 +72,7 @@ impl TopologyReader<'_> {
         if OF_ALL.contains(&key.as_str()) {
             return Err(format!("{key} is for all that runs together: give `weir up` --workers"));
         }
-        settings.set(&key, &value, None).map_err(|error| error.to_string())?;
+        settings.set(&key, &value).map_err(|error| error.to_string())?;
         Ok((key, value))
     }
 }

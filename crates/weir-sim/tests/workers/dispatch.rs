@@ -40,8 +40,8 @@ struct DispatchBench {
 impl DispatchBench {
     fn new((workers, entries): (usize, usize), settings: &[(&str, &str)], seed: u64) -> DispatchBench {
         let mut read = Settings::new(handlers::protocols());
-        settings.iter().for_each(|(key, text)| read.set(key, text, None).unwrap());
-        read.set("maxthreads", &workers.to_string(), None).unwrap();
+        settings.iter().for_each(|(key, text)| read.set(key, text).unwrap());
+        read.set("maxthreads", &workers.to_string()).unwrap();
         let configuration = read.finish(workers).unwrap();
         let received = (0..entries).map(|entry| (port_plan(entry, None), entry)).collect();
         let steers = entries < workers;

@@ -93,7 +93,7 @@ fn configuration(arguments: &SinkArguments, cores: usize) -> Result<Configuratio
     let mut settings = Settings::new(handlers::protocols());
     let mut is_set = false;
     for (key, text) in &arguments.set {
-        settings.set(key, text, None).map_err(refused)?;
+        settings.set(key, text).map_err(refused)?;
         is_set |= key == MAXTHREADS;
     }
     if is_set && arguments.workers.is_some() {
@@ -102,7 +102,7 @@ fn configuration(arguments: &SinkArguments, cores: usize) -> Result<Configuratio
     if !is_set {
         let workers = arguments.workers.unwrap_or(1);
         text::check_workers(workers, WORKERS_MAX)?;
-        settings.set(MAXTHREADS, &workers.to_string(), None).map_err(refused)?;
+        settings.set(MAXTHREADS, &workers.to_string()).map_err(refused)?;
     }
     settings.finish(cores).map_err(refused)
 }
