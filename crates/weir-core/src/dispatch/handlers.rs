@@ -14,7 +14,7 @@
 //! Owner: values without state, shared by all workers. Source: FreeBSD `sys/net/if_ethersubr.c` (`ether_demux`), `sys/netinet/ip_input.c`,
 //! `sys/netinet6/ip6_input.c`, for the checks that come before a header is believed.
 
-use super::protocol::{Mode, Policy, ProtoId, Protocol, Registry};
+use super::protocol::{Mode, Policy, ProtoId, Protocol, Registry, WhenFull};
 use crate::classify::headers::{IPV4, IPV6, network_offset};
 use crate::drops::DropReason;
 use crate::net::input;
@@ -41,18 +41,23 @@ pub struct Handlers {
     ip6: ProtoId,
 }
 
-/// The protocols to register.
+/// The protocols to register, with netisr's numbers.
 pub fn protocols() -> Vec<Protocol> {
-    let mut protocols = Protocol::of_the_path();
-    protocols.retain(|protocol| protocol.name != "esp");
-    for protocol in &mut protocols {
-        protocol.to_worker = Some(|meta| usize::from(meta.queue));
-        match protocol.name {
-            "ether" => (protocol.policy, protocol.mode) = (Policy::Flow, Some(Mode::Hybrid)),
-            _ => protocol.feeds = &[],
-        }
-    }
-    protocols
+    let rows = [
+        ("ip", 1, Policy::Flow, None),
+        ("arp", 4, Policy::Source, None),
+        ("ether", 5, Policy::Flow, Some(Mode::Hybrid)),
+        ("ip6", 6, Policy::Flow, None),
+    ];
+    let protocol = |(name, number, policy, mode)| Protocol {
+        name,
+        number,
+        policy,
+        mode,
+        qlimit: None,
+        when_full: WhenFull::Block,
+    };
+    rows.map(protocol).into()
 }
 
 impl Handlers {

@@ -1,6 +1,6 @@
 //! Dispatch: decides which worker does a packet's work, and whether now or later. FreeBSD's netisr in this path's words.
 //!
-//! A packet passes through *protocols* (ether, ip, esp, ...), each a handler with a queue. Two questions are asked at each, and never
+//! A packet passes through *protocols* (ether, arp, ip, ip6), each a handler with a queue. Two questions are asked at each, and never
 //! mixed: the protocol's [`protocol::Policy`] says *which worker*, its [`protocol::Mode`] says *now or later*. `weir_path::dispatch`
 //! carries these decisions out; packets that wait there wait in an egress queue.
 //!

@@ -104,7 +104,7 @@ impl NetstatTables {
                 qlimit: registered.qlimit,
                 policy: protocol.policy,
                 mode: protocol.mode,
-                names_worker: protocol.to_worker.is_some(),
+                names_worker: true,
                 when_full: protocol.when_full,
             }
         });
@@ -189,7 +189,7 @@ fn duration(ns: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::protocol::Protocol;
+    use super::super::handlers::protocols;
     use super::super::settings::Settings;
     use super::*;
 
@@ -263,18 +263,18 @@ WSID CPU   Name     Len WMark   Disp'd  HDisp'd   QDrops   Queued  Handled     H
 
     #[test]
     fn a_configuration_shows_what_was_set() {
-        let mut settings = Settings::new(Protocol::of_the_path());
+        let mut settings = Settings::new(protocols());
         settings.set("maxthreads", "2").unwrap();
-        settings.set("dispatch", "hybrid").unwrap();
-        settings.set("proto.esp.full", "ecn").unwrap();
-        settings.set("proto.esp.qlimit", "8192").unwrap();
+        settings.set("dispatch", "deferred").unwrap();
+        settings.set("proto.ip6.full", "ecn").unwrap();
+        settings.set("proto.ip6.qlimit", "8192").unwrap();
         let snapshot = NetstatTables::new(&settings.finish(8).unwrap(), seed().workstreams);
         let text = snapshot.to_string();
         let has = |line: &str| assert!(text.lines().any(|found| found == line), "{line}\n{text}");
         has("Thread count                         2            8");
-        has("Dispatch policy                 hybrid          n/a");
-        has("ether      5    256 source   direct   ---");
-        has("esp       11   8192   flow  default   -E-");
+        has("Dispatch policy               deferred          n/a");
+        has("ether      5    256   flow   hybrid   C--");
+        has("ip6        6   8192   flow  default   CE-");
         assert_eq!(snapshot.workstreams, seed().workstreams);
     }
 

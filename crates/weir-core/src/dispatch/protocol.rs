@@ -1,4 +1,4 @@
-//! Protocols: the stages a packet can be dispatched to, the worker of each, and the protocols it feeds.
+//! Protocols: the stages a packet can be dispatched to, and the worker of each.
 //!
 //! The rule for the worker:
 //!
@@ -6,22 +6,16 @@
 //! |---|---|
 //! | `source` | the port's index, over the workers in turn: packets of one port keep their order among themselves |
 //! | `flow` | the indirection table's, by flow hash; without a hash as `source` |
-//! | `cpu` | the one the protocol's own function names, over the workers in turn |
-//!
-//! A protocol names the protocols that it feeds (`feeds`), so that a plan knows where its packets may come to, and who waits for whom.
+//! | `cpu` | the one that has its receive queue's number, over the workers in turn |
 //!
 //! Ownership: a [`Registry`] is immutable once made; all workers share one.
 //!
-//! Source: FreeBSD `sys/net/netisr.h` (policies), `netisr.c` (`netisr_select_cpuid`). `feeds` is ours: netisr
-//! has no credit to give.
+//! Source: FreeBSD `sys/net/netisr.h` (policies), `netisr.c` (`netisr_select_cpuid`).
 
 use std::fmt;
 
 use crate::packet::Meta;
 use crate::steer::rss::Rss;
-
-/// The most protocols: the bits of a set.
-pub const PROTOCOLS_MAX: usize = 64;
 
 /// The rule that chooses the worker of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +24,7 @@ pub enum Policy {
     Source,
     /// The worker of its flow.
     Flow,
-    /// The worker that the protocol's own function names.
+    /// The worker of its receive queue.
     Cpu,
 }
 
@@ -96,17 +90,7 @@ impl ProtoId {
     pub const fn index(self) -> usize {
         self.0
     }
-
-    const fn bit(self) -> ProtoSet {
-        1 << self.0
-    }
 }
-
-/// A set of protocols, one bit for each place.
-pub type ProtoSet = u64;
-
-/// Names the worker of a packet for [`Policy::Cpu`]; any number, taken over the workers in turn.
-pub type ToWorker = fn(&Meta) -> usize;
 
 /// A protocol as it is registered.
 #[derive(Clone, Debug)]
@@ -123,35 +107,6 @@ pub struct Protocol {
     pub qlimit: Option<usize>,
     /// The rule when it is full.
     pub when_full: WhenFull,
-    /// The function that names the worker, for [`Policy::Cpu`].
-    pub to_worker: Option<ToWorker>,
-    /// The protocols its handler may dispatch to, by name.
-    pub feeds: &'static [&'static str],
-}
-
-impl Protocol {
-    /// The protocols of the path, with netisr's numbers and policies.
-    pub fn of_the_path() -> Vec<Protocol> {
-        let protocol = |name, number, policy, feeds| Protocol {
-            name,
-            number,
-            policy,
-            mode: None,
-            qlimit: None,
-            when_full: WhenFull::Block,
-            to_worker: None,
-            feeds,
-        };
-        let mut ether = protocol("ether", 5, Policy::Source, &["arp", "ip", "ip6"]);
-        ether.mode = Some(Mode::Direct);
-        vec![
-            protocol("ip", 1, Policy::Flow, &["esp"]),
-            protocol("arp", 4, Policy::Source, &[]),
-            ether,
-            protocol("ip6", 6, Policy::Flow, &["esp"]),
-            protocol("esp", 11, Policy::Flow, &["ip", "ip6"]),
-        ]
-    }
 }
 
 /// A registered protocol with every default filled in.
@@ -163,7 +118,6 @@ pub struct Registered {
     pub mode: Mode,
     /// Packets its queue holds before it is full.
     pub qlimit: usize,
-    feeds: ProtoSet,
 }
 
 /// All protocols, and the table that turns flows into workers.
@@ -174,45 +128,13 @@ pub struct Registry {
 
 impl Registry {
     /// Registers `protocols`; `mode` and `qlimit` are for those that name none.
-    pub fn new(
-        protocols: Vec<Protocol>,
-        mode: Mode,
-        qlimit: usize,
-        rss: Rss,
-    ) -> Result<Registry, RegistryError> {
-        if protocols.len() > PROTOCOLS_MAX {
-            return Err(RegistryError::TooMany(protocols.len()));
-        }
-        let place_of = |name: &str| protocols.iter().position(|protocol| protocol.name == name);
-        let mut feeds = Vec::with_capacity(protocols.len());
-        for (place, protocol) in protocols.iter().enumerate() {
-            if place_of(protocol.name) != Some(place) {
-                return Err(RegistryError::Twice(protocol.name));
-            }
-            if protocol.policy == Policy::Cpu && protocol.to_worker.is_none() {
-                return Err(RegistryError::NoWorkerFunction(protocol.name));
-            }
-            if protocol.qlimit.unwrap_or(qlimit) == 0 {
-                return Err(RegistryError::ZeroLimit(protocol.name));
-            }
-            let mut set: ProtoSet = 0;
-            for &name in protocol.feeds {
-                let unknown = RegistryError::FeedsUnknown { name: protocol.name, feeds: name };
-                set |= 1 << place_of(name).ok_or(unknown)?;
-            }
-            feeds.push(set);
-        }
-        let protocols = protocols
-            .into_iter()
-            .zip(feeds)
-            .map(|(protocol, feeds)| Registered {
-                mode: protocol.mode.unwrap_or(mode),
-                qlimit: protocol.qlimit.unwrap_or(qlimit),
-                feeds,
-                protocol,
-            })
-            .collect();
-        Ok(Registry { protocols, rss })
+    pub fn new(protocols: Vec<Protocol>, mode: Mode, qlimit: usize, rss: Rss) -> Registry {
+        let registered = protocols.into_iter().map(|protocol| Registered {
+            mode: protocol.mode.unwrap_or(mode),
+            qlimit: protocol.qlimit.unwrap_or(qlimit),
+            protocol,
+        });
+        Registry { protocols: registered.collect(), rss }
     }
 
     /// The protocol of that name.
@@ -241,84 +163,29 @@ impl Registry {
     pub fn worker(&self, id: ProtoId, meta: &Meta) -> usize {
         let workers = self.rss.workers();
         let by_source = || usize::from(meta.port) % workers;
-        let protocol = &self.get(id).protocol;
-        match (protocol.policy, protocol.to_worker) {
-            (Policy::Source, _) => by_source(),
-            (Policy::Flow, _) if meta.flow_hash == 0 => by_source(),
-            (Policy::Flow, _) => self.rss.worker(meta.flow_hash),
-            (Policy::Cpu, to_worker) => {
-                to_worker.map_or_else(by_source, |to_worker| to_worker(meta) % workers)
-            }
-        }
-    }
-
-    /// Returns whether the handler of `from` said that it dispatches to `to`.
-    #[inline]
-    pub fn feeds(&self, from: ProtoId, to: ProtoId) -> bool {
-        self.get(from).feeds & to.bit() != 0
-    }
-}
-
-/// The reason why protocols could not be registered.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RegistryError {
-    /// There are more protocols than a set has bits.
-    TooMany(usize),
-    /// Two protocols have one name.
-    Twice(&'static str),
-    /// A protocol has the policy `cpu` and no function that names the worker.
-    NoWorkerFunction(&'static str),
-    /// A protocol has a limit of 0, so its queue is always full.
-    ZeroLimit(&'static str),
-    /// A protocol feeds one that is not registered.
-    FeedsUnknown {
-        /// The protocol.
-        name: &'static str,
-        /// The name of the protocol it feeds.
-        feeds: &'static str,
-    },
-}
-
-impl fmt::Display for RegistryError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            RegistryError::TooMany(count) => write!(f, "{count} protocols; at most {PROTOCOLS_MAX}"),
-            RegistryError::Twice(name) => write!(f, "protocol `{name}` is registered twice"),
-            RegistryError::NoWorkerFunction(name) => {
-                write!(
-                    f,
-                    "protocol `{name}` has no function of its own that names a worker; use `source` or `flow`"
-                )
-            }
-            RegistryError::ZeroLimit(name) => {
-                write!(f, "protocol `{name}` has a queue limit of 0; a queue holds at least one packet")
-            }
-            RegistryError::FeedsUnknown { name, feeds } => {
-                write!(f, "protocol `{name}` feeds `{feeds}`, which is not registered")
-            }
+        match self.get(id).protocol.policy {
+            Policy::Source => by_source(),
+            Policy::Flow if meta.flow_hash == 0 => by_source(),
+            Policy::Flow => self.rss.worker(meta.flow_hash),
+            Policy::Cpu => usize::from(meta.queue) % workers,
         }
     }
 }
-
-impl std::error::Error for RegistryError {}
 
 #[cfg(test)]
 mod tests {
+    use super::super::handlers::protocols;
     use super::*;
     use crate::steer::key::Key;
     use crate::steer::parse::HashKind;
 
-    fn registry(protocols: Vec<Protocol>) -> Result<Registry, RegistryError> {
-        let rss = Rss::new(&Key::MICROSOFT, HashKind::FourTuple, 3, 4).unwrap();
-        Registry::new(protocols, Mode::Hybrid, 256, rss)
-    }
-
     #[test]
     fn each_policy_chooses_its_worker() {
-        let mut protocols = Protocol::of_the_path();
+        let mut protocols = protocols();
         protocols[1].policy = Policy::Cpu;
-        protocols[1].to_worker = Some(|meta| usize::from(meta.queue));
-        let registry = registry(protocols).unwrap();
+        protocols[2].policy = Policy::Source;
+        let rss = Rss::new(&Key::MICROSOFT, HashKind::FourTuple, 3, 4).unwrap();
+        let registry = Registry::new(protocols, Mode::Hybrid, 256, rss);
         let id = |name| registry.id(name).unwrap();
         let meta = Meta { port: 6, queue: 11, flow_hash: 0x0000_0005, ..Meta::default() };
         assert_eq!(registry.worker(id("ether"), &meta), 2, "port 6 of 4 workers");
@@ -326,21 +193,6 @@ mod tests {
         assert_eq!(registry.worker(id("arp"), &meta), 3, "queue 11 of 4 workers");
         let unhashed = Meta { flow_hash: 0, ..meta };
         assert_eq!(registry.worker(id("ip"), &unhashed), 2, "without a hash as source");
-    }
-
-    #[test]
-    fn what_cannot_be_registered_is_named() {
-        let with = |change: fn(&mut Vec<Protocol>)| {
-            let mut protocols = Protocol::of_the_path();
-            change(&mut protocols);
-            registry(protocols).err()
-        };
-        assert_eq!(with(|all| all[1].name = "ip"), Some(RegistryError::Twice("ip")));
-        assert_eq!(with(|all| all[0].policy = Policy::Cpu), Some(RegistryError::NoWorkerFunction("ip")));
-        assert_eq!(with(|all| all[0].qlimit = Some(0)), Some(RegistryError::ZeroLimit("ip")));
-        let feeds_unknown = RegistryError::FeedsUnknown { name: "ip", feeds: "gre" };
-        assert_eq!(with(|all| all[0].feeds = &["gre"]), Some(feeds_unknown));
-        assert_eq!(with(|_| ()), None);
     }
 
     #[test]

@@ -25,7 +25,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::protocol::{Mode, Policy, Protocol, Registry, RegistryError, WhenFull};
+use super::protocol::{Mode, Policy, Protocol, Registry, WhenFull};
 use crate::steer::key::{BUCKET_BITS_MAX, Key, KeyError};
 use crate::steer::parse::HashKind;
 use crate::steer::rss::{Rss, RssError, WORKERS_MAX};
@@ -173,9 +173,6 @@ impl Settings {
                         protocol.policy = policy.ok_or_else(|| {
                             unknown("policy", names(Policy::ALL.iter().map(|policy| policy.name())))
                         })?;
-                        if protocol.policy == Policy::Cpu && protocol.to_worker.is_none() {
-                            return Err(Problem::Registry(RegistryError::NoWorkerFunction(protocol.name)));
-                        }
                     }
                     "dispatch" => protocol.mode = Some(mode()?),
                     "qlimit" => {
@@ -234,15 +231,13 @@ impl Settings {
             None => workers_max,
         };
         let bits = self.bits.unwrap_or_else(|| Rss::default_bits(workers));
-        let here = |key: &str, problem| SettingError { key: key.to_string(), problem };
         let mut rss = Rss::new(&self.key, self.hash, bits, workers)
-            .map_err(|error| here("rss.bits", Problem::Rss(error)))?;
+            .map_err(|error| SettingError { key: "rss.bits".to_string(), problem: Problem::Rss(error) })?;
         for bucket in &self.buckets {
             let (number, worker) = bucket.value;
             rss.assign(number, worker).map_err(|error| bucket.error(Problem::Rss(error)))?;
         }
-        let registry = Registry::new(self.protocols, self.dispatch, self.defaultqlimit.value, rss)
-            .map_err(|error| here("proto", Problem::Registry(error)))?;
+        let registry = Registry::new(self.protocols, self.dispatch, self.defaultqlimit.value, rss);
         Ok(Configuration {
             registry: Arc::new(registry),
             workers,
@@ -331,8 +326,6 @@ pub enum Problem {
     Key(KeyError),
     /// Steering that is refused.
     Rss(RssError),
-    /// Protocols that are refused.
-    Registry(RegistryError),
 }
 
 impl fmt::Display for SettingError {
@@ -365,7 +358,6 @@ impl fmt::Display for Problem {
             }
             Problem::Key(error) => error.fmt(f),
             Problem::Rss(error) => error.fmt(f),
-            Problem::Registry(error) => error.fmt(f),
         }
     }
 }

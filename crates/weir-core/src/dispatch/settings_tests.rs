@@ -1,9 +1,10 @@
 //! Settings are read, and their faults are reported.
 
+use super::super::handlers::protocols;
 use super::*;
 
 fn read(given: &[(&str, &str)]) -> Result<Configuration, SettingError> {
-    let mut settings = Settings::new(Protocol::of_the_path());
+    let mut settings = Settings::new(protocols());
     given.iter().try_for_each(|(key, text)| settings.set(key, text))?;
     settings.finish(8)
 }
@@ -15,15 +16,15 @@ fn complaint(given: &[(&str, &str)]) -> String {
 #[test]
 fn everything_can_be_set_in_any_order() {
     let configuration = read(&[
-        ("proto.esp.qlimit", "8192"),
-        ("proto.esp.full", "drop"),
-        ("proto.ip.dispatch", "deferred"),
+        ("proto.ip6.qlimit", "8192"),
+        ("proto.ip6.full", "drop"),
+        ("proto.ip.dispatch", "direct"),
         ("proto.arp.policy", "flow"),
         ("rss.bucket.5", "3"),
         ("rss.bits", "3"),
         ("rss.hash", "2-tuple"),
         ("rss.key", "symmetric"),
-        ("dispatch", "hybrid"),
+        ("dispatch", "deferred"),
         ("maxthreads", "4"),
         ("bindthreads", "0"),
         ("defaultqlimit", "512"),
@@ -33,10 +34,10 @@ fn everything_can_be_set_in_any_order() {
     let protocol = |name: &str| configuration.registry.get(configuration.registry.id(name).unwrap());
     assert_eq!((configuration.workers, configuration.bindthreads), (4, false));
     assert_eq!((configuration.defaultqlimit, configuration.maxqlimit), (512, 8192));
-    assert_eq!((protocol("esp").qlimit, protocol("esp").protocol.when_full), (8192, WhenFull::Drop));
-    assert_eq!((protocol("ip").qlimit, protocol("ip").mode), (512, Mode::Deferred));
-    assert_eq!((protocol("arp").protocol.policy, protocol("arp").mode), (Policy::Flow, Mode::Hybrid));
-    assert_eq!(protocol("ether").mode, Mode::Direct, "its own, whatever dispatch says");
+    assert_eq!((protocol("ip6").qlimit, protocol("ip6").protocol.when_full), (8192, WhenFull::Drop));
+    assert_eq!((protocol("ip").qlimit, protocol("ip").mode), (512, Mode::Direct));
+    assert_eq!((protocol("arp").protocol.policy, protocol("arp").mode), (Policy::Flow, Mode::Deferred));
+    assert_eq!(protocol("ether").mode, Mode::Hybrid, "its own, whatever dispatch says");
     let rss = configuration.registry.rss();
     assert_eq!((rss.buckets(), rss.worker(5), rss.worker(6)), (8, 3, 2));
 }
@@ -64,7 +65,7 @@ fn errors_name_the_key() {
         ),
         (
             &[("proto.ipx.qlimit", "1")],
-            "proto.ipx.qlimit: unknown protocol `ipx`; use one of ip, arp, ether, ip6, esp",
+            "proto.ipx.qlimit: unknown protocol `ipx`; use one of ip, arp, ether, ip6",
         ),
         (
             &[("proto.ip.qlimit", "10241")],
@@ -97,10 +98,6 @@ fn errors_name_the_key() {
         (
             &[("proto.ip.full", "explode")],
             "proto.ip.full: unknown rule `explode`; use one of block, ecn, drop",
-        ),
-        (
-            &[("proto.ip.policy", "cpu")],
-            "proto.ip.policy: protocol `ip` has no function of its own that names a worker; use `source` or `flow`",
         ),
     ];
     for (given, expected) in cases {

@@ -174,8 +174,10 @@ impl DispatchPlan {
 
     fn reached_by_handling(&self, proto: ProtoId, exits: &mut Vec<u16>) {
         exits.extend(self.on());
-        let next = self.registry.ids().filter(|&next| self.registry.feeds(proto, next));
-        next.for_each(|next| self.reached(next, exits));
+        if proto == ether(&self.registry) {
+            let others = self.registry.ids().filter(|&other| other != proto);
+            others.for_each(|other| self.reached(other, exits));
+        }
     }
 }
 
