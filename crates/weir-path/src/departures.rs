@@ -366,7 +366,7 @@ impl Departures {
 
     /// The number of times that this worker woke others.
     pub fn kicks(&self) -> u64 {
-        self.outlets.iter().flatten().map(|outlet| outlet.counts().kicks).sum()
+        self.outlets.iter().flatten().map(Outlet::kicks).sum()
     }
 
     /// Packets handed to each worker.

@@ -2,13 +2,13 @@
 //! doorbell for each worker; it covers every ring, port and timer of that worker.
 //!
 //! ```text
-//!              nothing to do             budget spent              the re-check found nothing
-//!   RUNNING -----------------> SPINNING --------------> PARKING ------------------------------> PARKED
-//!    ^ ^ ^                        |                     |     |                                 |    |
-//!    | | +------ work found ------+                     |     | a producer (no kick needed)     |    | a producer,
-//!    | +------ the re-check found work -----------------+     v                                 |    | who then kicks
-//!    +-------- the worker has seen it -------------------- NOTIFIED <---------------------------|----+
-//!    +-------- the wait timed out --------------------------------------------------------------+
+//!            nothing to do            the re-check found nothing
+//!   RUNNING --------------> PARKING ------------------------------> PARKED
+//!    ^ ^ ^                  |     |                                 |    |
+//!    | | |                  |     | a producer (no kick needed)     |    | a producer,
+//!    | | +-- found work ----+     v                                 |    | who then kicks
+//!    | +---- the worker has seen it -- NOTIFIED <-------------------|----+
+//!    +------ the wait timed out ------------------------------------+
 //! ```
 //!
 //! Rule (invariant 3): *"ready" may be wrong and cost one try; "not ready" is never missed.*
@@ -24,7 +24,7 @@
 //!
 //! | who | may | may not, because |
 //! |---|---|---|
-//! | worker | `RUNNING <-> SPINNING`, either to `PARKING` | block in any other state than `PARKED` after a re-check: nobody would kick |
+//! | worker | `RUNNING -> PARKING` | block in any other state than `PARKED` after a re-check: nobody would kick |
 //! | worker | `PARKING -> PARKED` by compare-exchange | store `PARKED`: a producer that turned `PARKING` into `NOTIFIED` has not kicked and will not |
 //! | worker | `PARKING -> RUNNING`, `NOTIFIED -> RUNNING` by exchange | `NOTIFIED -> PARKING`: producers that saw `NOTIFIED` rely on a look at everything first |
 //! | worker | `PARKED -> RUNNING` by compare-exchange | store over `PARKED`: a kick under way would be forgotten and its token left behind unseen |
@@ -52,33 +52,16 @@ use crate::fences::Fences;
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{Arc, Counter, Line};
 
-/// The state of a worker, as far as its producers care.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u32)]
-pub enum DoorbellState {
-    /// The worker has work, and will look at everything before it parks.
-    Running = 0,
-    /// The worker has nothing to do and looks again and again: a hand-off costs it no wake-up.
-    Spinning = 1,
-    /// The worker has said that it will block, and looks at everything once more before it does. A producer can still stop it.
-    Parking = 2,
-    /// The worker blocks, or is about to. The next producer kicks.
-    Parked = 3,
-    /// A producer has stopped or kicked the worker, and no other needs to.
-    Notified = 4,
-}
+// The state of a worker, as far as its producers care.
 
-impl DoorbellState {
-    fn from_word(word: u32) -> DoorbellState {
-        match word {
-            0 => DoorbellState::Running,
-            1 => DoorbellState::Spinning,
-            2 => DoorbellState::Parking,
-            3 => DoorbellState::Parked,
-            _ => DoorbellState::Notified,
-        }
-    }
-}
+/// The worker is awake, and will look at everything before it parks.
+const RUNNING: u32 = 0;
+/// The worker has said that it will block, and looks at everything once more before it does. A producer can still stop it.
+const PARKING: u32 = 1;
+/// The worker blocks, or is about to. The next producer kicks.
+const PARKED: u32 = 2;
+/// A producer has stopped or kicked the worker, and no other needs to.
+const NOTIFIED: u32 = 3;
 
 /// The counters of a doorbell.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -152,7 +135,7 @@ impl Doorbell {
 
     fn with(fences: Fences) -> std::io::Result<Doorbell> {
         let shared = Shared {
-            state: Line(AtomicU32::new(DoorbellState::Running as u32)),
+            state: Line(AtomicU32::new(RUNNING)),
             bell: Bell::new()?,
             fences,
             kicks_sent: Line(Counter::default()),
@@ -166,35 +149,24 @@ impl Doorbell {
         Ringer { shared: Arc::clone(&self.shared), fences: self.shared.fences }
     }
 
-    /// Says that the worker has work.
-    pub fn running(&mut self) {
-        self.become_awake(DoorbellState::Running);
-    }
-
-    /// Says that the worker has no work and keeps looking.
-    pub fn spinning(&mut self) {
-        self.become_awake(DoorbellState::Spinning);
-    }
-
     /// Says that the worker will block, and re-checks with `has_work` that no work came meanwhile: it must look at *every* input and timer.
     /// `None` if there is work (or a producer says so).
     pub fn park(&mut self, has_work: impl FnOnce() -> bool) -> Option<Parked<'_>> {
         let (state, counts) = (&self.shared.state.0, &self.shared.parked.0);
-        let (parking, parked) = (DoorbellState::Parking as u32, DoorbellState::Parked as u32);
         counts.parks.add(1);
-        state.store(parking, Ordering::Relaxed);
+        state.store(PARKING, Ordering::Relaxed);
         // F2: the state is visible before the re-check reads what producers published (F1 in `Ringer::published`).
         self.shared.fences.heavy();
         if !has_work()
             // R8; A7, from R7.
-            && state.compare_exchange(parking, parked, Ordering::Release, Ordering::Acquire).is_ok()
+            && state.compare_exchange(PARKING, PARKED, Ordering::Release, Ordering::Acquire).is_ok()
         {
             counts.blocks.add(1);
             return Some(Parked { doorbell: self });
         }
         // An exchange, as a store knows no order with a notice that it does not see. The producer that stopped us has not kicked, so there
         // is nothing to take back. A7, from R7.
-        if state.swap(DoorbellState::Running as u32, Ordering::Acquire) == DoorbellState::Notified as u32 {
+        if state.swap(RUNNING, Ordering::Acquire) == NOTIFIED {
             counts.kicks_spared.add(1);
         }
         None
@@ -202,26 +174,24 @@ impl Doorbell {
 
     /// The counters so far.
     pub fn counts(&self) -> DoorbellCounts {
-        self.shared.counts()
-    }
-
-    fn become_awake(&mut self, awake: DoorbellState) {
-        let state = &self.shared.state.0;
-        // Relaxed: only this worker changes an awake state; a store only if it differs, as producers share the line.
-        if state.load(Ordering::Relaxed) != awake as u32 {
-            state.store(awake as u32, Ordering::Relaxed);
+        let parked = &self.shared.parked.0;
+        DoorbellCounts {
+            parks: parked.parks.get(),
+            blocks: parked.blocks.get(),
+            kicks_spared: parked.kicks_spared.get(),
+            kicks_sent: self.shared.kicks_sent.0.get(),
+            kicks_redundant: parked.kicks_redundant.get(),
         }
     }
 
     /// Leaves `PARKED` or `NOTIFIED` for `RUNNING`.
     fn leave(&mut self) {
         let state = &self.shared.state.0;
-        let (parked, running) = (DoorbellState::Parked as u32, DoorbellState::Running as u32);
         // A7, from R7.
-        let notified = state.compare_exchange(parked, running, Ordering::Relaxed, Ordering::Acquire).is_err();
+        let notified = state.compare_exchange(PARKED, RUNNING, Ordering::Relaxed, Ordering::Acquire).is_err();
         if notified {
             // A producer won: its ring has come or will come, and must not wake a later park.
-            state.store(running, Ordering::Relaxed);
+            state.store(RUNNING, Ordering::Relaxed);
             self.rings_owed += 1;
         }
         if self.rings_owed > 0 {
@@ -240,7 +210,7 @@ impl Parked<'_> {
         loop {
             doorbell.rings_owed -= doorbell.shared.bell.wait() as i64;
             // Relaxed: the ring of the bell came after the exchange that set the state.
-            if doorbell.shared.state.0.load(Ordering::Relaxed) == DoorbellState::Notified as u32 {
+            if doorbell.shared.state.0.load(Ordering::Relaxed) == NOTIFIED {
                 return;
             }
             // The late ring of a kick that an earlier park had already seen.
@@ -290,16 +260,6 @@ impl Ringer {
     pub(crate) fn fences(&self) -> Fences {
         self.fences
     }
-
-    /// The state of the worker: a hint, old when it is read.
-    pub fn state(&self) -> DoorbellState {
-        DoorbellState::from_word(self.shared.state.0.load(Ordering::Relaxed))
-    }
-
-    /// The counters so far.
-    pub fn counts(&self) -> DoorbellCounts {
-        self.shared.counts()
-    }
 }
 
 impl Shared {
@@ -311,12 +271,12 @@ impl Shared {
             // R7, to A7.
             match self.state.0.compare_exchange(
                 seen,
-                DoorbellState::Notified as u32,
+                NOTIFIED,
                 Ordering::Release,
                 // A8, from R8.
                 Ordering::Acquire,
             ) {
-                Ok(_) if seen == DoorbellState::Parked as u32 => {
+                Ok(_) if seen == PARKED => {
                     self.kicks_sent.0.add_shared();
                     self.bell.ring();
                     return true;
@@ -328,22 +288,11 @@ impl Shared {
         }
         false
     }
-
-    fn counts(&self) -> DoorbellCounts {
-        let parked = &self.parked.0;
-        DoorbellCounts {
-            parks: parked.parks.get(),
-            blocks: parked.blocks.get(),
-            kicks_spared: parked.kicks_spared.get(),
-            kicks_sent: self.kicks_sent.0.get(),
-            kicks_redundant: parked.kicks_redundant.get(),
-        }
-    }
 }
 
 #[inline]
 fn may_block(word: u32) -> bool {
-    word == DoorbellState::Parking as u32 || word == DoorbellState::Parked as u32
+    word == PARKING || word == PARKED
 }
 
 #[cfg(all(test, not(loom)))]
@@ -351,15 +300,14 @@ mod tests {
     use super::*;
     use std::sync::atomic::AtomicBool;
 
+    fn state(ringer: &Ringer) -> u32 {
+        ringer.shared.state.0.load(Ordering::Relaxed)
+    }
+
     #[test]
-    fn a_running_or_spinning_worker_is_not_kicked() {
-        let mut doorbell = Doorbell::new().unwrap();
-        let ringer = doorbell.ringer();
-        assert!(!ringer.published());
-        doorbell.spinning();
-        assert_eq!(ringer.state(), DoorbellState::Spinning);
-        assert!(!ringer.published());
-        doorbell.running();
+    fn a_running_worker_is_not_kicked() {
+        let doorbell = Doorbell::new().unwrap();
+        assert!(!doorbell.ringer().published());
         assert_eq!(doorbell.counts(), DoorbellCounts::default());
     }
 
@@ -372,7 +320,7 @@ mod tests {
         assert!(!second.published());
         assert!(!first.published());
         parked.block();
-        assert_eq!(first.state(), DoorbellState::Running);
+        assert_eq!(state(&first), RUNNING);
         let counts = DoorbellCounts { parks: 1, blocks: 1, kicks_sent: 1, ..DoorbellCounts::default() };
         assert_eq!(doorbell.counts(), counts);
     }
@@ -382,12 +330,12 @@ mod tests {
         let mut doorbell = Doorbell::new().unwrap();
         let ringer = doorbell.ringer();
         assert!(doorbell.park(|| true).is_none());
-        assert_eq!(ringer.state(), DoorbellState::Running);
+        assert_eq!(state(&ringer), RUNNING);
         // A producer that comes during the re-check stops the worker, whether the re-check saw the published element or not, and without a
         // kick that would wake the next park.
         for sees_it in [true, false] {
             let parked = doorbell.park(|| {
-                assert_eq!(ringer.state(), DoorbellState::Parking);
+                assert_eq!(state(&ringer), PARKING);
                 assert!(!ringer.published());
                 sees_it
             });
@@ -404,7 +352,7 @@ mod tests {
         let ringer = doorbell.ringer();
         let parked = doorbell.park(|| false).expect("nothing to do");
         assert!(!ringer.published_unless(|| true));
-        assert_eq!(ringer.state(), DoorbellState::Parked);
+        assert_eq!(state(&ringer), PARKED);
         assert!(ringer.published_unless(|| false));
         parked.block();
         // A worker that goes on from its re-check to the park while the producer looks is looked at again.
@@ -413,15 +361,15 @@ mod tests {
             let state = &ringer.shared.state.0;
             assert!(!ringer.published_unless(|| {
                 looks += 1;
-                state.store(DoorbellState::Parked as u32, Ordering::Relaxed);
+                state.store(PARKED, Ordering::Relaxed);
                 looks > 1
             }));
-            state.store(DoorbellState::Parking as u32, Ordering::Relaxed);
+            state.store(PARKING, Ordering::Relaxed);
             false
         });
         assert!(parked.is_some());
         drop(parked);
-        assert_eq!((looks, ringer.counts().kicks_sent), (2, 1));
+        assert_eq!((looks, doorbell.counts().kicks_sent), (2, 1));
     }
 
     #[test]
@@ -444,7 +392,7 @@ mod tests {
         let ringer = doorbell.ringer();
         // The producer has won the exchange but not rung yet when the worker finds work by itself.
         let parked = doorbell.park(|| false).unwrap();
-        parked.doorbell.shared.state.0.store(DoorbellState::Notified as u32, Ordering::Relaxed);
+        parked.doorbell.shared.state.0.store(NOTIFIED, Ordering::Relaxed);
         drop(parked);
         assert_eq!((doorbell.rings_owed, doorbell.counts().kicks_redundant), (1, 1));
         let late = Arc::clone(&doorbell.shared);

@@ -7,7 +7,8 @@
 //! - a drain takes from each source at most the elements that were there when its turn began, so a busy source cannot hold up the others or
 //!   the worker's other duties (invariant 6: FreeBSD's epair starved its neighbour without this);
 //! - elements of one source come out in the order they were staged;
-//! - a worker that goes away is seen: its inbox by the outlets' next flush, its outlets by the inbox's drain.
+//! - a worker that goes away is seen: its inbox by the outlets' next flush; its outlets wake the others, which do not park before a
+//!   drain has seen their rings empty.
 //!
 //! Ordering and ownership: an inbox belongs to its worker, an outlet to the worker it leads from. Rings order elements ([`crate::spsc`]);
 //! bits and state order only the looks of workers ([`crate::doorbell`]).
@@ -73,31 +74,19 @@ impl std::fmt::Display for Abandoned {
 
 impl std::error::Error for Abandoned {}
 
-/// The counters of an outlet. `flushes - kicks` system calls were saved.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct OutletCounts {
-    /// Elements published.
-    pub elements: u64,
-    /// Batches published.
-    pub flushes: u64,
-    /// Batches that took a kick.
-    pub kicks: u64,
-}
-
 /// A worker's end, for all elements that others hand to it.
 pub struct Inbox<T: Send> {
     rings: Box<[Consumer<T>]>,
     pending: Pending,
     doorbell: Doorbell,
-    /// The sources that have gone and left no element: bit by number.
-    gone: u64,
 }
 
 /// One worker's way into another's inbox.
 pub struct Outlet<T: Send> {
     ring: Producer<T>,
     notice: Notice,
-    counts: OutletCounts,
+    /// Batches that took a kick.
+    kicks: u64,
 }
 
 /// Makes an inbox and the outlets that lead into it.
@@ -126,10 +115,10 @@ fn inbox_under<T: Send>(
         outlets.push(Outlet {
             ring: producer,
             notice: pending.notice(1 << source, doorbell.ringer()),
-            counts: OutletCounts::default(),
+            kicks: 0,
         });
     }
-    Ok((Inbox { rings: rings.into(), pending, doorbell, gone: 0 }, outlets))
+    Ok((Inbox { rings: rings.into(), pending, doorbell }, outlets))
 }
 
 /// Makes an inbox for each of `workers` workers. The outlets of worker `w` are at `[w].1`, by destination; the one to
@@ -187,7 +176,7 @@ impl<T: Send> Outlet<T> {
     pub fn flush(&mut self) -> Result<usize, Abandoned> {
         let count = self.publish()?;
         if count > 0 {
-            self.counts.kicks += u64::from(self.notice.raise());
+            self.wake();
         }
         Ok(count)
     }
@@ -209,7 +198,7 @@ impl<T: Send> Outlet<T> {
     /// Wakes the worker, if it is parked, for elements that were published quietly.
     #[inline]
     pub fn wake(&mut self) {
-        self.counts.kicks += u64::from(self.notice.raise());
+        self.kicks += u64::from(self.notice.raise());
     }
 
     #[inline]
@@ -217,12 +206,7 @@ impl<T: Send> Outlet<T> {
         if self.ring.is_abandoned() {
             return Err(Abandoned);
         }
-        let count = self.ring.publish();
-        if count > 0 {
-            self.counts.elements += count as u64;
-            self.counts.flushes += 1;
-        }
-        Ok(count)
+        Ok(self.ring.publish())
     }
 
     /// Makes the worker look, and wakes it if it is parked, for a reason other than elements.
@@ -242,9 +226,9 @@ impl<T: Send> Outlet<T> {
         self.ring.take_back()
     }
 
-    /// The counters so far.
-    pub fn counts(&self) -> OutletCounts {
-        self.counts
+    /// The number of batches that took a kick.
+    pub fn kicks(&self) -> u64 {
+        self.kicks
     }
 }
 
@@ -275,30 +259,19 @@ impl<T: Send> Inbox<T> {
         total
     }
 
-    /// Says that the worker will block, unless a drain or `other_work` (ports, timers) may find something or a source
-    /// has gone. `None` if so. See [`Doorbell::park`].
+    /// Says that the worker will block, unless a drain or `other_work` (ports, timers) may find something, or a source has gone that no
+    /// drain has seen gone. `None` if so. See [`Doorbell::park`].
     pub fn park(&mut self, other_work: impl FnOnce() -> bool) -> Option<Parked<'_>> {
-        let Inbox { rings, pending, doorbell, gone } = self;
+        let Inbox { rings, pending, doorbell } = self;
         let bits = pending.clear();
         doorbell.park(|| {
-            let mut found = 0;
-            // A source found gone just now is news that the caller has not seen.
-            let mut news = false;
-            for source in each_bit(bits) {
-                let bit = 1 << source;
-                match waiting_in(&mut rings[source]) {
-                    Some(0) => {}
-                    Some(_) => found |= bit,
-                    None => {
-                        news |= *gone & bit == 0;
-                        *gone |= bit;
-                    }
-                }
-            }
+            // A source that has gone is news until a drain clears its bit.
+            let found = each_bit(bits).filter(|&source| waiting_in(&mut rings[source]) != Some(0));
+            let found = found.fold(0, |found, source| found | 1 << source);
             if found != 0 {
                 pending.set(found);
             }
-            news || pending.bits() != 0 || other_work()
+            pending.bits() != 0 || other_work()
         })
     }
 
@@ -317,22 +290,6 @@ impl<T: Send> Inbox<T> {
         self.rings.iter_mut().for_each(|ring| ring.look_at(&mut look));
     }
 
-    /// Says that the worker has work.
-    pub fn running(&mut self) {
-        self.doorbell.running();
-    }
-
-    /// Says that the worker has no work and keeps looking.
-    pub fn spinning(&mut self) {
-        self.doorbell.spinning();
-    }
-
-    /// The sources that have gone and whose last element has been drained, by number.
-    pub fn gone(&self) -> impl Iterator<Item = usize> + use<T> {
-        let gone = self.gone;
-        (0..SOURCES_MAX).filter(move |source| gone & (1 << source) != 0)
-    }
-
     /// The doorbell's counters so far.
     pub fn counts(&self) -> DoorbellCounts {
         self.doorbell.counts()
@@ -341,7 +298,6 @@ impl<T: Send> Inbox<T> {
     fn drain_ring(&mut self, source: usize, most: usize, handle: &mut impl FnMut(usize, T)) -> usize {
         let ring = &mut self.rings[source];
         let Some(total) = waiting_in(ring) else {
-            self.gone |= 1 << source;
             self.pending.clear_bit(1 << source);
             return 0;
         };
@@ -385,7 +341,7 @@ impl<T: Send> std::fmt::Debug for Inbox<T> {
 
 impl<T: Send> std::fmt::Debug for Outlet<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Outlet").field("staged", &self.staged()).field("counts", &self.counts).finish()
+        f.debug_struct("Outlet").field("staged", &self.staged()).field("kicks", &self.kicks).finish()
     }
 }
 

@@ -147,9 +147,9 @@ enum Mistake {
 }
 
 const RUNNING: u32 = 0;
-const PARKING: u32 = 2;
-const PARKED: u32 = 3;
-const NOTIFIED: u32 = 4;
+const PARKING: u32 = 1;
+const PARKED: u32 = 2;
+const NOTIFIED: u32 = 3;
 
 struct Copy {
     mistake: Mistake,

@@ -9,6 +9,8 @@
 //! more switches are left to `loom_doorbell.rs`, which exhausts the protocol without rings, and to the stress example.
 #![cfg(loom)]
 
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicBool, Ordering};
 use weir_ring::handoff::{Inbox, InboxSize, Outlet, inbox};
 
 /// Checks `body` with at most `preemptions` interruptions (`None`: any number), unless `LOOM_MAX_PREEMPTIONS` says otherwise.
@@ -23,10 +25,10 @@ fn size(sources: usize) -> InboxSize {
 }
 
 /// Drains and sleeps until `done`.
-fn work<T: Send>(inbox: &mut Inbox<T>, mut handle: impl FnMut(usize, T), done: impl Fn(&Inbox<T>) -> bool) {
-    while !done(inbox) {
+fn work<T: Send>(inbox: &mut Inbox<T>, mut handle: impl FnMut(usize, T), done: impl Fn() -> bool) {
+    while !done() {
         if inbox.drain(&mut handle) == 0
-            && !done(inbox)
+            && !done()
             && let Some(parked) = inbox.park(|| false)
         {
             parked.block();
@@ -39,13 +41,17 @@ fn one_outlet_sends_and_goes() {
     check(Some(6), || {
         let (mut inbox, mut outlets) = inbox::<u32>(size(1)).unwrap();
         let mut outlet = outlets.pop().unwrap();
+        let has_gone = Arc::new(AtomicBool::new(false));
+        let goes = Arc::clone(&has_gone);
         let producer = loom::thread::spawn(move || {
             outlet.stage(1).unwrap();
             outlet.flush().unwrap();
+            // The outlet goes after this, and the worker hears of it: it is woken, or not let sleep.
+            goes.store(true, Ordering::Relaxed);
         });
         let taken = std::cell::Cell::new(0);
-        work(&mut inbox, |_, item| taken.set(taken.get() + item), |inbox| inbox.gone().count() == 1);
-        assert_eq!(taken.get(), 1);
+        let done = || taken.get() == 1 && has_gone.load(Ordering::Relaxed);
+        work(&mut inbox, |_, item| taken.set(taken.get() + item), done);
         producer.join().unwrap();
     });
 }
@@ -64,7 +70,7 @@ fn two_batches(publish: fn(&mut Outlet<u32>), end: fn(&mut Outlet<u32>)) {
             outlet
         });
         let taken = std::cell::Cell::new(0);
-        work(&mut inbox, |_, item| taken.set(taken.get() + item), |_| taken.get() == 2);
+        work(&mut inbox, |_, item| taken.set(taken.get() + item), || taken.get() == 2);
         drop(producer.join().unwrap());
     });
 }
@@ -97,7 +103,7 @@ fn two_outlets_and_one_sleeping_worker() {
             })
             .collect();
         let taken = std::cell::Cell::new(0);
-        work(&mut inbox, |_, item| taken.set(taken.get() + item), |_| taken.get() == 2);
+        work(&mut inbox, |_, item| taken.set(taken.get() + item), || taken.get() == 2);
         producers.into_iter().for_each(|producer| drop(producer.join().unwrap()));
     });
 }

@@ -126,9 +126,9 @@ enum Mistake {
     BitAfterRecheck,
 }
 
-const PARKING: u32 = 2;
-const PARKED: u32 = 3;
-const NOTIFIED: u32 = 4;
+const PARKING: u32 = 1;
+const PARKED: u32 = 2;
+const NOTIFIED: u32 = 3;
 
 /// Runs one park and one giver. Lemma: when both are done, a worker that may block and has not seen the credit has been notified.
 fn run(mistake: Mistake) {

@@ -128,7 +128,7 @@ impl Worker {
     }
 }
 
-/// The states of `weir_ring::doorbell`, without the one that only saves time (Spinning).
+/// The states of `weir_ring::doorbell`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StateWord {
     Running,

@@ -75,7 +75,6 @@ impl Work for Worker {
             }
         }
         if moved > 0 {
-            self.inbox.running();
             self.idle.worked(now_ns());
         }
         moved
@@ -83,10 +82,7 @@ impl Work for Worker {
 
     fn rest(&mut self, limit: Duration) {
         match self.idle.rest(now_ns(), None, true) {
-            Rest::Spin => {
-                self.inbox.spinning();
-                std::hint::spin_loop();
-            }
+            Rest::Spin => std::hint::spin_loop(),
             Rest::Park(_) => {
                 if let Some(parked) = self.inbox.park(|| false) {
                     let limit = Timespec::try_from(limit).expect("a fraction of a second");

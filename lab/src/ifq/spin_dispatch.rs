@@ -98,8 +98,7 @@ impl Side for SpinDispatch {
     }
 
     fn serve(&mut self) -> usize {
-        let Place::Device(device, doorbell) = &mut self.place else { return 0 };
-        doorbell.running();
+        let Place::Device(device, _) = &mut self.place else { return 0 };
         device.reclaim();
         // A0, from R0. Looked at first: a swap would take the line from the other core each time.
         if !self.shared.start.load(Ordering::Relaxed) || !self.shared.start.swap(false, Ordering::AcqRel) {
