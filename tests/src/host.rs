@@ -121,3 +121,10 @@ impl Host {
         Ok(address.to_string())
     }
 }
+
+/// The number after `word` in a summary, thousands set apart or not.
+pub fn summary_number(summary: &str, word: &str) -> Result<u64> {
+    let (_, after) = summary.split_once(word).with_context(|| format!("no {word:?} in {summary:?}"))?;
+    let digits: String = after.chars().take_while(|c| *c != ' ').filter(|c| *c != ',').collect();
+    digits.parse().with_context(|| format!("no number after {word:?} in {summary:?}"))
+}
