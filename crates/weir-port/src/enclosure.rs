@@ -225,14 +225,15 @@ fn open_way_out(
             let noted = Hold::noted_before::<SettingBefore>(&Thing::setting(host, &setting.name()));
             noted.map(|noted| noted.was).or_else(|| setting.value())
         };
-        let changes = forwarding::plan(&out[0], &out[1], before);
+        let changes = forwarding::plan(&out[0], &out[1], &link::joints()?, before);
         let opened =
             changes.iter().map(OpenedInterface::by).filter_map(Result::transpose).collect::<Result<_>>()?;
         let table = NftTable { name: outer.name.clone(), ifindex: outer.ifindex, sources, opened };
         nftables::remove_left_behind()?;
         // The gate is shut before anything is opened.
         nftables::install(&table)?;
-        for SettingChange { setting, wanted } in changes {
+        for change in changes {
+            let SettingChange { setting, .. } = change;
             let undo = |before| Undo::Setting { setting, before };
             let look = || SettingBefore::look(setting);
             match keeper.owner() {
@@ -244,7 +245,7 @@ fn open_way_out(
                 }
                 None => keeper.record(host, undo(look()), None)?,
             }
-            sysctl::write(&setting.path()?, &wanted.to_string())?;
+            change.make()?;
         }
         // The settings of our own interface go with it.
         for setting in ["ipv4/conf/IFACE/forwarding", "ipv6/conf/IFACE/force_forwarding"] {

@@ -5,35 +5,47 @@
 //! ```text
 //! IPv4   ipv4/conf/IFACE/forwarding = 1         answers come in there, and IPv4 asks the interface they come in by
 //! IPv6   ipv6/conf/IFACE/force_forwarding = 1   the same, where the kernel has it (Linux 6.17)
-//!        ipv6/conf/all/forwarding = 1           otherwise; and before it, lest the host forget the routes it learned
+//!        ipv6/conf/all/forwarding = 2           otherwise; and before it, lest the host forget the routes it learned
 //!        ipv6/conf/IFACE/accept_ra = 2          from its router, where it is 1
 //! ```
+//!
+//! The kernel takes 2 for on, and writes a change of `ipv6/conf/all/forwarding` to each interface and to `default`. So 1 there is somebody
+//! else's, and stays; what is on at single interfaces before is noted too, and put back behind it.
 //!
 //! Several runs may need the same setting. Each holds it together with the others ([`crate::hold`]): the first notes the old value, and the
 //! last puts that back. Whoever switches forwarding on for all interfaces meanwhile has written the same value into the setting of each, and
 //! the last leaves that as it is ([`SettingBefore`]).
 //!
 //! Source: kernel `Documentation/networking/ip-sysctl.rst`; `net/ipv4/route.c:ip_route_input_slow`,
-//! `net/ipv4/devinet.c:inet_forward_change`, `net/ipv6/ip6_output.c:ip6_forward`, `net/ipv6/route.c:rt6_purge_dflt_routers`.
+//! `net/ipv4/devinet.c:inet_forward_change`, `net/ipv6/addrconf.c:addrconf_fixup_forwarding`, `net/ipv6/ip6_output.c:ip6_forward`,
+//! `net/ipv6/route.c:rt6_purge_dflt_routers`.
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::{PortError, Result};
-use crate::link::Link;
+use crate::link::{Joint, Link};
 use crate::sysctl;
 
-/// A setting that a way out may need; those of interfaces go by the interface's number, because its name may change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// The value for on that a run gives `ipv6/conf/all/forwarding`, as nobody else does.
+const ON_BY_RUNS: u8 = 2;
+
+/// A setting that a way out may need, or changes; in the order in which they are put back. Those of interfaces go by the interface's number,
+/// because its name may change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Setting {
     /// `ipv4/conf/IFACE/forwarding`
     ForwardIpv4(u32),
     /// `ipv6/conf/IFACE/force_forwarding`
     ForwardIpv6(u32),
-    /// `ipv6/conf/IFACE/accept_ra`
-    AcceptRouters(u32),
     /// `ipv6/conf/all/forwarding`
     ForwardAllIpv6,
+    /// `ipv6/conf/IFACE/forwarding`, which [`Setting::ForwardAllIpv6`] writes
+    HostOrRouterIpv6(u32),
+    /// `ipv6/conf/default/forwarding`, which [`Setting::ForwardAllIpv6`] writes
+    DefaultIpv6,
+    /// `ipv6/conf/IFACE/accept_ra`
+    AcceptRouters(u32),
 }
 
 impl Setting {
@@ -47,6 +59,8 @@ impl Setting {
             Setting::ForwardIpv6(ifindex) => of(ifindex, "ipv6", "force_forwarding"),
             Setting::AcceptRouters(ifindex) => of(ifindex, "ipv6", "accept_ra"),
             Setting::ForwardAllIpv6 => Ok("ipv6/conf/all/forwarding".into()),
+            Setting::HostOrRouterIpv6(ifindex) => of(ifindex, "ipv6", "forwarding"),
+            Setting::DefaultIpv6 => Ok("ipv6/conf/default/forwarding".into()),
         }
     }
 
@@ -57,6 +71,8 @@ impl Setting {
             Setting::ForwardIpv6(ifindex) => format!("{ifindex}-ipv6-force_forwarding"),
             Setting::AcceptRouters(ifindex) => format!("{ifindex}-ipv6-accept_ra"),
             Setting::ForwardAllIpv6 => "ipv6-forwarding".into(),
+            Setting::HostOrRouterIpv6(ifindex) => format!("{ifindex}-ipv6-forwarding"),
+            Setting::DefaultIpv6 => "default-ipv6-forwarding".into(),
         }
     }
 }
@@ -69,6 +85,8 @@ impl Setting {
             (Ok(ifindex), "ipv4-forwarding") => Setting::ForwardIpv4(ifindex),
             (Ok(ifindex), "ipv6-force_forwarding") => Setting::ForwardIpv6(ifindex),
             (Ok(ifindex), "ipv6-accept_ra") => Setting::AcceptRouters(ifindex),
+            (Ok(ifindex), "ipv6-forwarding") => Setting::HostOrRouterIpv6(ifindex),
+            (Err(_), "ipv6-forwarding") => Setting::DefaultIpv6,
             _ => Setting::ForwardAllIpv6,
         };
         (setting.name() == name).then_some(setting)
@@ -81,7 +99,10 @@ impl Setting {
         match self {
             Setting::ForwardIpv4(_) => Some("ipv4/conf/all/forwarding"),
             Setting::ForwardIpv6(_) => Some("ipv6/conf/all/force_forwarding"),
-            Setting::AcceptRouters(_) | Setting::ForwardAllIpv6 => None,
+            Setting::ForwardAllIpv6 | Setting::HostOrRouterIpv6(_) | Setting::DefaultIpv6 => {
+                Some("ipv6/conf/all/forwarding")
+            }
+            Setting::AcceptRouters(_) => None,
         }
     }
 
@@ -149,8 +170,8 @@ impl SettingBefore {
         }
     }
 
-    /// Returns whether somebody has switched the setting on for all interfaces since, where that setting's value is `all` now. The same value
-    /// again changes nothing, so it could not come back by itself.
+    /// Returns whether somebody has switched the setting on for all interfaces since, where that setting's value is `all` now: no run gives it
+    /// this one. The same value again changes nothing, so it could not come back by itself.
     fn is_set_since(&self, all: Option<u8>) -> bool {
         self.all == Some(0) && all == Some(1)
     }
@@ -161,15 +182,27 @@ impl SettingBefore {
 pub struct SettingChange {
     /// The setting.
     pub setting: Setting,
-    /// The value that it must have.
+    /// The value that it must have; of a setting that a later change alters, the value before.
     pub wanted: u8,
 }
 
-/// The changes that the ways out by these interfaces (numbers) need, in order; `read` tells the value of a setting before any run changed
-/// it, if it has one.
+impl SettingChange {
+    /// Makes the change in this thread's namespace, where the setting is not on already by another value.
+    pub fn make(&self) -> Result<()> {
+        match self.setting {
+            Setting::HostOrRouterIpv6(_) | Setting::DefaultIpv6 => Ok(()),
+            Setting::ForwardAllIpv6 if self.setting.value() != Some(0) => Ok(()),
+            setting => sysctl::write(&setting.path()?, &self.wanted.to_string()),
+        }
+    }
+}
+
+/// The changes that the ways out by these interfaces (numbers) need, among all those of the namespace, in order; `read` tells the value of a
+/// setting before any run changed it, if it has one.
 pub fn plan(
     interfaces_v4: &[u32],
     interfaces_v6: &[u32],
+    all: &[Joint],
     read: impl Fn(Setting) -> Option<u8>,
 ) -> Vec<SettingChange> {
     let mut changes: Vec<SettingChange> = Vec::new();
@@ -181,7 +214,7 @@ pub fn plan(
     for &interface in interfaces_v4 {
         want(Setting::ForwardIpv4(interface), 1);
     }
-    if interfaces_v6.is_empty() || read(Setting::ForwardAllIpv6).is_none_or(|was| was == 1) {
+    if interfaces_v6.is_empty() || read(Setting::ForwardAllIpv6).is_none_or(|was| was != 0) {
         return changes;
     }
     if interfaces_v6.iter().all(|&interface| read(Setting::ForwardIpv6(interface)).is_some()) {
@@ -193,19 +226,32 @@ pub fn plan(
                 want(setting, 2);
             }
         }
-        want(Setting::ForwardAllIpv6, 1);
+        // An interface that came while another run had switched all on has the value of runs.
+        let written = all.iter().map(|joint| Setting::HostOrRouterIpv6(joint.ifindex));
+        let on = written.chain([Setting::DefaultIpv6]).filter(|setting| read(*setting) == Some(1));
+        changes.extend(on.map(|setting| SettingChange { setting, wanted: 1 }));
+        changes.push(SettingChange { setting: Setting::ForwardAllIpv6, wanted: ON_BY_RUNS });
     }
     changes
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Setting::{AcceptRouters, ForwardAllIpv6, ForwardIpv4, ForwardIpv6};
+    use super::Setting::{
+        AcceptRouters, DefaultIpv6, ForwardAllIpv6, ForwardIpv4, ForwardIpv6, HostOrRouterIpv6,
+    };
     use super::*;
+    use crate::link;
+    use crate::probe::scratch;
+    use crate::sys;
 
     fn planned(v6: &[u32], settings: &[(Setting, u8)]) -> Vec<(Setting, u8)> {
         let read = |setting| settings.iter().find(|(own, _)| *own == setting).map(|(_, value)| *value);
-        plan(&[7], v6, read).into_iter().map(|change| (change.setting, change.wanted)).collect()
+        // A VLAN of a bond of two, and a macvlan of another.
+        let all =
+            [(7, Some(4), None), (4, None, None), (2, None, Some(4)), (3, None, Some(4)), (8, Some(9), None)];
+        let all = all.map(|(ifindex, below, master)| Joint { ifindex, below, master, ..Joint::default() });
+        plan(&[7], v6, &all, read).into_iter().map(|change| (change.setting, change.wanted)).collect()
     }
 
     const V4: (Setting, u8) = (ForwardIpv4(7), 0);
@@ -223,13 +269,54 @@ mod tests {
     #[test]
     fn an_older_kernel_forwards_ipv6_by_all_and_keeps_what_it_learned() {
         let settings = [ALL, (AcceptRouters(7), 1), (AcceptRouters(8), 0)];
-        assert_eq!(planned(&[7, 8], &settings), [(AcceptRouters(7), 2), (ForwardAllIpv6, 1)]);
+        assert_eq!(planned(&[7, 8], &settings), [(AcceptRouters(7), 2), (ForwardAllIpv6, 2)]);
+        let settings = [ALL, (HostOrRouterIpv6(7), 2), (HostOrRouterIpv6(8), 1), (DefaultIpv6, 0)];
+        assert_eq!(planned(&[7], &settings), [(HostOrRouterIpv6(8), 1), (ForwardAllIpv6, 2)]);
+    }
+
+    /// On any kernel, as one without `force_forwarding` does it.
+    #[test]
+    fn of_all_interfaces_what_was_on_before_and_what_came_on_since_stays_on() {
+        if !sys::is_root() {
+            return;
+        }
+        const ALL: &str = "ipv6/conf/all/forwarding";
+        const ONE: &str = "ipv6/conf/lo/forwarding";
+        let seen = scratch::run(|answer| {
+            let uplink = Link::by_name("lo")?.ifindex;
+            let seen = |is_switched_on: bool, is_second_there: bool| {
+                sysctl::write(ALL, "0")?;
+                sysctl::write(ONE, "1")?;
+                let read = |setting: Setting| Some(setting).filter(|it| *it != ForwardIpv6(uplink))?.value();
+                let changes = plan(&[], &[uplink], &link::joints()?, read);
+                let before: Vec<_> =
+                    changes.iter().map(|change| SettingBefore::look(change.setting)).collect();
+                changes.iter().try_for_each(SettingChange::make)?;
+                let mut seen = vec![sysctl::read(ALL)];
+                if is_switched_on {
+                    sysctl::write(ALL, "1")?;
+                }
+                if is_second_there {
+                    changes.iter().try_for_each(SettingChange::make)?;
+                }
+                for (change, before) in changes.iter().zip(before).rev() {
+                    before.put_back(change.setting)?;
+                }
+                seen.extend([ALL, ONE, "ipv6/conf/default/forwarding"].map(sysctl::read));
+                Ok(seen.into_iter().map(Option::unwrap_or_default).collect::<Vec<_>>().join(" "))
+            };
+            answer([seen(false, false)?, seen(false, true)?, seen(true, false)?, seen(true, true)?]);
+            Ok(())
+        });
+        // While it is on; and then of all, of the one and of those to come.
+        assert_eq!(seen.unwrap(), ["2 0 1 0", "2 0 1 0", "2 1 1 1", "2 1 1 1"]);
     }
 
     #[test]
     fn what_is_right_already_is_left_alone() {
         assert_eq!(planned(&[7], &[(ForwardIpv4(7), 1), (ForwardAllIpv6, 1)]), []);
         assert_eq!(planned(&[7], &[(ForwardIpv4(7), 1)]), [], "no IPv6 at all");
+        assert_eq!(planned(&[7], &[(ForwardIpv4(7), 1), (ForwardAllIpv6, 2)]), [], "on by another value");
     }
 
     #[test]
@@ -258,11 +345,12 @@ mod tests {
 
     #[test]
     fn a_setting_has_a_name_without_slashes() {
-        for setting in [ForwardIpv4(7), ForwardIpv6(7), AcceptRouters(7), ForwardAllIpv6] {
+        let of_interface = [ForwardIpv4(7), ForwardIpv6(7), AcceptRouters(7), HostOrRouterIpv6(7)];
+        for setting in of_interface.into_iter().chain([ForwardAllIpv6, DefaultIpv6]) {
             assert!(!setting.name().contains('/'), "{setting:?}");
             assert_eq!(Setting::from_name(&setting.name()), Some(setting));
         }
-        for other in ["", "7-queue", "x-ipv4-forwarding", "ipv6"] {
+        for other in ["", "7-queue", "x-ipv4-forwarding", "x-ipv6-forwarding", "ipv6"] {
             assert_eq!(Setting::from_name(other), None, "{other}");
         }
         assert_eq!(ForwardAllIpv6.path().unwrap(), "ipv6/conf/all/forwarding");

@@ -121,7 +121,10 @@ pub fn settings() -> Result<Vec<String>> {
     let netns = NetNs::current()?;
     let _lock = Lock::take()?;
     let mut done = Vec::new();
-    for setting in left::names_of(&netns)?.iter().filter_map(|name| Setting::from_name(name)) {
+    let names = left::names_of(&netns)?;
+    let mut settings: Vec<_> = names.iter().filter_map(|name| Setting::from_name(name)).collect();
+    settings.sort_unstable();
+    for setting in settings {
         let thing = Thing::setting(&netns, &setting.name());
         let Some(hold) = Hold::left(&thing)? else { continue };
         if let Some(before) = hold.before::<SettingBefore>().filter(SettingBefore::is_sound) {
