@@ -9,6 +9,8 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use weir_lab::clock::wait_until;
 use weir_lab::process::{Process, Signal};
+use weir_port::lock::Lock;
+use weir_run::control::Control;
 use weir_tests::classes::File;
 use weir_tests::host::Host;
 use weir_tests::terminal::Terminal;
@@ -28,6 +30,7 @@ fn main() -> ExitCode {
         privileged!(ctrl_z_leaves_a_program_in_a_group_of_its_own_alone).together(),
         privileged!(what_stands_for_the_terminal_can_be_ended).together(),
         privileged!(ctrl_c_reaches_a_program_in_a_group_of_its_own).together(),
+        privileged!(ctrl_c_while_a_run_starts_keeps_its_program_from_starting).together(),
         privileged!(a_stopped_shell_gives_the_terminal_back).together(),
         privileged!(what_stands_ends_with_its_terminal).together(),
         privileged!(a_script_goes_on_when_its_program_does).together(),
@@ -202,6 +205,28 @@ fn ctrl_c_reaches_a_program_in_a_group_of_its_own() -> Result<()> {
         terminal.keys("echo stat''us: $?\n")?;
         terminal.wait_for(&format!("status: {}", 128 + signal), LIMIT)?;
     }
+    Ok(())
+}
+
+/// Nobody else gets the signal then, and nobody passes it on later.
+fn ctrl_c_while_a_run_starts_keeps_its_program_from_starting() -> Result<()> {
+    let host = Host::alone()?;
+    let before = host.state()?;
+    let name = host.namespace.name();
+    let options = ["run", "--rate", "200mbit", "--queue", "5ms", "--name", name, "--", "echo", "it runs"];
+    let mut terminal = Terminal::start(&mut host.weir(&options))?;
+    let socket = Control::path_of(name);
+    wait_until("the wire has its control socket", LIMIT, || Ok(socket.exists()))?;
+    // Without the lock it takes no interface over and chooses no core.
+    let lock = Lock::take()?;
+    terminal.keys("\u{3}")?;
+    terminal.wait_for("^C", LIMIT)?;
+    drop(lock);
+    let (status, shown) = terminal.finish(LIMIT)?;
+    ensure!(status.code() == Some(128 + libc::SIGINT), "it ended with {status}: {shown}");
+    ensure!(!shown.contains("it runs"), "CMD ran: {shown}");
+    let after = host.state()?;
+    ensure!(after == before, "the host was\n{before}\nand is\n{after}");
     Ok(())
 }
 

@@ -27,6 +27,7 @@ use std::io::{self, ErrorKind};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{ExitCode, ExitStatus};
+use std::time::Duration;
 
 use weir_core::rate::Rate;
 use weir_port::identity::Identity;
@@ -41,7 +42,7 @@ use weir_run::watcher::News;
 use self::background::Background;
 use self::way::RunNetwork;
 use super::wire::MachineArguments;
-use crate::guarded::{self, SessionEvent};
+use crate::guarded::{self, Guarded, SessionEvent};
 use crate::{Failure, Outcome, output, text};
 
 /// Run a program behind a limit; when it sends faster than that, its sends wait, and nothing is lost.
@@ -144,6 +145,11 @@ pub fn run(arguments: &RunArguments) -> Outcome {
     };
 
     let way = way::open(arguments, &name)?;
+    if let Some(signal) = asked_to_end(way.guarded()) {
+        way.finish()?;
+        output::say("weir: it was asked to end before CMD was started");
+        return Ok(exit_code(Some(128 + signal)));
+    }
     let start_ns = now_ns();
     let process = match Process::start(program, its_arguments, way.netns(), identity.as_ref()) {
         Ok(process) => process,
@@ -170,7 +176,26 @@ pub fn run(arguments: &RunArguments) -> Outcome {
     signals::unblock(&TO_END)?;
     supervised?;
     output::say(format_args!("weir: {}", summary::line(arguments.rate, &finished?, &rest, elapsed_ns)));
-    Ok(exit_code(status?))
+    Ok(exit_code(told(status?)))
+}
+
+/// The signal that asked to end before there was a program to pass it on to, if one did. Other events stay.
+fn asked_to_end(guarded: &Guarded) -> Option<i32> {
+    let mut others = Vec::new();
+    let mut asked = None;
+    while let Some(event) = guarded.next_event_within(Duration::ZERO) {
+        match event {
+            SessionEvent::Signal(received) if TO_END.contains(&received.signal) => {
+                asked = Some(received.signal)
+            }
+            SessionEvent::AskedToEnd => asked = Some(SIGTERM),
+            other => others.push(other),
+        }
+    }
+    let events = guarded.events();
+    // The receiver is `guarded` itself.
+    others.into_iter().for_each(|event| drop(events.send(event)));
+    asked
 }
 
 /// Passes signals on until the program has ended. If it loses its network before that, it is killed.
@@ -246,11 +271,13 @@ fn supervise(way: &dyn RunNetwork, process: &Process) -> Result<(), Failure> {
     Err(format!("{lost}; the program was killed, because it would have had no network").into())
 }
 
-/// The exit code for a status, as shells tell it.
-fn exit_code(status: ExitStatus) -> ExitCode {
-    let signalled = status.signal().map(|signal| 128 + signal);
-    let code = status.code().or(signalled).and_then(|code| u8::try_from(code).ok());
-    ExitCode::from(code.unwrap_or(u8::MAX))
+/// A status as shells tell it.
+fn told(status: ExitStatus) -> Option<i32> {
+    status.code().or(status.signal().map(|signal| 128 + signal))
+}
+
+fn exit_code(told: Option<i32>) -> ExitCode {
+    ExitCode::from(told.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX))
 }
 
 fn cannot_run(program: &OsStr, error: &io::Error) -> Failure {
