@@ -40,6 +40,7 @@ use weir_run::clock::now_ns;
 use weir_run::watcher::News;
 
 use self::background::Background;
+use self::rest::Remainder;
 use self::way::RunNetwork;
 use super::wire::MachineArguments;
 use crate::guarded::{self, Guarded, SessionEvent};
@@ -163,20 +164,15 @@ pub fn run(arguments: &RunArguments) -> Outcome {
     };
     // Not before: the program is not to be confined.
     guarded::confine();
-    let supervised = supervise(&*way, &process);
-    let rest = match supervised {
-        Ok(()) => rest::wait(&*way),
-        Err(_) => rest::Remainder::default(),
-    };
+    let ended = end_of(&*way, process);
     let elapsed_ns = now_ns() - start_ns;
-    let status = process.status();
     let finished = way.finish();
     // The words of CMD may be before the summary in a pager, and nobody is held up any more. A signal ends it if nobody reads that.
     output::hurry(false);
     signals::unblock(&TO_END)?;
-    supervised?;
+    let (status, rest) = ended?;
     output::say(format_args!("weir: {}", summary::line(arguments.rate, &finished?, &rest, elapsed_ns)));
-    Ok(exit_code(told(status?)))
+    Ok(exit_code(told(status)))
 }
 
 /// The signal that asked to end before there was a program to pass it on to, if one did. Other events stay.
@@ -198,8 +194,19 @@ fn asked_to_end(guarded: &Guarded) -> Option<i32> {
     asked
 }
 
-/// Passes signals on until the program has ended. If it loses its network before that, it is killed.
-fn supervise(way: &dyn RunNetwork, process: &Process) -> Result<(), Failure> {
+/// Waits for the program's end, and then until what it sent has left. Returns its status, and what has not left.
+fn end_of(way: &dyn RunNetwork, process: Process) -> Result<(ExitStatus, Remainder), Failure> {
+    let supervised = supervise(way, &process);
+    let status = process.status();
+    let heard = supervised?;
+    let status = status?;
+    // Where a signal goes to the whole group, the program's end may be told first. By that signal nobody asks not to wait.
+    let late = told(status).map(|code| code - 128).filter(|signal| !heard.contains(signal));
+    Ok((status, rest::wait(way, late)))
+}
+
+/// Passes signals on until the program has ended, and returns those that asked to end. If it loses its network before that, it is killed.
+fn supervise(way: &dyn RunNetwork, process: &Process) -> Result<Vec<i32>, Failure> {
     let guarded = way.guarded();
     let (waiter, events) = (process.waiter(), guarded.events());
     let waiting = std::thread::Builder::new().name("weir-program".into()).spawn(move || {
@@ -216,6 +223,7 @@ fn supervise(way: &dyn RunNetwork, process: &Process) -> Result<(), Failure> {
         }
     });
     let mut background = Background::default();
+    let mut heard = Vec::new();
     let lost = match waiting {
         Ok(_) => loop {
             let event = match background.stands() {
@@ -225,7 +233,7 @@ fn supervise(way: &dyn RunNetwork, process: &Process) -> Result<(), Failure> {
             background.look(process);
             let Some(event) = event else { continue };
             match event {
-                SessionEvent::ProgramEnded => return Ok(()),
+                SessionEvent::ProgramEnded => return Ok(heard),
                 SessionEvent::Signal(Received { signal: SIGTSTP, by_kernel }) => {
                     if by_kernel && !process.is_in_group() {
                         stopped::say_not_suspended("CMD in a process group of its own");
@@ -245,6 +253,7 @@ fn supervise(way: &dyn RunNetwork, process: &Process) -> Result<(), Failure> {
                         process.signal(received.signal);
                     }
                     if TO_END.contains(&received.signal) {
+                        heard.push(received.signal);
                         background.go_on();
                         stopped::let_end(process);
                     }
@@ -252,6 +261,7 @@ fn supervise(way: &dyn RunNetwork, process: &Process) -> Result<(), Failure> {
                 // A signal to end would be passed on so.
                 SessionEvent::AskedToEnd => {
                     process.signal(SIGTERM);
+                    heard.push(SIGTERM);
                     background.go_on();
                     stopped::let_end(process);
                 }

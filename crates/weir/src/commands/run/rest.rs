@@ -129,8 +129,9 @@ fn asks_to_end(event: &SessionEvent) -> bool {
     }
 }
 
-/// Waits until the packets of the program have left. Returns the remainder when the wait ends.
-pub fn wait(way: &dyn RunNetwork) -> Remainder {
+/// Waits until the packets of the program have left. Returns the remainder when the wait ends. The first signal of number `late` does not end
+/// it, unless it has been said by then that somebody waits.
+pub fn wait(way: &dyn RunNetwork, mut late: Option<i32>) -> Remainder {
     let start_ns = now_ns();
     let Some(first) = look_until(way, start_ns + STALL_NS) else { return Remainder::default() };
     let bounds = Bounds::of(&first, way.slowest(), way.packet_bytes_max());
@@ -139,6 +140,7 @@ pub fn wait(way: &dyn RunNetwork) -> Remainder {
     let mut said = false;
     loop {
         match way.guarded().next_event_within(LOOK_EVERY) {
+            Some(SessionEvent::Signal(received)) if late == Some(received.signal) && !said => late = None,
             Some(event) if asks_to_end(&event) => return way.look().unwrap_or(before),
             Some(
                 SessionEvent::WorkerEnded
@@ -176,7 +178,99 @@ pub fn wait(way: &dyn RunNetwork) -> Remainder {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+    use std::ffi::{OsStr, OsString};
+    use std::path::Path;
+
+    use weir_port::netns::NetNs;
+    use weir_port::process::{Process, Turn};
+    use weir_run::guardian::Guardian;
+
+    use super::super::end_of;
     use super::*;
+    use crate::Failure;
+    use crate::guarded::Guarded;
+
+    /// A network from which a packet has not left until it was looked at some times.
+    struct Slow {
+        guarded: Guarded,
+        netns: NetNs,
+        looks: Cell<u64>,
+    }
+
+    impl Slow {
+        fn new() -> Slow {
+            // It is asked for nothing, so that any program will do.
+            let guardian = Guardian::start(Path::new("/bin/true"), false, |_| ()).unwrap();
+            let guarded = Guarded::start(guardian, &[]).map_err(|failure| failure.message).unwrap();
+            output::hurry(false);
+            Slow { guarded, netns: NetNs::current().unwrap(), looks: Cell::new(0) }
+        }
+    }
+
+    impl RunNetwork for Slow {
+        fn guarded(&self) -> &Guarded {
+            &self.guarded
+        }
+
+        fn netns(&self) -> &NetNs {
+            &self.netns
+        }
+
+        fn look(&self) -> Result<Remainder, Blind> {
+            let looks = self.looks.replace(self.looks.get() + 1);
+            Ok(Remainder { queued: u64::from(looks < 5), delivered: looks, ..Remainder::default() })
+        }
+
+        fn slowest(&self) -> u64 {
+            1
+        }
+
+        fn packet_bytes_max(&self) -> u64 {
+            1
+        }
+
+        fn must_go_on(&self) -> Option<&'static str> {
+            None
+        }
+
+        fn finish(self: Box<Self>) -> Result<Totals, Failure> {
+            Ok(Totals::default())
+        }
+    }
+
+    /// The packets that have not left at the end of the wait for a script, where these signals are told before its end and after it.
+    fn left_of(script: &str, [before, after]: [&[i32]; 2]) -> u64 {
+        let way = Slow::new();
+        let arguments = ["-c", script].map(OsString::from);
+        let process = Process::start(OsStr::new("sh"), &arguments, &way.netns, None).unwrap();
+        assert_eq!(process.waiter().wait(), Turn::Ended);
+        let events = way.guarded.events();
+        let tell = |signals: &[i32]| {
+            for &signal in signals {
+                let received = Received { signal, by_kernel: false };
+                events.send(SessionEvent::Signal(received)).unwrap();
+            }
+        };
+        tell(before);
+        events.send(SessionEvent::ProgramEnded).unwrap();
+        tell(after);
+        end_of(&way, process).map_err(|failure| failure.message).unwrap().1.queued
+    }
+
+    #[test]
+    fn the_signal_that_ended_the_program_does_not_end_the_wait() {
+        if !weir_port::sys::is_root() {
+            return;
+        }
+        const KILLED: &str = "kill -TERM $$";
+        assert_eq!(left_of(KILLED, [&[], &[SIGTERM]]), 0, "told late");
+        assert_eq!(left_of("exit 143", [&[], &[SIGTERM]]), 0, "of a shell that tells of its program");
+        assert_eq!(left_of(KILLED, [&[], &[SIGTERM, SIGTERM]]), 1, "again");
+        assert_eq!(left_of(KILLED, [&[SIGTERM], &[SIGTERM]]), 1, "another");
+        assert_eq!(left_of(KILLED, [&[], &[SIGINT]]), 1, "of another number");
+        assert_eq!(left_of("exit 0", [&[], &[SIGTERM]]), 1, "the program ended by itself");
+    }
 
     #[test]
     fn the_bounds_are_those_of_the_bytes_and_of_two_longest_packets() {
