@@ -1,7 +1,8 @@
 //! Signals as messages: blocked in every thread, so that none ends the process, and taken one by one by the thread that waits.
 //!
 //! Rule: no handler is installed. So a signal that was ignored when this process started stays ignored in the programs it starts (`nohup`,
-//! background jobs of a shell), and any other has its default there. Here too: a hang-up that was ignored ends nothing, whoever sends it,
+//! background jobs of a shell), and any other has its default there; SIGPIPE has its default in any case, which the standard library sees to,
+//! and SIGCHLD where [`keep_statuses`] did. Here too: a hang-up that was ignored ends nothing, whoever sends it,
 //! and of the other ignored signals only those that a process sends on purpose are heard, not those of a terminal. A signal that is blocked
 //! arrives even if it is ignored, so this file filters it.
 //!
@@ -25,6 +26,13 @@ pub struct Received {
     pub signal: c_int,
     /// True if the kernel sent it, as it does for Ctrl-C at a terminal, and not a process.
     pub by_kernel: bool,
+}
+
+/// Has the kernel keep the status of each child until it is asked for: where SIGCHLD is ignored, as whoever started this process may have
+/// left it, it keeps none.
+pub fn keep_statuses() {
+    // SAFETY: the default is no handler, and the call fails for a number alone that is no signal.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
 }
 
 /// Unblocks all signals in this thread, for a program that is about to take its place. Async-signal-safe.

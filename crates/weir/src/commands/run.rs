@@ -132,6 +132,8 @@ const TO_END: [i32; 4] = [SIGTERM, SIGHUP, SIGINT, SIGQUIT];
 
 /// Runs the command.
 pub fn run(arguments: &RunArguments) -> Outcome {
+    // Before there is a child.
+    signals::keep_statuses();
     let name = arguments.name.clone().unwrap_or_else(|| format!("run-{}", std::process::id()));
     text::check_path_name("run", &name)?;
     if let Some(burst_bytes) = arguments.burst {
