@@ -8,6 +8,7 @@
 //! The internet's end is the neighbour on the uplink's LAN. That a packet of its gets to the office is seen at the office, which
 //! need not be able to answer.
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
         privileged!(a_host_made_a_router_meanwhile_stays_one).together(),
         privileged!(what_a_bridge_carries_is_not_cut_off).together(),
         privileged!(what_two_killed_processes_left_is_mended).together(),
+        privileged!(a_guardian_that_tries_again_keeps_no_reader_waiting).together(),
     ])
 }
 
@@ -290,5 +292,26 @@ fn what_two_killed_processes_left_is_mended() -> Result<()> {
     weir_lab::process::run(&mut site.host.weir(&["mend"]), LIMIT)?.success()?;
     let rules = site.host.namespace.sh("nft list ruleset")?;
     ensure!(rules.is_empty() && !site.host.forwards()?, "left behind: {rules}");
+    Ok(())
+}
+
+/// What cannot be put back is tried again for long, and a pipe ends when all have closed it.
+fn a_guardian_that_tries_again_keeps_no_reader_waiting() -> Result<()> {
+    let host = Host::with_internet()?;
+    let before = host.state()?;
+    let run = started(&host)?;
+    let guardian = guardian(run.id())?;
+    // Its mounts are the run's own.
+    let with_its_mounts = |script: &str| {
+        shell(&host.namespace, &format!("nsenter --mount=/proc/{guardian}/ns/mnt sh -ec '{script}'"))
+    };
+    with_its_mounts("mount --bind /proc/sys /proc/sys; mount -o remount,bind,ro /proc/sys")?;
+    let done = run.stop(LIMIT)?;
+    let standard_error = std::fs::read_link(format!("/proc/{guardian}/fd/2"));
+    with_its_mounts("umount /proc/sys")?;
+    wait_until("everything is put back", LIMIT, || Ok(host.state()? == before))?;
+    ensure!(done.stderr.contains("it is tried again"), "nothing failed: {}", done.stderr);
+    let standard_error = standard_error?;
+    ensure!(standard_error == Path::new("/dev/null"), "it keeps {} open", standard_error.display());
     Ok(())
 }

@@ -157,10 +157,10 @@ impl SettingBefore {
         self.was <= 2
     }
 
-    /// Puts a setting of this thread's namespace back. Returns its path if it was put back: it is not where its interface is gone, or
-    /// somebody has set all interfaces since.
+    /// Puts a setting of this thread's namespace back. Returns its path if it was put back: it is not where it is so already, its interface
+    /// is gone, or somebody has set all interfaces since.
     pub fn put_back(&self, setting: Setting) -> Result<Option<String>> {
-        if self.is_set_since(setting.path_of_all().and_then(value_at)) {
+        if setting.value() == Some(self.was) || self.is_set_since(setting.path_of_all().and_then(value_at)) {
             return Ok(None);
         }
         match setting.path() {
@@ -310,6 +310,20 @@ mod tests {
         });
         // While it is on; and then of all, of the one and of those to come.
         assert_eq!(seen.unwrap(), ["2 0 1 0", "2 0 1 0", "2 1 1 1", "2 1 1 1"]);
+    }
+
+    #[test]
+    fn what_is_so_already_is_not_written() {
+        if !sys::is_root() {
+            return;
+        }
+        let told = scratch::run(|answer| {
+            let setting = ForwardIpv4(Link::by_name("lo")?.ifindex);
+            let before = SettingBefore::look(setting);
+            answer((before.put_back(setting)?, before.was));
+            Ok(())
+        });
+        assert_eq!(told.unwrap().0, None);
     }
 
     #[test]

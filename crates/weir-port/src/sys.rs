@@ -360,6 +360,12 @@ pub fn leave_terminal() {
     }
 }
 
+/// Puts `null`, which is open already, in the place of this process's standard error: whoever reads that need not wait for this process.
+pub fn leave_standard_error(null: BorrowedFd<'_>) {
+    // SAFETY: takes no pointers. A call that fails leaves everything as it is.
+    unsafe { libc::dup3(null.as_raw_fd(), libc::STDERR_FILENO, 0) };
+}
+
 /// The cores this thread may run on, in ascending order.
 pub fn allowed_cores() -> Vec<usize> {
     // SAFETY: an all-zero `cpu_set_t` is the empty set.

@@ -24,6 +24,7 @@ use super::{Family, Match, NftRule, NftTable, NftVerdict};
 use crate::error::{Doing, PortError, Result};
 use crate::link::Link;
 use crate::netlink::{explained, is_code};
+use crate::sys;
 
 const POSTROUTING: &CStr = c"postrouting";
 const FORWARD: &CStr = c"forward";
@@ -44,8 +45,14 @@ pub fn install(table: &NftTable) -> Result<()> {
 }
 
 /// Writes the table where `tables` lists those that are there; again, if somebody removed one of our name in between.
-fn install_beside(table: &NftTable, mut tables: impl FnMut() -> Result<Vec<Found>>) -> Result<()> {
-    let mut replace = || write(table, tables()?.iter().any(|found| found.name == table.name));
+fn install_beside(table: &NftTable, mut tables: impl FnMut() -> Result<Option<Vec<Found>>>) -> Result<()> {
+    let mut replace = || {
+        let tables = tables()?.ok_or_else(|| PortError::Unsupported {
+            what: "nftables, by which a run gets its way out".into(),
+            fix: "load nf_tables, or build the kernel with CONFIG_NF_TABLES".into(),
+        })?;
+        write(table, tables.iter().any(|found| found.name == table.name))
+    };
     match replace() {
         Err(error) if is_code(&error, libc::ENOENT) => replace(),
         Err(error) if is_code(&error, libc::EEXIST) => Err(PortError::Unsuitable {
@@ -83,7 +90,7 @@ fn write(table: &NftTable, left_behind: bool) -> Result<()> {
 
 /// Returns whether the table is there, ours, with as many rules as it was given.
 pub fn is_whole(table: &NftTable) -> Result<bool> {
-    if !tables()?.iter().any(|found| found.name == table.name) {
+    if !tables()?.unwrap_or_default().iter().any(|found| found.name == table.name) {
         return Ok(false);
     }
     let doing = || format!("listing the rules of the nftables table {}", table.name);
@@ -102,15 +109,8 @@ pub fn is_whole(table: &NftTable) -> Result<bool> {
 /// Removes the tables that runs left behind whose guardians were killed too: those without an interface. Returns their names. To be called
 /// with [`crate::lock::Lock`] held, as a run's interface is made before its table.
 pub fn remove_left_behind() -> Result<Vec<String>> {
-    let tables = match tables() {
-        // This kernel has no nftables.
-        Err(error) if [libc::EPROTONOSUPPORT, libc::EINVAL].iter().any(|&code| is_code(&error, code)) => {
-            return Ok(Vec::new());
-        }
-        tables => tables?,
-    };
     let mut left = Vec::new();
-    for Found { name, ifindex } in tables {
+    for Found { name, ifindex } in tables()?.unwrap_or_default() {
         let is_there = |link: Result<Link>| match link {
             Err(PortError::NoInterface { .. }) => Ok(false),
             link => link.map(|_| true),
@@ -127,7 +127,7 @@ pub fn remove_left_behind() -> Result<Vec<String>> {
 
 /// Removes the table; content with it being gone, or another program's.
 pub fn remove(name: &str) -> Result<()> {
-    if !tables()?.iter().any(|found| found.name == name) {
+    if !tables()?.unwrap_or_default().iter().any(|found| found.name == name) {
         return Ok(());
     }
     let removed = transact(&format!("removing the nftables table {name}"), 3, |batch| {
@@ -146,8 +146,20 @@ struct Found {
     ifindex: Option<u32>,
 }
 
-/// Weir's tables in this thread's namespace.
-fn tables() -> Result<Vec<Found>> {
+/// Weir's tables in this thread's namespace; `None` where the kernel has no nftables.
+fn tables() -> Result<Option<Vec<Found>>> {
+    // The netlink library says of a socket that cannot be made that the right to is missing, whatever the reason.
+    let is_known = || match sys::socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_NETFILTER) {
+        Err(error) => error.raw_os_error() != Some(libc::EPROTONOSUPPORT),
+        Ok(_) => true,
+    };
+    match listed() {
+        Err(error) if is_code(&error, libc::EINVAL) || !is_known() => Ok(None),
+        tables => tables.map(Some),
+    }
+}
+
+fn listed() -> Result<Vec<Found>> {
     let doing = || "listing the nftables tables".to_string();
     let mut tables = Vec::new();
     let mut socket = NetlinkSocket::new();
@@ -309,11 +321,15 @@ fn transact(doing: &str, requests_max: u32, fill: impl FnOnce(&mut Chained<'stat
 mod tests {
     use std::process::Command;
 
+    use seccompiler::SeccompCmpArgLen::Dword;
+    use seccompiler::{
+        BpfProgram, SeccompAction, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, apply_filter,
+    };
+
     use super::*;
     use crate::link;
     use crate::netns::NetNs;
     use crate::probe::scratch::{self, ScratchPair};
-    use crate::sys;
 
     fn table(link: &Link) -> NftTable {
         let sources = vec!["192.0.2.1".parse().unwrap()];
@@ -342,7 +358,7 @@ mod tests {
             install_beside(&table, || {
                 lists += 1;
                 let gone = Found { name: table.name.clone(), ifindex: None };
-                if lists == 1 { Ok(vec![gone]) } else { tables() }
+                if lists == 1 { Ok(Some(vec![gone])) } else { tables() }
             })?;
             answer(is_whole(&table)?);
             Ok(())
@@ -373,6 +389,30 @@ mod tests {
         .unwrap();
         assert!(told.contains("`nft delete table inet lo`"), "{told}");
         assert!(is_there);
+    }
+
+    #[test]
+    fn a_kernel_without_nftables_has_no_table_to_remove() {
+        if !sys::is_root() {
+            return;
+        }
+        let told = scratch::run(|answer| {
+            let of_netfilter =
+                SeccompCondition::new(2, Dword, SeccompCmpOp::Eq, libc::NETLINK_NETFILTER as u64);
+            let rule = SeccompRule::new(vec![of_netfilter.unwrap()]).unwrap();
+            let refused = SeccompAction::Errno(libc::EPROTONOSUPPORT as u32);
+            let arch = std::env::consts::ARCH.try_into().unwrap();
+            let rules = [(libc::SYS_socket, vec![rule])].into();
+            let filter = SeccompFilter::new(rules, SeccompAction::Allow, refused, arch).unwrap();
+            // It holds for this thread alone.
+            apply_filter(&BpfProgram::try_from(filter).unwrap()).unwrap();
+            remove("weir0")?;
+            let installed = install(&table(&Link::by_name("lo")?));
+            answer((remove_left_behind()?, installed.unwrap_err().to_string()));
+            Ok(())
+        });
+        let (removed, told) = told.unwrap();
+        assert!(removed.is_empty() && told.starts_with("this kernel lacks nftables"), "{removed:?} {told}");
     }
 
     #[test]

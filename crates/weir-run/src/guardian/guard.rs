@@ -6,7 +6,7 @@
 //! Rule: a record that fails to be undone is tried again, ever more rarely, for ten minutes; after a second the main process, if it is
 //! there, and the system log are told.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
@@ -44,6 +44,7 @@ pub fn guard(watch_namespaces: bool) -> bool {
     let spare: Vec<File> = (0..SPARE_DESCRIPTORS).filter_map(|_| File::open("/dev/null").ok()).collect();
     // SAFETY: the first two descriptors are what this process was started with, and nothing else here uses them.
     let [requests, notes] = [0, 1].map(|fd| Channel::from_fd(unsafe { OwnedFd::from_raw_fd(fd) }));
+    let null = OpenOptions::new().write(true).open("/dev/null");
     let mut means = Means::new();
     let mut main = Main::new();
     let records = keep(&requests, &notes, &mut main, &mut means, watch_namespaces);
@@ -57,6 +58,7 @@ pub fn guard(watch_namespaces: bool) -> bool {
         for fault in faults {
             journal::write(&format!("while putting things back: {fault}; it is tried again"));
         }
+        null.iter().for_each(|null| sys::leave_standard_error(null.as_fd()));
         true
     });
     if is_done && is_late {
