@@ -36,6 +36,7 @@ fn main() -> ExitCode {
         privileged!(a_host_made_a_router_meanwhile_stays_one).together(),
         privileged!(what_a_bridge_carries_is_not_cut_off).together(),
         privileged!(what_two_killed_processes_left_is_mended).together(),
+        privileged!(a_run_beside_one_whose_interface_is_renamed).together(),
         privileged!(a_guardian_that_tries_again_keeps_no_reader_waiting).together(),
     ])
 }
@@ -292,6 +293,27 @@ fn what_two_killed_processes_left_is_mended() -> Result<()> {
     weir_lab::process::run(&mut site.host.weir(&["mend"]), LIMIT)?.success()?;
     let rules = site.host.namespace.sh("nft list ruleset")?;
     ensure!(rules.is_empty() && !site.host.forwards()?, "left behind: {rules}");
+    Ok(())
+}
+
+/// On a router, where a run has its table for masquerading alone, both get the name `weir0` for their interfaces.
+fn a_run_beside_one_whose_interface_is_renamed() -> Result<()> {
+    let site = Site::new()?;
+    site.host.namespace.sh("sysctl -q -w net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1")?;
+    let before = site.host.state()?;
+    let mut first = started(&site.host)?;
+    site.host.namespace.ip("link set weir0 name renamed")?;
+    let second = started(&site.host)?;
+    let tables = site.host.namespace.sh("nft list tables")?;
+    ensure!(tables.lines().count() == 2, "two runs have {tables}");
+    first.signal(Signal::USR1)?;
+    first.wait_for_output("again", LIMIT)?;
+    let said = end(first)?;
+    ensure!(!said.contains("changed the nftables table"), "the second run took the first one's: {said}");
+    let said = end(second)?;
+    ensure!(!said.contains("changed the nftables table"), "the first run took the second one's: {said}");
+    let after = site.host.state()?;
+    ensure!(after == before, "the host was\n{before}\nand is\n{after}");
     Ok(())
 }
 

@@ -219,7 +219,8 @@ fn open_way_out(
     if sources.is_empty() {
         return Ok(None);
     }
-    keeper.record(host, Undo::NftTable { name: outer.name.clone() }, None)?;
+    let name = host.run(|| nftables::name_for(outer))?;
+    keeper.record(host, Undo::NftTable { name: name.clone() }, None)?;
     host.run(|| {
         let before = |setting: Setting| {
             let noted = Hold::noted_before::<SettingBefore>(&Thing::setting(host, &setting.name()));
@@ -228,7 +229,7 @@ fn open_way_out(
         let changes = forwarding::plan(&out[0], &out[1], &link::joints()?, before);
         let opened =
             changes.iter().map(OpenedInterface::by).filter_map(Result::transpose).collect::<Result<_>>()?;
-        let table = NftTable { name: outer.name.clone(), ifindex: outer.ifindex, sources, opened };
+        let table = NftTable { name, ifindex: outer.ifindex, sources, opened };
         nftables::remove_left_behind()?;
         // The gate is shut before anything is opened.
         nftables::install(&table)?;

@@ -1,8 +1,9 @@
 //! A run's table in the kernel: written as [`NftTable`] says, found again, removed.
 //!
-//! The table is named after the run's interface. So a table that has the name of a new interface was left behind, by a run whose guardian
-//! was killed too, and is replaced; one without an interface is left behind too, and removed. The comment tells it from a table of another
-//! program. Only the number of the interface is read from it, by which one that was renamed is found: a user who may edit the ruleset has
+//! The table is named after the run's interface. One of a name that notes another interface that is there is of a run whose interface somebody
+//! renamed: the new one is then named `NAME.NUMBER`. Any other table that has the name of a new interface was left behind, by a run whose
+//! guardian was killed too, and is replaced; one without an interface is left behind too, and removed. The comment tells it from a table of
+//! another program. Only the number of the interface is read from it, by which one that was renamed is found: a user who may edit the ruleset has
 //! no say in what is put back.
 //!
 //! Limits: a firewall of the host's that drops forwarded packets drops a program's too. A table that was left behind stays while another
@@ -39,6 +40,16 @@ const REGISTER: u32 = Registers::Reg1 as u32;
 /// `NF_CT_STATE_BIT(IP_CT_ESTABLISHED)` and that of `IP_CT_RELATED`.
 const ANSWERS: u32 = 1 << 1 | 1 << 2;
 
+/// The name of a table for the run with this interface of this thread's namespace.
+pub fn name_for(link: &Link) -> Result<String> {
+    for found in tables()?.unwrap_or_default() {
+        if found.name == link.name && found.is_anothers(link.ifindex)? {
+            return Ok(format!("{}.{}", link.name, link.ifindex));
+        }
+    }
+    Ok(link.name.clone())
+}
+
 /// Writes the table into this thread's namespace, in place of one of ours that has its name.
 pub fn install(table: &NftTable) -> Result<()> {
     install_beside(table, tables)
@@ -51,14 +62,15 @@ fn install_beside(table: &NftTable, mut tables: impl FnMut() -> Result<Option<Ve
             what: "nftables, by which a run gets its way out".into(),
             fix: "load nf_tables, or build the kernel with CONFIG_NF_TABLES".into(),
         })?;
-        write(table, tables.iter().any(|found| found.name == table.name))
+        let found = tables.iter().find(|found| found.name == table.name);
+        write(table, found.map_or(Ok(false), |found| Ok(!found.is_anothers(table.ifindex)?))?)
     };
     match replace() {
         Err(error) if is_code(&error, libc::ENOENT) => replace(),
         Err(error) if is_code(&error, libc::EEXIST) => Err(PortError::Unsuitable {
             name: table.name.clone(),
             why: format!(
-                "gets no way out, as another program has an nftables table of its name: remove that with `nft delete table inet {}`",
+                "gets no way out, as another program or run has an nftables table of its name: remove that with `nft delete table inet {}`",
                 table.name
             ),
         }),
@@ -90,7 +102,8 @@ fn write(table: &NftTable, left_behind: bool) -> Result<()> {
 
 /// Returns whether the table is there, ours, with as many rules as it was given.
 pub fn is_whole(table: &NftTable) -> Result<bool> {
-    if !tables()?.unwrap_or_default().iter().any(|found| found.name == table.name) {
+    let is_it = |found: &Found| found.name == table.name && found.ifindex == Some(table.ifindex);
+    if !tables()?.unwrap_or_default().iter().any(is_it) {
         return Ok(false);
     }
     let doing = || format!("listing the rules of the nftables table {}", table.name);
@@ -111,10 +124,6 @@ pub fn is_whole(table: &NftTable) -> Result<bool> {
 pub fn remove_left_behind() -> Result<Vec<String>> {
     let mut left = Vec::new();
     for Found { name, ifindex } in tables()?.unwrap_or_default() {
-        let is_there = |link: Result<Link>| match link {
-            Err(PortError::NoInterface { .. }) => Ok(false),
-            link => link.map(|_| true),
-        };
         if !is_there(Link::by_name(&name))?
             && !ifindex.map_or(Ok(false), |of| is_there(Link::by_index(of)))?
         {
@@ -144,6 +153,21 @@ struct Found {
     name: String,
     /// The number of the run's interface; `None` in a table of an earlier version.
     ifindex: Option<u32>,
+}
+
+impl Found {
+    /// Returns whether it is of another interface than the one of number `own`, and that is there.
+    fn is_anothers(&self, own: u32) -> Result<bool> {
+        let other = self.ifindex.filter(|&ifindex| ifindex != own);
+        other.map_or(Ok(false), |other| is_there(Link::by_index(other)))
+    }
+}
+
+fn is_there(link: Result<Link>) -> Result<bool> {
+    match link {
+        Err(PortError::NoInterface { .. }) => Ok(false),
+        link => link.map(|_| true),
+    }
 }
 
 /// Weir's tables in this thread's namespace; `None` where the kernel has no nftables.
@@ -389,6 +413,28 @@ mod tests {
         .unwrap();
         assert!(told.contains("`nft delete table inet lo`"), "{told}");
         assert!(is_there);
+    }
+
+    #[test]
+    fn a_table_of_another_run_stays_and_has_its_own_name() {
+        if !sys::is_root() {
+            return;
+        }
+        let told = scratch::run(|answer| {
+            let first = Link::by_name("lo")?;
+            let second = ScratchPair::new(c"weir%d", &NetNs::current()?)?.receiver;
+            let renamed = NftTable { name: second.name.clone(), ..table(&first) };
+            install(&renamed)?;
+            let name = name_for(&second)?;
+            let is_whole_by_name = is_whole(&table(&second))?;
+            let refused = install(&table(&second)).is_err();
+            install(&NftTable { name: name.clone(), ..table(&second) })?;
+            let are_there = is_whole(&renamed)?;
+            remove(&second.name)?;
+            answer((name == format!("weir0.{}", second.ifindex), is_whole_by_name, refused, are_there));
+            Ok(())
+        });
+        assert_eq!(told.unwrap(), (true, false, true, true));
     }
 
     #[test]
