@@ -17,7 +17,7 @@ use weir_lab::bed::{End, Namespace, address, names, veth};
 use weir_lab::clock::wait_until;
 use weir_lab::process::{Process, Signal, run};
 use weir_tests::host::{Host, INTERNET_V4, INTERNET_V6};
-use weir_tests::{guardian, harness, privileged};
+use weir_tests::{guardian, harness, privileged, weir_binary};
 
 const LIMIT: Duration = Duration::from_secs(30);
 const A_MOMENT: Duration = Duration::from_secs(20);
@@ -290,6 +290,12 @@ fn what_two_killed_processes_left_is_mended() -> Result<()> {
     let site = Site::new()?;
     killed_with_guardian(&site.host, started(&site.host)?)?;
     ensure!(site.intruders()? == [0, 0], "a neighbour passes by what was left behind");
+    let name = site.host.namespace.name();
+    let elsewhere = run(site.office.command(weir_binary()?).arg("mend"), LIMIT)?.success()?.stdout;
+    let told = format!(
+        "forwarding in network namespace {name} is as a weir that was killed left it: put back by `ip netns exec {name} weir mend`"
+    );
+    ensure!(elsewhere.contains(&told), "from another namespace: {elsewhere}");
     weir_lab::process::run(&mut site.host.weir(&["mend"]), LIMIT)?.success()?;
     let rules = site.host.namespace.sh("nft list ruleset")?;
     ensure!(rules.is_empty() && !site.host.forwards()?, "left behind: {rules}");

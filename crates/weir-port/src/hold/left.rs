@@ -1,4 +1,4 @@
-//! The leavings of weirs that were killed together with their guardians: the interfaces, and the commands that put them back.
+//! The leavings of weirs that were killed together with their guardians: the interfaces and namespaces, and the commands that put them back.
 //!
 //! A hold was left behind if its owner is gone and no process has its file locked. One whose namespace or interface is gone, or is another by
 //! now, says nothing of any interface that there is; [`sweep`] removes it. Nor does one of a command without a guardian, such as a limit's
@@ -16,6 +16,7 @@ use serde_json::Value;
 
 use super::{FILE_BYTES_MAX, Hold, Identity, Note, OF_INTERFACES, Thing};
 use crate::error::{Doing, PortError, Result};
+use crate::forwarding::Setting;
 use crate::link::Link;
 use crate::lock::{DIRECTORY, Lock, holds};
 use crate::netns::NetNs;
@@ -28,20 +29,20 @@ const UNREADABLE: &str = "was left behind and cannot be read, by this version of
 const TRIES: u32 = 1000;
 const BETWEEN_NS: u64 = 1_000_000;
 
-/// Interfaces that are left as killed weirs had them, which one command puts back.
+/// Interfaces, or the forwarding of a namespace, that are left as killed weirs had them, which one command puts back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Left {
-    /// The interfaces with their namespaces, in words.
-    pub interfaces: Vec<String>,
+    /// The interfaces, or the forwarding, with their namespaces, in words.
+    pub things: Vec<String>,
     /// The command.
     pub command: String,
 }
 
 impl Left {
-    /// The state of the interfaces, without the command.
+    /// The state of the things, without the command.
     pub fn state(&self) -> String {
-        let (is, it) = if self.interfaces.len() == 1 { ("is", "it") } else { ("are", "them") };
-        format!("{} {is} as a weir that was killed left {it}", self.interfaces.join(", "))
+        let (is, it) = if self.things.len() == 1 { ("is", "it") } else { ("are", "them") };
+        format!("{} {is} as a weir that was killed left {it}", self.things.join(", "))
     }
 
     /// The sentence on them.
@@ -77,10 +78,18 @@ pub fn all() -> Vec<Left> {
     }
     let namespaces = NetNs::all().unwrap_or_default();
     let mut ends: Vec<End> = Vec::new();
+    let mut forwarding: Vec<Left> = Vec::new();
     for (name, note) in left {
-        let Some((inode, Some((ifindex, thing)))) = parts(name) else { continue };
+        let Some((inode, of_interface)) = parts(name) else { continue };
         let found = namespaces.iter().find(|(_, netns)| netns.inode() == inode);
         let Some((path, netns)) = found else { continue };
+        let Some((ifindex, thing)) = of_interface else {
+            if is_setting_of(name, netns, &note) {
+                let things = vec![format!("forwarding in {}", netns.label())];
+                forwarding.push(Left { things, command: format!("{}weir mend", way_in(path, netns)) });
+            }
+            continue;
+        };
         let Some(link) = present(netns, ifindex, note.identity.as_ref()) else { continue };
         let is_port = thing == "receive";
         match ends.iter_mut().find(|end| end.key == (inode, ifindex)) {
@@ -95,7 +104,15 @@ pub fn all() -> Vec<Left> {
             }),
         }
     }
-    together(ends)
+    // The files of a namespace stand together.
+    forwarding.dedup();
+    [together(ends), forwarding].concat()
+}
+
+/// Returns whether the note of this file is of a setting of the namespace.
+fn is_setting_of<T>(name: &str, netns: &NetNs, note: &Note<T>) -> bool {
+    let thing = name.split_once('-').and_then(|(_, rest)| Setting::from_name(rest));
+    thing.is_some_and(|setting| note.is_of(&Thing::setting(netns, &setting.name())))
 }
 
 /// The notes that are left of things which are there, and that this version cannot read: a sentence each.
@@ -269,7 +286,7 @@ fn together(mut ends: Vec<End>) -> Vec<Left> {
     let left = places.into_iter().map(|Place { way_in, named, along }| {
         let names: Vec<_> = named.iter().map(|end| end.name.as_str()).collect();
         let interfaces = named.iter().chain(&along).map(|end| format!("{} in {}", end.name, end.label));
-        Left { command: format!("{way_in}weir mend {}", names.join(" ")), interfaces: interfaces.collect() }
+        Left { command: format!("{way_in}weir mend {}", names.join(" ")), things: interfaces.collect() }
     });
     left.collect()
 }

@@ -25,7 +25,8 @@ use crate::{Failure, Outcome, output};
   weir mend                             forwarding of this host, after `weir
                                         run`, control sockets, and room for
                                         packets of limits that are gone; it
-                                        names the interfaces that are left")]
+                                        names the interfaces that are left,
+                                        and namespaces with their forwarding")]
 pub struct MendArguments {
     /// Interfaces of this network namespace, whose pairs are mended
     #[arg(value_name = "DEV")]
