@@ -1,5 +1,6 @@
 //! `weir run`: any program behind a limit, as if it had been started by itself. On a host of our own, never on the machine's.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -8,6 +9,7 @@ use anyhow::{Context, Result, ensure};
 use weir_lab::clock::{self, wait_until};
 use weir_lab::iperf::{Deliveries, HEADERS_V4_BYTES, PAYLOAD_BYTES, jain, parse_csv, received_datagrams};
 use weir_lab::process::{Finished, Process, Signal, run};
+use weir_tests::classes::File;
 use weir_tests::host::{Host, INTERNET_V4, INTERNET_V6, summary_number};
 use weir_tests::terminal::Terminal;
 use weir_tests::{guardian, harness, privileged, weir_binary};
@@ -21,6 +23,7 @@ fn main() -> ExitCode {
         privileged!(the_status_is_the_programs).together(),
         privileged!(a_program_that_dies_of_a_signal).together(),
         privileged!(a_program_that_cannot_be_run_changes_nothing).together(),
+        privileged!(a_program_that_is_found_and_cannot_be_started).together(),
         privileged!(signals_are_passed_on).together(),
         privileged!(ctrl_c_reaches_the_program_once).together(),
         privileged!(a_shell_has_the_terminal_to_itself).together(),
@@ -77,6 +80,25 @@ fn a_program_that_cannot_be_run_changes_nothing() -> Result<()> {
         require_code(&done, code)?;
         ensure!(done.stderr.contains(program), "it does not name the program: {}", done.stderr);
         ensure!(done.stderr.lines().count() == 1, "it says too much: {}", done.stderr);
+        require_state(&host, &before)?;
+    }
+    Ok(())
+}
+
+/// Its file is there, so the words are others; the status is a shell's again.
+fn a_program_that_is_found_and_cannot_be_started() -> Result<()> {
+    let host = Host::alone()?;
+    let before = host.state()?;
+    for (first_line, user, words, code) in [
+        ("#!/no/such/interpreter", "0", "the interpreter or loader that it names is not there", 127),
+        ("#!/bin/sh", "65534", "the user that it runs as may not execute it", 126),
+    ] {
+        let script = File::new(&format!("{first_line}\n"))?;
+        std::fs::set_permissions(script.path(), std::fs::Permissions::from_mode(0o700))?;
+        let mut command = host.weir(&["run", "--rate", "200mbit", "--", script.path()]);
+        let done = run(command.env("SUDO_UID", user).env("SUDO_GID", user), LIMIT)?;
+        require_code(&done, code)?;
+        ensure!(done.stderr.contains(words), "it says {}", done.stderr);
         require_state(&host, &before)?;
     }
     Ok(())

@@ -51,7 +51,7 @@ use crate::{Failure, Outcome, output, text};
 /// CMD gets a network of its own, IPv4 and IPv6, with a route to this host and, where this host has a default route, masquerading
 /// to the world beyond. The limit is the kernel's own queue, as `weir limit` sets it, and packets do not pass through weir; what only a wire can do
 /// (--queue, --workers, --core, --memory, a classes file that the kernel's HTB cannot keep, a kernel without that queue) is done by one, and said. CMD runs as the user who runs weir, or who runs sudo to run weir, with the same terminal, environment and
-/// directory; weir exits with its status (128 + N if signal N ended it, 127 if there is no such program, 126 if it cannot be executed), passes signals
+/// directory; weir exits with its status (128 + N if signal N ended it, 127 if there is no such program, or no interpreter that it names, 126 if it cannot be executed), passes signals
 /// on to it, and prints one line about it at the end.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
@@ -161,7 +161,7 @@ pub fn run(arguments: &RunArguments) -> Outcome {
             if let Err(failure) = way.finish() {
                 output::say(format_args!("weir: {}", failure.message));
             }
-            return Err(cannot_run(program, &error));
+            return Err(cannot_start(program, &error));
         }
     };
     // Not before: the program is not to be confined.
@@ -292,10 +292,24 @@ fn exit_code(told: Option<i32>) -> ExitCode {
     ExitCode::from(told.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX))
 }
 
+/// The failure of a program that is not found, or is none.
 fn cannot_run(program: &OsStr, error: &io::Error) -> Failure {
     let (why, code) = match error.kind() {
         ErrorKind::NotFound => ("there is no such program".to_string(), 127),
         ErrorKind::PermissionDenied => ("it is not a program that can be executed".to_string(), 126),
+        _ => (error.to_string(), 126),
+    };
+    Failure { message: format!("cannot run {}: {why}", program.display()), code }
+}
+
+/// The failure of a program that was found and cannot be started.
+fn cannot_start(program: &OsStr, error: &io::Error) -> Failure {
+    let (why, code) = match error.kind() {
+        // As shells tell it.
+        ErrorKind::NotFound => ("the interpreter or loader that it names is not there".to_string(), 127),
+        ErrorKind::PermissionDenied => {
+            (format!("the user that it runs as may not execute it, or nobody may where it is: {error}"), 126)
+        }
         _ => (error.to_string(), 126),
     };
     Failure { message: format!("cannot run {}: {why}", program.display()), code }
