@@ -2,11 +2,12 @@
 
 use std::io::Read;
 use std::net::{TcpListener, UdpSocket};
+use std::os::fd::AsFd;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use weir_lab::clock::wait_until;
+use weir_lab::clock::{self, wait_until};
 use weir_lab::process::{Process, Signal, run};
 use weir_tests::host::{Host, summary_number};
 use weir_tests::{harness, privileged};
@@ -18,6 +19,7 @@ fn main() -> ExitCode {
         privileged!(what_was_sent_last_arrives).together(),
         privileged!(what_a_closed_connection_has_to_send_arrives).together(),
         privileged!(what_a_slow_connection_has_to_send_arrives).together(),
+        privileged!(what_a_reader_takes_late_arrives).together(),
         privileged!(a_child_that_goes_on_sending_keeps_nobody).together(),
         privileged!(ctrl_c_drops_what_is_waited_for).together(),
     ])
@@ -110,6 +112,30 @@ fn stream_arrives(rate: &str, bytes: usize) -> Result<()> {
     let read = reading.join().map_err(|_| anyhow::anyhow!("the reader panicked"))?;
     let read = read.with_context(|| format!("no end of stream: {}", done.stderr))?;
     ensure!(read == bytes, "{read} of {bytes} bytes arrived: {}", done.stderr);
+    ensure!(done.stderr.contains("dropped none"), "something was dropped: {}", done.stderr);
+    Ok(())
+}
+
+/// The window of a receiver that reads nothing is closed, and no packet passes the limit for longer than it may stall otherwise.
+fn what_a_reader_takes_late_arrives() -> Result<()> {
+    const BYTES: usize = 30_000;
+    const PAUSE: Duration = Duration::from_secs(4);
+    let host = Host::alone()?;
+    let listener = host.namespace.enter(|| TcpListener::bind(("0.0.0.0", PORT)))??;
+    // Its connections have as much room.
+    weir_port::sys::setsockopt(listener.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, &2048)?;
+    let script = format!("head -c {BYTES} /dev/zero >/dev/tcp/$host/{PORT}");
+    let mut process = Process::spawn(&mut run_bash(&host, "2mbit", &script))?;
+    let (mut stream, _) = listener.accept()?;
+    stream.set_read_timeout(Some(LIMIT))?;
+    wait_until("it says that it waits", LIMIT, || {
+        Ok(process.stderr().contains("CMD has ended; waiting for "))
+    })?;
+    clock::let_pass(PAUSE, |_| ())?;
+    ensure!(process.is_running()?, "it waits for no reader: {}", process.stderr());
+    let read = stream.read_to_end(&mut Vec::new()).context("no end of stream")?;
+    let done = process.wait(LIMIT)?.success()?;
+    ensure!(read == BYTES, "{read} of {BYTES} bytes arrived: {}", done.stderr);
     ensure!(done.stderr.contains("dropped none"), "something was dropped: {}", done.stderr);
     Ok(())
 }

@@ -90,7 +90,8 @@ Good to know:
   held, and TCP connections it closed. Ctrl-C, TERM or HUP ends that wait; so
   does a child of CMD that goes on sending, after twice the time that what
   stood there needs, and 2 seconds, or two of the longest packets' time if that
-  is more. What is lost then is in the summary.
+  is more; and so do receivers of TCP that take nothing, or answer no more,
+  after a minute in all. What is lost then is in the summary.
   Then its network ends, also for children of it that go on: what they send
   while it ends is lost and nowhere counted. When weir is killed, CMD is
   killed; children of CMD go on without a network.")]

@@ -6,7 +6,8 @@
 //! Rule: the network stays until nothing waits for the limit and no closed TCP socket waits for an acknowledgement, by two looks in a row
 //! between which nothing moved. Children may go on sending, so the wait is bounded by twice the time that the bytes which stood there at
 //! the end need at the limit, and the time of a stall: 2 s, or two of the longest packets' time if that is more. It ends too when nothing
-//! was delivered for the time of a stall, when the network fails, and by a signal or `weir down`. A terminal's Ctrl-Z does not suspend it; as that
+//! was delivered for the time of a stall, when the network fails, and by a signal or `weir down`. The time in which nothing but peers of
+//! closed TCP sockets is waited for, because they take nothing or do not answer, counts for neither, and is [`PEERS_NS`] at most. A terminal's Ctrl-Z does not suspend it; as that
 //! stops children of the program too, they are continued. A packet may be of many segments that the kernel has not
 //! cut yet; once it has left, the limit delivers nothing until its time is over.
 //!
@@ -31,6 +32,8 @@ use crate::output;
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 const SAID_AFTER_NS: u64 = 1_000_000_000;
 const STALL_NS: u64 = 2_000_000_000;
+/// The longest time in all for which nothing but peers of closed TCP sockets is waited for, in nanoseconds.
+const PEERS_NS: u64 = 60_000_000_000;
 /// Signals that end the wait.
 const ENDING: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
 
@@ -69,6 +72,11 @@ fn look_until(way: &dyn RunNetwork, until_ns: u64) -> Option<Remainder> {
 impl Remainder {
     fn is_nothing(&self) -> bool {
         self.queued == 0 && self.held == 0 && self.tcp.sockets == 0
+    }
+
+    /// Returns whether peers alone are waited for, which have to take data or acknowledge them.
+    fn is_with_peers(&self) -> bool {
+        self.queued == 0 && self.held == 0 && self.tcp.sockets > 0
     }
 
     /// The packets that were lost with the network: those that waited at its end, or if nobody looked then, those that stood here less those
@@ -137,6 +145,7 @@ pub fn wait(way: &dyn RunNetwork, mut late: Option<i32>) -> Remainder {
     let bounds = Bounds::of(&first, way.slowest(), way.packet_bytes_max());
     let mut before = first;
     let mut moved_ns = start_ns;
+    let (mut looked_ns, mut peers_ns) = (start_ns, 0);
     let mut said = false;
     loop {
         match way.guarded().next_event_within(LOOK_EVERY) {
@@ -162,10 +171,15 @@ pub fn wait(way: &dyn RunNetwork, mut late: Option<i32>) -> Remainder {
             return Remainder { in_ring: 0, ..now };
         }
         let time_ns = now_ns();
-        if now.delivered != before.delivered {
+        if now.is_with_peers() {
+            peers_ns += time_ns - looked_ns;
+        }
+        looked_ns = time_ns;
+        if now.delivered != before.delivered || now.is_with_peers() {
             moved_ns = time_ns;
         }
-        if time_ns - start_ns > bounds.wait_ns || time_ns - moved_ns > bounds.stall_ns {
+        let is_over = time_ns - start_ns - peers_ns > bounds.wait_ns || time_ns - moved_ns > bounds.stall_ns;
+        if is_over || peers_ns > PEERS_NS {
             return now;
         }
         if !said && time_ns - start_ns > SAID_AFTER_NS {
