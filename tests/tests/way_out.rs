@@ -38,6 +38,7 @@ fn main() -> ExitCode {
         privileged!(what_two_killed_processes_left_is_mended).together(),
         privileged!(a_run_beside_one_whose_interface_is_renamed).together(),
         privileged!(a_guardian_that_tries_again_keeps_no_reader_waiting).together(),
+        privileged!(an_uplink_joins_what_it_receives_again_after_a_run).together(),
     ])
 }
 
@@ -341,5 +342,33 @@ fn a_guardian_that_tries_again_keeps_no_reader_waiting() -> Result<()> {
     ensure!(done.stderr.contains("it is tried again"), "nothing failed: {}", done.stderr);
     let standard_error = standard_error?;
     ensure!(standard_error == Path::new("/dev/null"), "it keeps {} open", standard_error.display());
+    Ok(())
+}
+
+/// A macvlan may be asked for what the device below it cannot do, and the kernel forgets that it was as soon as the macvlan forwards.
+fn an_uplink_joins_what_it_receives_again_after_a_run() -> Result<()> {
+    let host = Host::with_internet()?;
+    let uplink = "ip link add up0 link veth0 type macvlan; ip addr add 10.99.0.7/24 dev up0; ip link set up0 up; \
+                  ip route replace default via 10.99.0.2 dev up0; sysctl -q -w net.ipv4.conf.up0.forwarding=0; \
+                  ethtool -K up0 lro on || true";
+    shell(&host.namespace, uplink)?;
+    let asked = || {
+        Ok::<_, anyhow::Error>(
+            host.namespace.sh("ethtool -k up0")?.contains("large-receive-offload: off [requested on]"),
+        )
+    };
+    ensure!(asked()?, "the macvlan cannot be asked: this test sees nothing");
+    for is_mended in [false, true] {
+        let mut run = Process::spawn(&mut host.weir_run(&[], "echo runs; exec sleep 1000"))?;
+        run.wait_for_output("runs", LIMIT)?;
+        ensure!(!asked()?, "the kernel leaves it as it is: this test sees nothing");
+        if is_mended {
+            killed_with_guardian(&host, run)?;
+            weir_lab::process::run(&mut host.weir(&["mend"]), LIMIT)?.success()?;
+        } else {
+            run.stop(LIMIT)?;
+        }
+        ensure!(asked()?, "the uplink does not join what it receives any more, mended: {is_mended}");
+    }
     Ok(())
 }

@@ -73,8 +73,16 @@ struct Value {
     data: u32,
 }
 
-/// The features of an interface of this thread's namespace that are on: a bit for each, by its place in [`feature_names`].
-pub(crate) fn features(link: &Link) -> Result<u128> {
+/// Features of an interface: a bit for each, by its place in [`feature_names`].
+pub(crate) struct FeatureBits {
+    /// Those that are on.
+    pub active: u128,
+    /// Those that somebody asked for, or the driver did, also where something else keeps them off.
+    pub requested: u128,
+}
+
+/// The features of an interface of this thread's namespace.
+pub(crate) fn features(link: &Link) -> Result<FeatureBits> {
     /// `struct ethtool_get_features_block`.
     #[repr(C)]
     #[derive(Clone, Copy, Default)]
@@ -94,7 +102,10 @@ pub(crate) fn features(link: &Link) -> Result<u128> {
     let word = [Word::default(); FEATURE_WORDS];
     let mut request = Request { command: ETHTOOL_GFEATURES, words: FEATURE_WORDS as u32, word };
     ask(link.ifindex, &link.name, &mut request, || format!("reading the features of {}", link.name))?;
-    Ok(request.word.iter().rev().fold(0, |bits, word| bits << 32 | u128::from(word.active)))
+    let bits = |of: fn(&Word) -> u32| {
+        request.word.iter().rev().fold(0, |bits, word| bits << 32 | u128::from(of(word)))
+    };
+    Ok(FeatureBits { active: bits(|word| word.active), requested: bits(|word| word.requested) })
 }
 
 /// The names of all features that this kernel has; an interface of this thread's namespace is asked, and any will do.

@@ -47,6 +47,8 @@ impl TagInsertion {
     }
 }
 
+/// The name of the feature by which a device joins packets that it receives.
+const LARGE_RECEIVE: &str = "rx-lro";
 /// The prefix of the names of features by which checksums are left to the device.
 const CHECKSUM_PREFIX: &str = "tx-checksum-";
 
@@ -105,18 +107,33 @@ pub struct Offloads {
     pub tag_insertions: Vec<TagInsertion>,
 }
 
+/// The names of the features, which are the same for each interface of a kernel.
+fn names(link: &Link) -> Result<&'static [String]> {
+    static NAMES: OnceLock<Vec<String>> = OnceLock::new();
+    if let Some(names) = NAMES.get() {
+        return Ok(names);
+    }
+    let read = ethtool::feature_names(link)?;
+    Ok(NAMES.get_or_init(|| read))
+}
+
+/// Returns whether an interface of this thread's namespace is asked to join packets that it receives (LRO).
+pub fn large_receive(link: &Link) -> Result<bool> {
+    let place = names(link)?.iter().position(|name| name == LARGE_RECEIVE);
+    let requested = ethtool::features(link)?.requested;
+    Ok(place.is_some_and(|place| requested >> place & 1 == 1))
+}
+
+/// Asks an interface of this thread's namespace to join packets that it receives (LRO); content with the interface being gone.
+pub fn ask_large_receive(ifindex: u32) -> Result<()> {
+    let doing = || format!("switching large receive offload of interface number {ifindex} on again");
+    set(ifindex, [LARGE_RECEIVE].into_iter(), true, doing)
+}
+
 /// The features of an interface of this thread's namespace that are on and leave something out of the frame.
 pub fn offloads(link: &Link) -> Result<Offloads> {
-    /// The names of the features, which are the same for each interface of a kernel.
-    static NAMES: OnceLock<Vec<String>> = OnceLock::new();
-    let names = match NAMES.get() {
-        Some(names) => names,
-        None => {
-            let read = ethtool::feature_names(link)?;
-            NAMES.get_or_init(|| read)
-        }
-    };
-    let active = ethtool::features(link)?;
+    let names = names(link)?;
+    let active = ethtool::features(link)?.active;
     let is_on = |place: usize| active >> place & 1 == 1;
     Ok(Offloads::of(
         names.iter().enumerate().filter(|(place, _)| is_on(*place)).map(|(_, name)| name.as_str()),

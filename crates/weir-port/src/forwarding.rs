@@ -12,19 +12,24 @@
 //! The kernel takes 2 for on, and writes a change of `ipv6/conf/all/forwarding` to each interface and to `default`. So 1 there is somebody
 //! else's, and stays; what is on at single interfaces before is noted too, and put back behind it.
 //!
+//! The kernel asks an interface that begins to forward, and what is below it, not to join packets that it receives any more (LRO), and never
+//! asks it again. So that it was asked is noted before, and it is asked again behind all else, unless it forwards still.
+//!
 //! Several runs may need the same setting. Each holds it together with the others ([`crate::hold`]): the first notes the old value, and the
 //! last puts that back. Whoever switches forwarding on for all interfaces meanwhile has written the same value into the setting of each, and
 //! the last leaves that as it is ([`SettingBefore`]).
 //!
-//! Source: kernel `Documentation/networking/ip-sysctl.rst`; `net/ipv4/route.c:ip_route_input_slow`,
+//! Source: kernel `Documentation/networking/ip-sysctl.rst`; `net/core/dev.c:dev_disable_lro`, `net/ipv4/route.c:ip_route_input_slow`,
 //! `net/ipv4/devinet.c:inet_forward_change`, `net/ipv6/addrconf.c:addrconf_fixup_forwarding`, `net/ipv6/ip6_output.c:ip6_forward`,
 //! `net/ipv6/route.c:rt6_purge_dflt_routers`.
+
+use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::{PortError, Result};
 use crate::link::{Joint, Link};
-use crate::sysctl;
+use crate::{features, sysctl};
 
 /// The value for on that a run gives `ipv6/conf/all/forwarding`, as nobody else does.
 const ON_BY_RUNS: u8 = 2;
@@ -46,10 +51,12 @@ pub enum Setting {
     DefaultIpv6,
     /// `ipv6/conf/IFACE/accept_ra`
     AcceptRouters(u32),
+    /// `rx-lro` of the interface, as `ethtool -k` has it
+    LargeReceive(u32),
 }
 
 impl Setting {
-    /// The path of the setting for [`crate::sysctl`], in this thread's namespace.
+    /// The path of the setting for [`crate::sysctl`], in this thread's namespace; words for [`Setting::LargeReceive`], which has none.
     pub fn path(self) -> Result<String> {
         let of = |ifindex, version: &str, name: &str| {
             Ok(format!("{version}/conf/{}/{name}", Link::by_index(ifindex)?.name))
@@ -61,6 +68,7 @@ impl Setting {
             Setting::ForwardAllIpv6 => Ok("ipv6/conf/all/forwarding".into()),
             Setting::HostOrRouterIpv6(ifindex) => of(ifindex, "ipv6", "forwarding"),
             Setting::DefaultIpv6 => Ok("ipv6/conf/default/forwarding".into()),
+            Setting::LargeReceive(ifindex) => Ok(format!("rx-lro of {}", Link::by_index(ifindex)?.name)),
         }
     }
 
@@ -73,6 +81,7 @@ impl Setting {
             Setting::ForwardAllIpv6 => "ipv6-forwarding".into(),
             Setting::HostOrRouterIpv6(ifindex) => format!("{ifindex}-ipv6-forwarding"),
             Setting::DefaultIpv6 => "default-ipv6-forwarding".into(),
+            Setting::LargeReceive(ifindex) => format!("{ifindex}-rx-lro"),
         }
     }
 }
@@ -87,6 +96,7 @@ impl Setting {
             (Ok(ifindex), "ipv6-accept_ra") => Setting::AcceptRouters(ifindex),
             (Ok(ifindex), "ipv6-forwarding") => Setting::HostOrRouterIpv6(ifindex),
             (Err(_), "ipv6-forwarding") => Setting::DefaultIpv6,
+            (Ok(ifindex), "rx-lro") => Setting::LargeReceive(ifindex),
             _ => Setting::ForwardAllIpv6,
         };
         (setting.name() == name).then_some(setting)
@@ -102,13 +112,35 @@ impl Setting {
             Setting::ForwardAllIpv6 | Setting::HostOrRouterIpv6(_) | Setting::DefaultIpv6 => {
                 Some("ipv6/conf/all/forwarding")
             }
-            Setting::AcceptRouters(_) => None,
+            Setting::AcceptRouters(_) | Setting::LargeReceive(_) => None,
         }
     }
 
     /// The value in this thread's namespace, if it has one.
     pub fn value(self) -> Option<u8> {
-        value_at(&self.path().ok()?)
+        match self {
+            Setting::LargeReceive(ifindex) => {
+                features::large_receive(&Link::by_index(ifindex).ok()?).ok().map(u8::from)
+            }
+            _ => value_at(&self.path().ok()?),
+        }
+    }
+
+    /// Gives it a value in this thread's namespace, if it has one there. Returns its path.
+    fn write(self, value: u8) -> Result<String> {
+        let path = self.path()?;
+        match self {
+            Setting::LargeReceive(ifindex) => features::ask_large_receive(ifindex)?,
+            _ => sysctl::write_if_there(&path, &value.to_string())?,
+        }
+        Ok(path)
+    }
+
+    /// Returns whether the interface forwards, and so must not join packets that it receives.
+    fn must_stay_off(self) -> bool {
+        let Setting::LargeReceive(ifindex) = self else { return false };
+        let forwarding = [Setting::ForwardIpv4(ifindex), Setting::HostOrRouterIpv6(ifindex)];
+        forwarding.iter().any(|setting| setting.value().is_some_and(|value| value != 0))
     }
 }
 
@@ -160,11 +192,14 @@ impl SettingBefore {
     /// Puts a setting of this thread's namespace back. Returns its path if it was put back: it is not where it is so already, its interface
     /// is gone, or somebody has set all interfaces since.
     pub fn put_back(&self, setting: Setting) -> Result<Option<String>> {
-        if setting.value() == Some(self.was) || self.is_set_since(setting.path_of_all().and_then(value_at)) {
+        if setting.value() == Some(self.was)
+            || setting.must_stay_off()
+            || self.is_set_since(setting.path_of_all().and_then(value_at))
+        {
             return Ok(None);
         }
-        match setting.path() {
-            Ok(path) => sysctl::write_if_there(&path, &self.was.to_string()).map(|()| Some(path)),
+        match setting.write(self.was) {
+            Ok(path) => Ok(Some(path)),
             Err(PortError::NoInterface { .. }) => Ok(None),
             Err(error) => Err(error),
         }
@@ -190,7 +225,7 @@ impl SettingChange {
     /// Makes the change in this thread's namespace, where the setting is not on already by another value.
     pub fn make(&self) -> Result<()> {
         match self.setting {
-            Setting::HostOrRouterIpv6(_) | Setting::DefaultIpv6 => Ok(()),
+            Setting::HostOrRouterIpv6(_) | Setting::DefaultIpv6 | Setting::LargeReceive(_) => Ok(()),
             Setting::ForwardAllIpv6 if self.setting.value() != Some(0) => Ok(()),
             setting => sysctl::write(&setting.path()?, &self.wanted.to_string()),
         }
@@ -200,6 +235,40 @@ impl SettingChange {
 /// The changes that the ways out by these interfaces (numbers) need, among all those of the namespace, in order; `read` tells the value of a
 /// setting before any run changed it, if it has one.
 pub fn plan(
+    interfaces_v4: &[u32],
+    interfaces_v6: &[u32],
+    all: &[Joint],
+    read: impl Fn(Setting) -> Option<u8>,
+) -> Vec<SettingChange> {
+    let changes = plan_forwarding(interfaces_v4, interfaces_v6, all, &read);
+    let joining = forwarding_by(&changes, all).into_iter().map(Setting::LargeReceive);
+    let joining = joining.filter(|setting| read(*setting) == Some(1));
+    joining.map(|setting| SettingChange { setting, wanted: 1 }).chain(changes.iter().copied()).collect()
+}
+
+/// The interfaces that begin to forward by these changes, as far as the kernel looks at that, and those below them.
+fn forwarding_by(changes: &[SettingChange], all: &[Joint]) -> BTreeSet<u32> {
+    let mut found = BTreeSet::new();
+    for change in changes {
+        match change.setting {
+            Setting::ForwardIpv4(ifindex) => found.extend([ifindex]),
+            Setting::ForwardAllIpv6 => found.extend(all.iter().map(|joint| joint.ifindex)),
+            _ => {}
+        }
+    }
+    loop {
+        let below = all.iter().filter(|joint| found.contains(&joint.ifindex)).filter_map(|joint| joint.below);
+        let ports = all.iter().filter(|joint| joint.master.is_some_and(|master| found.contains(&master)));
+        let more: Vec<u32> = below.chain(ports.map(|joint| joint.ifindex)).collect();
+        let count = found.len();
+        found.extend(more);
+        if found.len() == count {
+            return found;
+        }
+    }
+}
+
+fn plan_forwarding(
     interfaces_v4: &[u32],
     interfaces_v6: &[u32],
     all: &[Joint],
@@ -238,7 +307,7 @@ pub fn plan(
 #[cfg(test)]
 mod tests {
     use super::Setting::{
-        AcceptRouters, DefaultIpv6, ForwardAllIpv6, ForwardIpv4, ForwardIpv6, HostOrRouterIpv6,
+        AcceptRouters, DefaultIpv6, ForwardAllIpv6, ForwardIpv4, ForwardIpv6, HostOrRouterIpv6, LargeReceive,
     };
     use super::*;
     use crate::link;
@@ -272,6 +341,22 @@ mod tests {
         assert_eq!(planned(&[7, 8], &settings), [(AcceptRouters(7), 2), (ForwardAllIpv6, 2)]);
         let settings = [ALL, (HostOrRouterIpv6(7), 2), (HostOrRouterIpv6(8), 1), (DefaultIpv6, 0)];
         assert_eq!(planned(&[7], &settings), [(HostOrRouterIpv6(8), 1), (ForwardAllIpv6, 2)]);
+    }
+
+    #[test]
+    fn what_the_kernel_does_to_receiving_is_noted_first_at_all_below_what_forwards() {
+        let receive = [2, 3, 4, 8, 9].map(|ifindex| (LargeReceive(ifindex), 1));
+        let noted = |v6: &[u32], settings: &[(Setting, u8)]| {
+            let changes = planned(v6, &[&receive, settings].concat());
+            let noted = |change: &&(Setting, u8)| matches!(change.0, LargeReceive(_));
+            let first: Vec<_> = changes.iter().take_while(noted).map(|change| change.0).collect();
+            assert_eq!(changes.iter().filter(noted).count(), first.len(), "{changes:?}");
+            first
+        };
+        assert_eq!(noted(&[], &[V4]), [2, 3, 4].map(LargeReceive));
+        assert_eq!(noted(&[7], &[V4, ALL, (ForwardIpv6(7), 0)]), [2, 3, 4].map(LargeReceive));
+        assert_eq!(noted(&[7], &[ALL]), [2, 3, 4, 8, 9].map(LargeReceive), "by all");
+        assert_eq!(noted(&[7], &[(ForwardIpv4(7), 1), (ForwardAllIpv6, 1)]), [], "a router");
     }
 
     /// On any kernel, as one without `force_forwarding` does it.
@@ -359,7 +444,8 @@ mod tests {
 
     #[test]
     fn a_setting_has_a_name_without_slashes() {
-        let of_interface = [ForwardIpv4(7), ForwardIpv6(7), AcceptRouters(7), HostOrRouterIpv6(7)];
+        let of_interface =
+            [ForwardIpv4(7), ForwardIpv6(7), AcceptRouters(7), HostOrRouterIpv6(7), LargeReceive(7)];
         for setting in of_interface.into_iter().chain([ForwardAllIpv6, DefaultIpv6]) {
             assert!(!setting.name().contains('/'), "{setting:?}");
             assert_eq!(Setting::from_name(&setting.name()), Some(setting));

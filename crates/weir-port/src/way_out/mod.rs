@@ -121,9 +121,10 @@ impl OpenedInterface {
             Setting::ForwardIpv4(ifindex) => (Family::V4, Some(ifindex)),
             Setting::ForwardIpv6(ifindex) => (Family::V6, Some(ifindex)),
             Setting::ForwardAllIpv6 => (Family::V6, None),
-            Setting::AcceptRouters(_) | Setting::HostOrRouterIpv6(_) | Setting::DefaultIpv6 => {
-                return Ok(None);
-            }
+            Setting::AcceptRouters(_)
+            | Setting::HostOrRouterIpv6(_)
+            | Setting::DefaultIpv6
+            | Setting::LargeReceive(_) => return Ok(None),
         };
         let bridge = match ifindex.map(Link::by_index).transpose()? {
             Some(link) if link.kind == BRIDGE => {
