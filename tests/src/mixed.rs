@@ -148,6 +148,11 @@ pub fn widen(receiver: &UdpSocket) -> Result<()> {
     set(receiver, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, RECEIVE_BUFFER_BYTES)
 }
 
+/// Has the kernel give a socket's packets this priority.
+pub fn set_priority(socket: &UdpSocket, priority: libc::c_int) -> Result<()> {
+    set(socket, libc::SOL_SOCKET, libc::SO_PRIORITY, priority)
+}
+
 fn set(socket: &UdpSocket, level: libc::c_int, name: libc::c_int, value: libc::c_int) -> Result<()> {
     // SAFETY: the pointer and the size are those of a live integer, which the kernel only reads; the socket is open.
     let done = unsafe {

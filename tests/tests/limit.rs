@@ -1,7 +1,6 @@
 //! `weir limit`: packets of real clients are held, whole, in order and evenly shared; the limit is found again, changed and removed.
 
 use std::net::UdpSocket;
-use std::os::fd::AsRawFd;
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -13,6 +12,7 @@ use weir_lab::clock::wait_until;
 use weir_lab::iperf::{Flood, Load};
 use weir_tests::crowd::Crowd;
 use weir_tests::limits::{Between, Row, idle_process};
+use weir_tests::mixed::set_priority;
 use weir_tests::rig::{measure_rate, require_lossless};
 use weir_tests::{at_length, drops, harness, kernel, privileged, require_timing};
 
@@ -433,17 +433,7 @@ fn a_priority_passes_nothing_by() -> Result<()> {
     let receiver = row.right.enter(|| UdpSocket::bind(("0.0.0.0", 7009)))??;
     receiver.set_nonblocking(true)?;
     let sender = row.left.enter(|| UdpSocket::bind(("0.0.0.0", 0)))??;
-    // SAFETY: the value and its size are passed; the socket is open.
-    let set = unsafe {
-        libc::setsockopt(
-            sender.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PRIORITY,
-            std::ptr::from_ref(&DIRECT).cast(),
-            size_of::<libc::c_int>() as libc::socklen_t,
-        )
-    };
-    ensure!(set == 0, "the priority can be set");
+    set_priority(&sender, DIRECT)?;
     for _ in 0..DATAGRAMS {
         // The queue may say that it dropped one.
         let _ = sender.send_to(&[0; 1000], (to.as_str(), 7009));

@@ -1,16 +1,16 @@
 //! `weir limit` under changes of others to its interface: things that stay, and messages on the rest.
 
 use std::net::UdpSocket;
-use std::os::fd::AsRawFd;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use weir_lab::bed::{End, Namespace, names};
 use weir_lab::clock::{let_pass, now, wait_until};
-use weir_lab::iperf::{Flood, Load};
+use weir_lab::iperf::{Flood, Load, overflowed_datagrams};
 use weir_lab::process::run;
 use weir_tests::limits::{Between, Row};
+use weir_tests::mixed::{set_priority, widen};
 use weir_tests::raw::{Random, RawSocket, frame};
 use weir_tests::{harness, kernel, privileged, require_timing, weir_binary};
 
@@ -359,6 +359,8 @@ fn no_priority_passes_the_limit() -> Result<()> {
     row.left.sh(&format!("ping -q -c 1 -W 2 {to}"))?;
     let receiver = row.right.enter(|| UdpSocket::bind(("0.0.0.0", 7009)))??;
     receiver.set_nonblocking(true)?;
+    // With room for far more than are allowed.
+    widen(&receiver)?;
     let begin = now();
     let sent = row.left.enter(|| -> Result<usize> {
         keep_net_raw_alone()?;
@@ -386,6 +388,7 @@ fn no_priority_passes_the_limit() -> Result<()> {
         + 20.0 * 1024.0 * 8.0
         + PRIORITIES.len() as f64 * 1042.0 * 8.0;
     ensure!(bits <= allowed * 1.02, "{bits} bits arrived, {allowed} were allowed");
+    ensure!(overflowed_datagrams(&row.right)? == 0, "some that arrived were not counted");
     require_timing!(sent > 500, "only {sent} were sent, so nothing was tried");
     require_timing!(bits >= 0.5 * BITS_PER_S, "only {bits} bits arrived");
     Ok(())
@@ -400,15 +403,6 @@ fn keep_net_raw_alone() -> Result<()> {
     // SAFETY: version 3 reads a header of two words and two sets of three, which both arrays are.
     let done = unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), sets.as_ptr()) };
     ensure!(done == 0, "capset: {}", std::io::Error::last_os_error());
-    Ok(())
-}
-
-fn set_priority(socket: &UdpSocket, priority: libc::c_int) -> Result<()> {
-    let (value, size) = (std::ptr::from_ref(&priority).cast(), size_of::<libc::c_int>() as libc::socklen_t);
-    // SAFETY: the value and its size are passed; the socket is open.
-    let set =
-        unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PRIORITY, value, size) };
-    ensure!(set == 0, "priority {priority:#x}: {}", std::io::Error::last_os_error());
     Ok(())
 }
 
