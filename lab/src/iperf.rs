@@ -90,7 +90,7 @@ impl<'a> Load<'a> {
 }
 
 /// One client's flow, as its server and its client saw it.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Flow {
     /// Payload bytes that arrived.
     pub bytes: u64,
@@ -104,6 +104,10 @@ pub struct Flow {
     pub out_of_order: u64,
     /// Payload bytes that the client says it sent.
     pub sent_bytes: u64,
+    /// Datagrams that the kernel of the clients did not take, of all of them, from the flood's start to its end.
+    pub refused: u64,
+    /// Datagrams that found a socket buffer in the servers' namespace full, of all servers, from the flood's start to its end.
+    pub overflowed: u64,
 }
 
 impl Flow {
@@ -120,6 +124,7 @@ pub struct Flood<'a> {
     servers: Vec<Process>,
     load: Load<'a>,
     starts_at: f64,
+    excused_before: [u64; 2],
 }
 
 impl<'a> Flood<'a> {
@@ -139,6 +144,7 @@ impl<'a> Flood<'a> {
         for (server, port) in servers.iter_mut().zip(ports()) {
             wait_for_port(server, port)?;
         }
+        let excused_before = excused(load)?;
         let lead_s = 0.3 + load.clients as f64 * 0.02;
         let starts_at = epoch_seconds() + lead_s;
         let mut clients = Vec::new();
@@ -157,7 +163,7 @@ impl<'a> Flood<'a> {
             command.args(["--txstart-time", &format!("{starts_at:.6}")]);
             clients.push(Process::spawn(&mut command)?);
         }
-        let flood = Flood { clients, servers, load: load.clone(), starts_at };
+        let flood = Flood { clients, servers, load: load.clone(), starts_at, excused_before };
         let before = flood.received_datagrams()?;
         let started = || Ok(epoch_seconds() >= starts_at && flood.received_datagrams()? > before);
         wait_until("the flood's first datagram arrives", Duration::from_secs_f64(lead_s + 10.0), started)
@@ -199,6 +205,13 @@ impl<'a> Flood<'a> {
             flow.sent_bytes = sent_bytes;
             flows.push(flow);
         }
+        let [refused, overflowed] = excused(&self.load)?;
+        let [refused_before, overflowed_before] = self.excused_before;
+        for flow in &mut flows {
+            // The drops of a queue that went with its interface count as refused no more.
+            flow.refused = refused.saturating_sub(refused_before);
+            flow.overflowed = overflowed - overflowed_before;
+        }
         Ok(flows)
     }
 }
@@ -235,7 +248,7 @@ fn csv_line(line: &str) -> Option<Flow> {
         lost: count(10)?,
         total: count(11)?,
         out_of_order: count(13)?,
-        sent_bytes: 0,
+        ..Flow::default()
     })
 }
 
@@ -328,6 +341,11 @@ pub fn overflowed_datagrams(namespace: &Namespace) -> Result<u64> {
 
 /// Datagrams that the kernel of a namespace never took from those who sent them, since the namespace was made: their `send` failed, as that
 /// of a client does whose time ends while it is held. A datagram that a queue drops is discarded too, by a `send` that succeeds, and not
+/// The datagrams of a load's namespaces that were lost at an end, so far: refused to a client, or too many for a server's socket.
+fn excused(load: &Load) -> Result<[u64; 2]> {
+    Ok([refused_datagrams(load.from)?, overflowed_datagrams(load.to)?])
+}
+
 /// one of these; the drops of the queues of interfaces that are gone are not known.
 pub fn refused_datagrams(namespace: &Namespace) -> Result<u64> {
     let (snmp, snmp6) = (net_file(namespace, "snmp")?, net_file(namespace, "snmp6")?);
@@ -375,7 +393,7 @@ mod tests {
             lost: 171_231,
             total: 182_615,
             out_of_order: 25,
-            sent_bytes: 0,
+            ..Flow::default()
         };
         assert_eq!(flow, expected);
         assert_eq!((flow.total - flow.lost) * PAYLOAD_BYTES, flow.bytes);
@@ -411,7 +429,7 @@ mod tests {
 
     #[test]
     fn what_is_lost_at_the_very_end_is_seen() {
-        let flow = Flow { bytes: 10, bits_per_s: 1.0, lost: 0, total: 1, out_of_order: 0, sent_bytes: 30 };
+        let flow = Flow { bytes: 10, sent_bytes: 30, ..Flow::default() };
         assert_eq!(flow.missing(), 20);
     }
 

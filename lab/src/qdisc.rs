@@ -429,7 +429,7 @@ mod tests {
     /// The flow of a server that saw no loss before the last arrival.
     fn flow(bytes: u64, sent_bytes: u64) -> Flow {
         let total = bytes / PAYLOAD_BYTES;
-        Flow { bytes, bits_per_s: bytes as f64, lost: 0, total, out_of_order: 1, sent_bytes }
+        Flow { bytes, bits_per_s: bytes as f64, total, out_of_order: 1, sent_bytes, ..Flow::default() }
     }
 
     #[test]

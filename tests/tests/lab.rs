@@ -1,17 +1,27 @@
 //! `weir lab qdisc` measures loss rightly: it sees the loss of a system that drops, and none where nothing drops. `weir lab epair` writes
-//! its measurements; its figures are tested beside it.
+//! its measurements; its figures are tested beside it. The tests' own judgement of loss sees it too.
 
+use std::net::UdpSocket;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
+use weir_lab::bed::names;
+use weir_lab::clock::wait_until;
+use weir_lab::iperf::{Flood, Load, overflowed_datagrams};
 use weir_lab::process::run;
 use weir_lab::progress::Silent;
 use weir_lab::qdisc::{self, Options, System};
 use weir_lab::report::{Report, Row};
-use weir_tests::{harness, plain, privileged, require_timing, weir_binary};
+use weir_tests::harness::{self, Short};
+use weir_tests::pair::Pair;
+use weir_tests::rig::require_lossless;
+use weir_tests::xdp::Xdp;
+use weir_tests::{plain, privileged, require_timing, weir_binary};
+
+const PATIENCE: Duration = Duration::from_secs(30);
 
 fn main() -> ExitCode {
     harness::main(&[
@@ -19,6 +29,7 @@ fn main() -> ExitCode {
         privileged!(a_system_that_cannot_run_fails_its_row_and_no_other).flooding(),
         privileged!(the_command_writes_json_and_html).flooding(),
         plain!(options_that_make_no_sense).together(),
+        privileged!(what_overflowed_before_a_flood_excuses_none_of_its_losses).flooding(),
         privileged!(the_bed_command_writes_json_and_html).flooding(),
         plain!(the_epair_command_writes_json_and_html).together(),
         plain!(the_epair_command_refuses_what_is_not_its_own).together(),
@@ -250,6 +261,30 @@ fn settings_of_netisr_that_cannot_be() -> Result<()> {
         Duration::from_secs(10),
     )?;
     ensure!(!done.status.success() && done.stderr.contains("--set: only netisr"), "{}", done.stderr);
+    Ok(())
+}
+
+/// One of a hundred datagrams of a flood is dropped on the way, where twenty thousand found a socket full before it.
+fn what_overflowed_before_a_flood_excuses_none_of_its_losses() -> Result<()> {
+    const BEFORE: u64 = 20_000;
+    let pair = Pair::with_addresses(1)?;
+    let to = names(0, 2).v4;
+    let full = pair.right.enter(|| UdpSocket::bind(("0.0.0.0", 7001)))??;
+    let sender = pair.left.enter(|| UdpSocket::bind(("0.0.0.0", 0)))??;
+    for _ in 0..BEFORE {
+        sender.send_to(&[0; 100], (to.as_str(), 7001))?;
+    }
+    wait_until("most have overflowed", PATIENCE, || Ok(overflowed_datagrams(&pair.right)? > BEFORE / 2))?;
+    drop(full);
+    // Slow enough for the server.
+    pair.left.tc("qdisc add dev veth0 root tbf rate 50mbit burst 20kb limit 10mb")?;
+    let load = Load::new(&pair.left, &pair.right, &to, 1, 1.0);
+    let _dropping = Xdp::dropping(pair.right_end(), 100)?;
+    let flows = Flood::start(&load)?.finish(PATIENCE)?;
+    let judged = require_lossless(&flows, &load);
+    let error = judged.err().with_context(|| format!("a loss is excused: {flows:?}"))?;
+    ensure!(!error.is::<Short>(), "a loss is taken for a figure: {error:#}");
+    ensure!(error.to_string().contains("datagrams lost"), "{error:#}");
     Ok(())
 }
 

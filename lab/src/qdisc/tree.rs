@@ -464,8 +464,8 @@ mod tests {
 
     #[test]
     fn a_class_is_measured_by_its_floor_and_the_whole_by_the_worst() {
-        let flow =
-            |bits_per_s| Flow { bytes: 9, bits_per_s, lost: 1, total: 10, out_of_order: 2, sent_bytes: 10 };
+        let of = Flow { bytes: 9, lost: 1, total: 10, out_of_order: 2, sent_bytes: 10, ..Flow::default() };
+        let flow = |bits_per_s| Flow { bits_per_s, ..of };
         let flows = [vec![flow(1.0), flow(1.0)], vec![flow(5.0)], vec![flow(1.0), flow(0.0)]];
         let trips = RoundTrips { sent: 1, sorted_ms: vec![1.0] };
         let (whole, classes) = TREES[0].values(&flows, &[200e6, 120e6, 30e6], &trips, 2.0, 1.0).unwrap();
