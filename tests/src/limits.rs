@@ -14,11 +14,15 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use weir_lab::bed::{End, Name4and6, Namespace, address, is_of_others, names};
 use weir_lab::clock::wait_until;
+use weir_lab::iperf::overflowed_datagrams;
 use weir_lab::process::{Finished, Process, run};
 
+use crate::crowd::{Arrived, Crowd};
 use crate::{drops, weir_binary};
 
 const LIMIT: Duration = Duration::from_secs(60);
+/// The time in which all datagrams arrive that are on their way.
+const ALL_ARRIVE: Duration = Duration::from_secs(10);
 
 /// The device between the two pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,6 +143,23 @@ impl Row {
             losses.extend(drops::of_links(host)?);
         }
         Ok(losses)
+    }
+
+    /// Ends senders to the right and requires that all of their datagrams arrive, but for as many as have overflowed the sockets there.
+    /// Returns those that arrived.
+    pub fn all_arrived(&self, mut crowd: Crowd) -> Result<Arrived> {
+        crowd.end_senders();
+        let (sent, overflowed) = (crowd.sent(), || overflowed_datagrams(&self.right));
+        // Those that are missing are judged below.
+        let _ = wait_until("all have arrived", ALL_ARRIVE, || Ok(crowd.received() + overflowed()? >= sent));
+        let (arrived, overflowed) = (crowd.finish()?, overflowed()?);
+        let told = drops::told(&[&self.left, &self.middle, &self.right])?;
+        ensure!(
+            arrived.count <= sent && arrived.count + overflowed >= sent,
+            "{} of {sent} arrived, {overflowed} overflowed the receivers' sockets{told}",
+            arrived.count
+        );
+        Ok(arrived)
     }
 
     /// Runs `weir ARGUMENTS` (split at spaces) in the middle.

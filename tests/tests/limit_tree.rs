@@ -455,7 +455,7 @@ fn busy_flows_change_class_at_once_where_asked() -> Result<()> {
             Ok(row.limits("wa")?[0]["classes"].as_array().is_some_and(Vec::is_empty))
         })?;
     }
-    let arrived = crowd.finish()?;
+    let arrived = row.all_arrived(crowd)?;
     println!("    {} arrived, {} out of order by six moves", arrived.count, arrived.reordered);
     row.lossless_limit("wa")?;
     for (command, why) in [
@@ -480,7 +480,7 @@ fn two_classes(mbit: u32, port: u16) -> String {
 
 /// Ends senders, all of whose packets arrive in order, and the limit.
 fn require_order(row: &Row, crowd: Crowd) -> Result<()> {
-    let arrived = crowd.finish()?;
+    let arrived = row.all_arrived(crowd)?;
     ensure!(arrived.reordered == 0, "{} of {} out of order", arrived.reordered, arrived.count);
     row.lossless_limit("wa")?;
     row.weir("limit wa --off")?.success().map(drop)
