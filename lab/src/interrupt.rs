@@ -5,8 +5,15 @@
 //! does not: a program that sends one may send it twice, as timeout(1) does to a group and to the program in it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use anyhow::{Result, bail};
+
+use crate::clock::now;
+
+/// The time that cleaning up may take. A daemon that is asked to end restores its interfaces in it.
+const GRACE: Duration = Duration::from_secs(5);
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
@@ -35,4 +42,16 @@ pub fn check() -> Result<()> {
         bail!("interrupted");
     }
     Ok(())
+}
+
+/// Waits for a condition, for values that clean up: also after a signal, when every other wait is refused. Returns whether it came to hold.
+pub fn wait_to_clean_up(mut condition: impl FnMut() -> bool) -> bool {
+    let deadline = now() + GRACE;
+    while !condition() {
+        if now() >= deadline {
+            return false;
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
+    true
 }

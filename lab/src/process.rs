@@ -20,9 +20,7 @@ use rustix::process::{Pid, kill_process};
 pub use rustix::process::Signal;
 
 use crate::clock::wait_until;
-
-/// The time that a child may take to end after SIGTERM before it is killed. A daemon restores its interfaces in that time.
-const GRACE: Duration = Duration::from_secs(5);
+use crate::interrupt::wait_to_clean_up;
 
 /// A running child process. Dropping it ends it.
 #[derive(Debug)]
@@ -155,16 +153,10 @@ impl Drop for Process {
         if self.signal(Signal::TERM).is_err() || !matches!(self.is_running(), Ok(true)) {
             return;
         }
-        // Not `wait_until`: after Ctrl-C that refuses to wait, and now is when the child must be given its time.
-        let deadline = crate::clock::now() + GRACE;
-        while matches!(self.is_running(), Ok(true)) {
-            if crate::clock::now() >= deadline {
-                // Both calls fail only if the child is gone already.
-                let _ = self.child.kill();
-                let _ = self.child.wait();
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(2));
+        if !wait_to_clean_up(|| !matches!(self.is_running(), Ok(true))) {
+            // Both calls fail only if the child is gone already.
+            let _ = self.child.kill();
+            let _ = self.child.wait();
         }
     }
 }

@@ -8,6 +8,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use weir_lab::bed::{End, Namespace, address, names, veth};
 use weir_lab::clock::{now, wait_until};
+use weir_lab::interrupt::wait_to_clean_up;
 use weir_lab::iperf::{Flood, Load};
 use weir_lab::ping::wait_for_answer;
 use weir_lab::process::{Signal, run};
@@ -423,8 +424,8 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        let path = self.0.clone();
-        let _ = wait_until("the control group is empty", A_MOMENT, || Ok(std::fs::remove_dir(&path).is_ok()));
+        // The kernel refuses while a process is in it.
+        wait_to_clean_up(|| std::fs::remove_dir(&self.0).is_ok());
     }
 }
 

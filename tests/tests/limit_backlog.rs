@@ -1,7 +1,7 @@
 //! Limits in place and the lists in which packets that have left them wait for a processor, which all limits of a machine share.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
@@ -116,6 +116,27 @@ fn packets_that_have_left_limits_have_room() -> Result<()> {
     Ok(())
 }
 
+/// A namespace of host names at a file, as network namespaces have names; removed with this value.
+struct Mounted(PathBuf);
+
+impl Mounted {
+    fn new(name: &str) -> Result<Mounted> {
+        let mounted = Mounted(std::env::temp_dir().join(name));
+        fs::write(&mounted.0, "")?;
+        let mut mount = Command::new("mount");
+        run(mount.args(["--bind", "/proc/self/ns/uts"]).arg(&mounted.0), PATIENCE)?.success()?;
+        Ok(mounted)
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // Straight `output`: after Ctrl-C every wait of the bench is refused. Nothing can be done about a failure here.
+        let _ = Command::new("umount").arg("--lazy").arg(&self.0).output();
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
 /// A mount that looks like one of a network namespace, and a queue that any user can make.
 fn what_is_no_limit_keeps_no_room() -> Result<()> {
     const QUEUE: &str =
@@ -129,13 +150,9 @@ fn what_is_no_limit_keeps_no_room() -> Result<()> {
         ensure!(now == 1000, "{now} beside {beside}");
         Ok(())
     };
-    let mounted = std::env::temp_dir().join(row.middle.name());
-    fs::write(&mounted, "")?;
-    let mount = format!("mount --bind /proc/self/ns/uts {}", mounted.display());
-    run(Command::new("sh").args(["-c", &mount]), PATIENCE)?.success()?;
+    let mounted = Mounted::new(row.middle.name())?;
     let done = require_room_back("another kind of namespace");
-    run(Command::new("umount").arg(&mounted), PATIENCE)?.success()?;
-    fs::remove_file(&mounted)?;
+    drop(mounted);
 
     let mut command = Command::new("unshare");
     let mut user = Process::spawn(command.args(["--user", "--map-root-user", "--net", "sh", "-c", QUEUE]))?;

@@ -17,6 +17,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use weir_lab::bed::Namespace;
 use weir_lab::clock::wait_until;
+use weir_lab::interrupt::wait_to_clean_up;
 use weir_lab::process::{Finished, Process, Signal, run};
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -245,8 +246,7 @@ impl Drop for Group {
             // SAFETY: takes no pointers.
             unsafe { libc::kill(id as i32, libc::SIGKILL) };
         }
-        let empty = || Ok(self.processes().map_or(true, |processes| processes.is_empty()));
-        let _ = wait_until("the control group is empty", Duration::from_secs(5), empty);
-        let _ = fs::remove_dir(&self.folder);
+        // The kernel refuses until they are gone.
+        wait_to_clean_up(|| fs::remove_dir(&self.folder).is_ok());
     }
 }
