@@ -18,12 +18,14 @@
 
 pub mod isolation;
 
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::thread;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use weir_lab::stolen::{Processors, STOLEN_MAX};
 use weir_lab::{bed, clock, interrupt};
+
+use crate::weir_binary;
 
 /// One test.
 #[derive(Clone, Copy)]
@@ -275,6 +277,12 @@ pub fn main(cases: &[Case]) -> ExitCode {
     println!("\nrunning {} tests", cases.len());
     let before = Processors::now();
     let tally = run_all(cases, part, &picks, place);
+    if place.is_root
+        && part.is_none_or(|part| part == Part::Alone)
+        && let Err(error) = mend()
+    {
+        println!("the machine's settings may not be as before: {error:#}");
+    }
     let is_quiet = match (before, Processors::now()) {
         (Ok(before), Ok(after)) => after.stolen_since(&before) <= STOLEN_MAX,
         // Where nobody says how much was stolen, nothing excuses a figure.
@@ -287,6 +295,14 @@ pub fn main(cases: &[Case]) -> ExitCode {
     }
     println!("\n{}\n", tally.line(is_ok, started.elapsed().as_secs_f64()));
     if is_ok { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Has the machine's settings put back as they were before limits that went with their hosts.
+fn mend() -> Result<()> {
+    // Straight `output`: after Ctrl-C every wait of the bench is refused.
+    let done = Command::new(weir_binary()?).arg("mend").output()?;
+    ensure!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    Ok(())
 }
 
 fn is_asked_for(case: &Case, part: Option<Part>) -> bool {
