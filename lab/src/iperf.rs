@@ -142,7 +142,7 @@ impl<'a> Flood<'a> {
             servers.push(Process::spawn(&mut command)?);
         }
         for (server, port) in servers.iter_mut().zip(ports()) {
-            wait_for_port(server, port)?;
+            wait_for_port(server, port, "udp")?;
         }
         let excused_before = excused(load)?;
         let lead_s = 0.3 + load.clients as f64 * 0.02;
@@ -259,8 +259,17 @@ pub fn jain(shares: &[f64]) -> f64 {
     if squares == 0.0 { 0.0 } else { sum * sum / (shares.len() as f64 * squares) }
 }
 
-fn wait_for_port(server: &mut Process, port: u16) -> Result<()> {
-    let tables = ["udp", "udp6"].map(|file| format!("/proc/{}/net/{file}", server.id()));
+/// Starts a server with arguments such as `-u`, which reports as a flood's do, and waits until it has its port open.
+pub fn serve(namespace: &Namespace, port: u16, arguments: &[&str]) -> Result<Process> {
+    let mut command = namespace.command("iperf");
+    command.args(["-s", "-y", "C", "-p", &port.to_string()]).args(arguments);
+    let mut server = Process::spawn(&mut command)?;
+    wait_for_port(&mut server, port, if arguments.contains(&"-u") { "udp" } else { "tcp" })?;
+    Ok(server)
+}
+
+fn wait_for_port(server: &mut Process, port: u16, protocol: &str) -> Result<()> {
+    let tables = ["", "6"].map(|version| format!("/proc/{}/net/{protocol}{version}", server.id()));
     let mark = format!(":{port:04X} ");
     let waited =
         wait_until(&format!("an iperf server has port {port} open"), Duration::from_secs(20), || {
@@ -332,6 +341,11 @@ pub fn received_segments(namespace: &Namespace) -> Result<u64> {
     snmp_value(&text, "Tcp:", "InSegs").context("no InSegs in /proc/net/snmp")
 }
 
+/// The datagrams of a load's namespaces that were lost at an end, so far: refused to a client, or too many for a server's socket.
+fn excused(load: &Load) -> Result<[u64; 2]> {
+    Ok([refused_datagrams(load.from)?, overflowed_datagrams(load.to)?])
+}
+
 /// Datagrams that found a program's socket buffer full, in a namespace since it was made: a loss of the receiver's.
 pub fn overflowed_datagrams(namespace: &Namespace) -> Result<u64> {
     let v4 = snmp_value(&net_file(namespace, "snmp")?, "Udp:", "RcvbufErrors");
@@ -341,11 +355,6 @@ pub fn overflowed_datagrams(namespace: &Namespace) -> Result<u64> {
 
 /// Datagrams that the kernel of a namespace never took from those who sent them, since the namespace was made: their `send` failed, as that
 /// of a client does whose time ends while it is held. A datagram that a queue drops is discarded too, by a `send` that succeeds, and not
-/// The datagrams of a load's namespaces that were lost at an end, so far: refused to a client, or too many for a server's socket.
-fn excused(load: &Load) -> Result<[u64; 2]> {
-    Ok([refused_datagrams(load.from)?, overflowed_datagrams(load.to)?])
-}
-
 /// one of these; the drops of the queues of interfaces that are gone are not known.
 pub fn refused_datagrams(namespace: &Namespace) -> Result<u64> {
     let (snmp, snmp6) = (net_file(namespace, "snmp")?, net_file(namespace, "snmp6")?);

@@ -42,15 +42,20 @@ to_ports = "5001-5004"
 class = "a"
 "#;
 
-/// A classes file, or one of limits, removed with this value.
+/// A file in TOML, removed with this value.
 pub struct File(PathBuf);
 
 impl File {
-    /// Writes it.
+    /// Writes it, under any name.
     pub fn new(text: &str) -> Result<File> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("weir-file-{}-{}.toml", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let path = std::env::temp_dir().join(name);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        File::named(&format!("weir-file-{}-{number}", std::process::id()), text)
+    }
+
+    /// Writes it under the name that what it describes has, unless it says another.
+    pub fn named(name: &str, text: &str) -> Result<File> {
+        let path = std::env::temp_dir().join(format!("{name}.toml"));
         std::fs::write(&path, text).with_context(|| path.display().to_string())?;
         Ok(File(path))
     }

@@ -24,7 +24,7 @@ use weir_tests::kernel::{require_same, traces};
 use weir_tests::limits::{Between, Row};
 use weir_tests::raw::{Random, RawSocket, frame};
 use weir_tests::rig::Rig;
-use weir_tests::{harness, plain, privileged, require_timing, weir_binary};
+use weir_tests::{harness, nobody, plain, privileged, require_timing, weir_binary};
 
 const LIMIT: Duration = Duration::from_secs(30);
 /// A user who owns nothing.
@@ -52,14 +52,6 @@ fn main() -> ExitCode {
     ])
 }
 
-/// `weir ARGUMENTS` as a user without rights; the program itself may lie where that user does not reach it, so reading files is left.
-fn weir_as_nobody(arguments: &[&str]) -> Result<Finished> {
-    let mut command = Command::new("setpriv");
-    command.args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups", "--inh-caps", "+dac_read_search"]);
-    command.args(["--ambient-caps", "+dac_read_search"]).arg(weir_binary()?).args(arguments);
-    run(&mut command, LIMIT)
-}
-
 fn socket_of(wire: &Wire) -> String {
     format!("/run/weir/{}.sock", wire.name())
 }
@@ -67,12 +59,12 @@ fn socket_of(wire: &Wire) -> String {
 fn any_user_reads_counters_and_only_root_changes_a_wire() -> Result<()> {
     let rig = Rig::new(1, 1)?;
     let wire = rig.wire(&["--rate", "200mbit"])?;
-    let shown = weir_as_nobody(&["stat", wire.name(), "--check"])?.success()?;
+    let shown = nobody::weir(&["stat", wire.name(), "--check"], LIMIT)?.success()?;
     ensure!(shown.stdout.contains("conservation holds"), "{}", shown.stdout);
-    let done = weir_as_nobody(&["set", wire.name(), "--rate", "1mbit"])?;
+    let done = nobody::weir(&["set", wire.name(), "--rate", "1mbit"], LIMIT)?;
     ensure!(done.status.code() == Some(1), "it ended with {}", done.status);
     ensure!(done.stderr.contains("only root may change a wire: run it with sudo"), "{}", done.stderr);
-    let done = weir_as_nobody(&["show", wire.name()])?;
+    let done = nobody::weir(&["show", wire.name()], LIMIT)?;
     ensure!(done.status.code() == Some(1), "it ended with {}", done.status);
     let why = "only root may see the file of a wire, or change it: run it with sudo";
     ensure!(done.stderr == format!("weir: {why}\n"), "{}", done.stderr);
@@ -82,12 +74,12 @@ fn any_user_reads_counters_and_only_root_changes_a_wire() -> Result<()> {
     ensure!(rate()? == Some(1_000_000), "{:?}", rate()?);
     let line = format!("wire {} changed: wa->wb 200mbit -> 1mbit", wire.name());
     ensure!(done.stdout.starts_with(&line) && done.stdout.lines().count() == 1, "{}", done.stdout);
-    let shown = weir_as_nobody(&["stat"])?;
+    let shown = nobody::weir(&["stat"], LIMIT)?;
     let said =
         shown.stderr.lines().filter(|line| line.contains("shown to root with CAP_SYS_ADMIN alone")).count();
     ensure!(said == 1, "{}", shown.stderr);
     let near = &wire.name()[1..];
-    let shown = weir_as_nobody(&["stat", near])?;
+    let shown = nobody::weir(&["stat", near], LIMIT)?;
     let nearest = format!("did you mean \"{}\"?", wire.name());
     ensure!(shown.stderr.contains(&nearest) && shown.stderr.contains("try sudo"), "{}", shown.stderr);
     wire.stop()?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use weir_lab::clock::{let_pass, now, wait_until};
-use weir_lab::iperf::{Flood, HEADERS_V4_BYTES, Load, PAYLOAD_BYTES, parse_csv};
+use weir_lab::iperf::{Flood, HEADERS_V4_BYTES, Load, PAYLOAD_BYTES, parse_csv, serve};
 use weir_lab::ping::Ping;
 use weir_lab::process::{Process, run};
 use weir_lab::wire::Wire;
@@ -263,18 +263,8 @@ fn a_program_is_run_behind_classes() -> Result<()> {
         1,
     );
     let file = File::new(&text)?;
-    let mut servers = Vec::new();
-    for port in [5001, 5002] {
-        let mut command = host.namespace.command("iperf");
-        command.args(["-u", "-s", "-P", "1", "-y", "C", "-w", "4M", "-p", &port.to_string()]);
-        let mut server = Process::spawn(&mut command)?;
-        let (mark, table) = (format!(":{port:04X} "), format!("/proc/{}/net/udp", server.id()));
-        wait_until("an iperf server has its port open", PATIENCE, || {
-            ensure!(server.is_running()?, "an iperf server ended early: {}", server.stderr());
-            Ok(std::fs::read_to_string(&table).is_ok_and(|text| text.contains(&mark)))
-        })?;
-        servers.push(server);
-    }
+    let start = |port| serve(&host.namespace, port, &["-u", "-P", "1", "-w", "4M"]);
+    let servers = [5001, 5002].map(start).into_iter().collect::<Result<Vec<_>>>()?;
     let client = |port| format!("iperf -u -c $gateway -b 1G -t {SECONDS} -p {port} >/dev/null & ");
     let script =
         format!("gateway=$(ip route show default | cut -d ' ' -f 3); {}{}wait", client(5001), client(5002));

@@ -13,6 +13,7 @@ use weir_lab::process::{Finished, Process, Signal, run};
 use weir_port::hold::ends::hold;
 use weir_port::link::Link;
 use weir_port::netns::NetNs;
+use weir_tests::classes::File;
 use weir_tests::limits::{Between, Row};
 use weir_tests::topology::{Hosts, Up};
 use weir_tests::{harness, nobody, privileged, weir_binary};
@@ -35,24 +36,6 @@ fn main() -> ExitCode {
 
 const BRIDGE: &str = "[[port]]\ninterface = \"p0\"\n[[port]]\ninterface = \"p1\"\n[[port]]\ninterface = \"p2\"\n\
                       [[bridge]]\nname = \"lan\"\nports = [\"p0\", \"p1\", \"p2\"]\n";
-
-/// A file that goes with its value.
-struct Written(PathBuf);
-
-impl Written {
-    fn new(name: &str, text: &str) -> Result<Written> {
-        let path = std::env::temp_dir().join(format!("{name}.toml"));
-        std::fs::write(&path, text)?;
-        Ok(Written(path))
-    }
-}
-
-impl Drop for Written {
-    fn drop(&mut self) {
-        // A file that is left in the folder for temporary ones harms nobody.
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
 
 fn down(of: impl AsRef<Path>) -> Result<Finished> {
     run(Command::new(weir_binary()?).arg("down").arg(of.as_ref()), PATIENCE)
@@ -84,10 +67,10 @@ fn what_was_killed_is_put_back_before_it_is_told() -> Result<()> {
     let hosts = Hosts::new(3, None)?;
     for is_by_file in [false, true] {
         let mut up = hosts.up(BRIDGE)?;
-        let (name, file) = (up.name.clone(), Written::new(&up.name, BRIDGE)?);
+        let (name, file) = (up.name.clone(), File::named(&up.name, BRIDGE)?);
         let socket = PathBuf::from(format!("/run/weir/{name}.sock"));
         up.daemon.signal(Signal::KILL)?;
-        let done = if is_by_file { down(&file.0)? } else { down(&name)? }.success()?;
+        let done = if is_by_file { down(file.path())? } else { down(&name)? }.success()?;
         ensure!(!socket.exists(), "{} is there: {}", socket.display(), done.stdout);
         // It may have been put back before it was asked for.
         let said = ["was killed, and its guardian has put everything back", "is not up", "ended: "];
@@ -110,13 +93,13 @@ fn a_file_that_is_gone_or_wrong_ends_nothing_and_a_name_does() -> Result<()> {
     };
     let gone = std::env::temp_dir().join(format!("{name}.toml"));
     is_up(&mut up, down(&gone)?, &["there is no such file", &by_name])?;
-    let wrong = Written::new(&name, "[[port]]\ninterface = 7\n")?;
-    is_up(&mut up, down(&wrong.0)?, &[":2:13: invalid type", &by_name])?;
-    let other = Written::new(&format!("{name}-wrong"), &format!("name = \"{name}\"\n[[port]]\n"))?;
-    is_up(&mut up, down(&other.0)?, &[":2:1: ", &by_name])?;
+    let wrong = File::named(&name, "[[port]]\ninterface = 7\n")?;
+    is_up(&mut up, down(wrong.path())?, &[":2:13: invalid type", &by_name])?;
+    let other = File::named(&format!("{name}-wrong"), &format!("name = \"{name}\"\n[[port]]\n"))?;
+    is_up(&mut up, down(other.path())?, &[":2:1: ", &by_name])?;
     // A file of another name has the same ports.
-    let renamed = Written::new(&format!("{name}-other"), &format!("name = \"{name}-other\"\n{BRIDGE}"))?;
-    let said = down(&renamed.0)?.success()?.stdout;
+    let renamed = File::named(&format!("{name}-other"), &format!("name = \"{name}-other\"\n{BRIDGE}"))?;
+    let said = down(renamed.path())?.success()?.stdout;
     ensure!(said.contains(&format!("topology {name}-other is not up")), "{said}");
     ensure!(said.contains(&format!("`weir down {name}` would end it")), "{said}");
     up.check()?;
@@ -130,8 +113,8 @@ fn a_file_that_is_gone_or_wrong_ends_nothing_and_a_name_does() -> Result<()> {
     let nobody = "there is no such file, and there is no wire, topology, stack or limit called";
     ensure!(again.status.code() == Some(2) && again.stderr.contains(nobody), "{}", again.said());
     let up = hosts.up(BRIDGE)?;
-    let edited = Written::new(&name, "[[limit]]\ndevice = \"none\"\nrate = \"1mbit\"\n")?;
-    is_ended(up, down(&edited.0)?)
+    let edited = File::named(&name, "[[limit]]\ndevice = \"none\"\nrate = \"1mbit\"\n")?;
+    is_ended(up, down(edited.path())?)
 }
 
 /// The file was given a limit in place since, and an interface that is not there yet.
@@ -147,8 +130,8 @@ fn a_file_that_is_up_is_refused_before_anything_is_set_or_waited_for() -> Result
     let limit = "[[limit]]\ndevice = \"spare\"\nrate = \"10mbit\"\n";
     for (text, options) in [(BRIDGE.to_string(), &[][..]), (BRIDGE.replace("p2", "late"), &["--wait", "60"])]
     {
-        let edited = Written::new(name, &(text + limit))?;
-        let path = edited.0.to_str().context("a path in UTF-8")?;
+        let edited = File::named(name, &(text + limit))?;
+        let path = edited.path();
         let done = weir(&[&["up", path], options].concat())?;
         let shown = weir(&["show"])?.success()?.stdout;
         ensure!(!shown.contains("spare"), "a limit was set: {shown}");
@@ -164,15 +147,15 @@ fn a_file_that_is_up_is_refused_before_anything_is_set_or_waited_for() -> Result
 fn what_waits_for_its_interfaces_is_ended_too() -> Result<()> {
     let hosts = Hosts::new(3, None)?;
     let name = hosts.middle.name();
-    let file = Written::new(name, BRIDGE)?;
+    let file = File::named(name, BRIDGE)?;
     let socket = PathBuf::from(format!("/run/weir/{name}.waiting"));
     let up = |seconds| -> Result<Command> {
         let mut command = hosts.middle.command(weir_binary()?);
-        command.arg("up").arg(&file.0).args(["--wait", seconds]);
+        command.arg("up").arg(file.path()).args(["--wait", seconds]);
         Ok(command)
     };
     let others = BRIDGE.replace("\"p", "\"q");
-    let others = Written::new(&format!("{name}-others"), &format!("name = \"{name}\"\n{others}"))?;
+    let others = File::named(&format!("{name}-others"), &format!("name = \"{name}\"\n{others}"))?;
     let ended = format!("ended: {name}, which waited for its interfaces\n");
     for way in ["file", "name", "signal"] {
         hosts.middle.ip("link set p2 name late")?;
@@ -194,11 +177,11 @@ fn what_waits_for_its_interfaces_is_ended_too() -> Result<()> {
         }
         let seen = nobody::weir(&["stat"], PATIENCE)?.success()?.stdout;
         ensure!(seen.lines().any(|line| line == not_up), "{seen}");
-        let other = down(&others.0)?.success()?.stdout;
+        let other = down(others.path())?.success()?.stdout;
         ensure!(other.starts_with(&format!("topology {name} is not up\n")), "{other}");
         ensure!(waits.is_running()?, "a file of other ports ended it");
         let said = match way {
-            "file" => down(&file.0)?.success()?.stdout,
+            "file" => down(file.path())?.success()?.stdout,
             "name" => down(name)?.success()?.stdout,
             _ => waits.signal(Signal::TERM).map(|()| ended.clone())?,
         };
@@ -217,7 +200,7 @@ fn what_waits_for_its_interfaces_is_ended_too() -> Result<()> {
     killed.wait(PATIENCE)?;
     let left = stat(&[])?.success()?;
     ensure!(!left.said().contains(name), "{}", left.said());
-    let none = down(&file.0)?.success()?.stdout;
+    let none = down(file.path())?.success()?.stdout;
     ensure!(none.starts_with(&format!("topology {name} is not up\n")), "{none}");
     let mut waits = Process::spawn(&mut up("600")?)?;
     wait_until("it says that it waits", PATIENCE, || Ok(waits.stderr().contains("for p2")))?;
@@ -231,7 +214,7 @@ fn what_waits_for_its_interfaces_is_ended_too() -> Result<()> {
     hosts.middle.ip("link set late name p2")?;
     waits.wait_for_output("ready", PATIENCE)?;
     ensure!(!socket.exists(), "{} stays", socket.display());
-    let said = down(&file.0)?.success()?.stdout;
+    let said = down(file.path())?.success()?.stdout;
     ensure!(said.starts_with(&format!("ended: topology {name}\n")), "{said}");
     waits.wait(PATIENCE)?.success().map(drop)
 }
@@ -286,8 +269,8 @@ fn rename(row: &Row, from: &str, to: &str) -> Result<()> {
     row.middle.ip(&format!("link set {to} up")).map(drop)
 }
 
-fn down_in(row: &Row, file: &Written) -> Result<Finished> {
-    row.weir(&format!("down {}", file.0.display()))
+fn down_in(row: &Row, file: &File) -> Result<Finished> {
+    row.weir(&format!("down {}", file.path()))
 }
 
 /// The interface of the file has another name since, and what has its name now has a limit of somebody else's, or none.
@@ -295,8 +278,8 @@ fn a_limit_that_may_be_anothers_is_left() -> Result<()> {
     let device = format!("da{}", std::process::id());
     let (old, precious) = (format!("o{device}"), format!("precious-{device}"));
     let row = row_with(&device)?;
-    let file = Written::new(&old, &format!("[[limit]]\ndevice = \"{device}\"\nrate = \"10mbit\"\n"))?;
-    row.weir(&format!("apply {}", file.0.display()))?.success()?;
+    let file = File::named(&old, &format!("[[limit]]\ndevice = \"{device}\"\nrate = \"10mbit\"\n"))?;
+    row.weir(&format!("apply {}", file.path()))?.success()?;
     row.weir(&format!("limit wb --rate 7mbit --name {precious}"))?.success()?;
     rename(&row, &device, &old)?;
     rename(&row, "wb", &device)?;
@@ -308,7 +291,7 @@ fn a_limit_that_may_be_anothers_is_left() -> Result<()> {
     };
     refused(&format!("{device} means two limits"), &[&old, &precious])?;
     let named = format!("[[limit]]\ndevice = \"{device}\"\nname = \"{precious}\"\nrate = \"7mbit\"\n");
-    let said = down_in(&row, &Written::new(&precious, &named)?)?.success()?.stdout;
+    let said = down_in(&row, &File::named(&precious, &named)?)?.success()?.stdout;
     ensure!(said.lines().count() == 1 && said.starts_with("removed: "), "{said}");
     refused(&format!("{device} is an interface here, which has no limit, and also"), &[&old])
 }
@@ -318,8 +301,8 @@ fn a_limit_without_its_interface_is_not_denied() -> Result<()> {
     let (moved, gamma) = (format!("o{device}"), format!("gamma-{device}"));
     let row = row_with(&device)?;
     let text = format!("[[limit]]\ndevice = \"{device}\"\nrate = \"10mbit\"\n");
-    let file = Written::new(&moved, &text)?;
-    let apply = || row.weir(&format!("apply {}", file.0.display()))?.success();
+    let file = File::named(&moved, &text)?;
+    let apply = || row.weir(&format!("apply {}", file.path()))?.success();
     apply()?;
     row.middle.ip(&format!("link set {device} netns {}", row.right.name()))?;
     let denies_none = |limit: &str| -> Result<()> {
@@ -348,7 +331,7 @@ fn a_limit_without_its_interface_is_not_denied() -> Result<()> {
     row.weir(&format!("limit {device} --name {gamma}"))?.success()?;
     rename(&row, &device, &moved)?;
     denies_none(&gamma)?;
-    let optional = Written::new(&gamma, &format!("{text}optional = true\n"))?;
+    let optional = File::named(&gamma, &format!("{text}optional = true\n"))?;
     let said = down_in(&row, &optional)?.success()?.stdout;
     ensure!(said == format!("skipped: there is no {device}, which is optional\n"), "{said}");
     row.weir(&format!("limit {gamma} --off"))?.success()?;
@@ -362,13 +345,13 @@ fn the_limits_of_a_file_go_together() -> Result<()> {
     let device = format!("dc{}", std::process::id());
     let row = row_with(&device)?;
     let table = |device: &str| format!("[[limit]]\ndevice = \"{device}\"\nrate = \"10mbit\"\n");
-    let file = Written::new(&device, &(table(&device) + &table("wb")))?;
-    row.weir(&format!("apply {}", file.0.display()))?.success()?;
+    let file = File::named(&device, &(table(&device) + &table("wb")))?;
+    row.weir(&format!("apply {}", file.path()))?.success()?;
     let netns = NetNs::open(Path::new(&format!("/run/netns/{}", row.right.name())))?;
     let link = netns.run(|| Link::by_name("veth0"))?;
     let held = hold(&[(&netns, &link)], &[], &mut |_| {})?;
     let mut command = row.middle.command(weir_binary()?);
-    let mut going = Process::spawn(command.arg("down").arg(&file.0))?;
+    let mut going = Process::spawn(command.arg("down").arg(file.path()))?;
     wait_until("the command waits", PATIENCE, || {
         ensure!(going.is_running()?, "it has ended: {}", going.stderr());
         Ok(going.stderr().contains("waiting for "))

@@ -318,17 +318,11 @@ fn a_limit_is_found_and_renamed_by_its_name() -> Result<()> {
 
 /// Others than root see no limits.
 fn what_could_not_be_looked_at_is_no_proof() -> Result<()> {
-    let as_nobody = |arguments: &[&str]| {
-        // The program itself may lie where nobody else reaches it.
-        let mut command = Command::new("setpriv");
-        command.args(["--reuid", "65534", "--clear-groups", "--inh-caps", "+dac_read_search"]);
-        command.args(["--ambient-caps", "+dac_read_search"]).arg(weir_binary()?).args(arguments);
-        run(&mut command, PATIENCE)
-    };
-    let checked = as_nobody(&["stat", "--check"])?;
+    let checked = nobody::weir(&["stat", "--check"], PATIENCE)?;
     ensure!(checked.status.code() == Some(1), "{}", checked.stdout);
     ensure!(checked.stderr.contains("nobody has looked whether they are whole"), "{}", checked.stderr);
-    let shown: serde_json::Value = serde_json::from_str(&as_nobody(&["stat", "--json"])?.success()?.stdout)?;
+    let shown = nobody::weir(&["stat", "--json"], PATIENCE)?.success()?.stdout;
+    let shown: serde_json::Value = serde_json::from_str(&shown)?;
     ensure!(shown["limits"].is_null(), "{}", shown["limits"]);
     Ok(())
 }

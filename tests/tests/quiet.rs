@@ -4,10 +4,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use weir_lab::clock::wait_until;
-use weir_lab::iperf::{Flood, HEADERS_V4_BYTES, Load, PAYLOAD_BYTES, jain};
+use weir_lab::iperf::{Flood, HEADERS_V4_BYTES, Load, PAYLOAD_BYTES, jain, serve};
 use weir_lab::ping::Ping;
-use weir_lab::process::{Process, run};
+use weir_lab::process::run;
 use weir_tests::classes::{File, row, two_classes};
 use weir_tests::rig::{MANY_QUEUES, Rig, require_lossless};
 use weir_tests::{harness, privileged};
@@ -88,13 +87,7 @@ fn sixteen_equal_senders_of_udp_and_tcp_share_evenly() -> Result<()> {
     let file = File::new(&text)?;
     let wire = rig.wire(&["--classes", file.path()])?;
     let address = rig.right_address().v4;
-    let mut command = rig.right.command("iperf");
-    let mut server = Process::spawn(command.args(["-s", "-P", &EACH.to_string(), "-y", "C", "-p", "7001"]))?;
-    let table = format!("/proc/{}/net/tcp", server.id());
-    wait_until("the server has its port open", PATIENCE, || {
-        ensure!(server.is_running()?, "the server ended early: {}", server.stderr());
-        Ok(std::fs::read_to_string(&table).is_ok_and(|text| text.contains(&format!(":{:04X} ", 7001))))
-    })?;
+    let server = serve(&rig.right, 7001, &["-P", &EACH.to_string()])?;
     let load = Load::new(&rig.left, &rig.right, &address, EACH, 7.0);
     let flood = Flood::start(&load)?;
     let mut command = rig.left.command("iperf");

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use weir_lab::clock::{self, wait_until};
-use weir_lab::iperf::{Deliveries, HEADERS_V4_BYTES, PAYLOAD_BYTES, jain, parse_csv, received_datagrams};
+use weir_lab::iperf::{
+    Deliveries, HEADERS_V4_BYTES, PAYLOAD_BYTES, jain, parse_csv, received_datagrams, serve,
+};
 use weir_lab::process::{Finished, Process, Signal, run};
 use weir_tests::classes::File;
 use weir_tests::host::{Host, INTERNET_V4, INTERNET_V6, summary_number};
@@ -271,19 +273,8 @@ fn a_flood_loses_nothing() -> Result<()> {
     const CLIENTS: u16 = 3;
     const SECONDS: f64 = 3.0;
     let host = Host::alone()?;
-    let mut servers = Vec::new();
-    for port in ports(CLIENTS) {
-        let mut command = host.namespace.command("iperf");
-        command.args(["-u", "-s", "-P", "1", "-y", "C", "-w", "4M", "-p", &port.to_string()]);
-        let mut server = Process::spawn(&mut command)?;
-        let mark = format!(":{port:04X} ");
-        let table = format!("/proc/{}/net/udp", server.id());
-        wait_until("an iperf server has its port open", LIMIT, || {
-            ensure!(server.is_running()?, "an iperf server ended early: {}", server.stderr());
-            Ok(std::fs::read_to_string(&table).is_ok_and(|text| text.contains(&mark)))
-        })?;
-        servers.push(server);
-    }
+    let start = |port| serve(&host.namespace, port, &["-u", "-P", "1", "-w", "4M"]);
+    let servers = ports(CLIENTS).map(start).collect::<Result<Vec<_>>>()?;
     let clients: Vec<_> = ports(CLIENTS)
         .map(|port| format!("iperf -u -c $gateway -b 1G -t {SECONDS} -p {port} >/dev/null & "))
         .collect();

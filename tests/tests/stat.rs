@@ -14,7 +14,7 @@ use weir_lab::wire::Wire;
 use weir_tests::host::Host;
 use weir_tests::limits::{Between, Row};
 use weir_tests::rig::{Rig, stat_of};
-use weir_tests::{fill, harness, plain, privileged, weir_binary};
+use weir_tests::{fill, harness, nobody, plain, privileged, weir_binary};
 
 const LIMIT: Duration = Duration::from_secs(10);
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -78,11 +78,7 @@ fn a_wire_that_may_not_be_asked_is_no_proof() -> Result<()> {
     // The socket has the mode of those of version 1 of the protocol.
     let socket = format!("/run/weir/{}.sock", wire.name());
     std::fs::set_permissions(socket, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
-    // The program itself may lie where nobody else reaches it, so it gives up its rights only for files.
-    let mut command = Command::new("setpriv");
-    command.args(["--reuid", "65534", "--clear-groups", "--inh-caps", "+dac_read_search"]);
-    command.args(["--ambient-caps", "+dac_read_search"]).arg(weir_binary()?).args(["stat", "--check"]);
-    let done = run(&mut command, LIMIT)?;
+    let done = nobody::weir(&["stat", "--check"], LIMIT)?;
     ensure!(done.status.code() == Some(1), "it ended with {}: {}", done.status, done.stdout);
     ensure!(done.stderr.contains("only root may ask"), "{}", done.stderr);
     wire.stop()?;

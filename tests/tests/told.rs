@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use weir_lab::clock::wait_until;
 use weir_lab::process::run;
+use weir_tests::classes::File;
 use weir_tests::topology::{Hosts, Up};
 use weir_tests::{harness, privileged, weir_binary};
 
@@ -31,31 +31,15 @@ fn bridge(keys: &str) -> String {
     )
 }
 
-/// A file for `weir apply`.
-struct Written(PathBuf);
-
-impl Written {
-    fn new(up: &Up, number: u32) -> Result<Written> {
-        let path = std::env::temp_dir().join(format!("{}-{number}.toml", up.name));
-        std::fs::write(
-            &path,
-            format!("name = \"{}\"\n{}", up.name, bridge(&format!("rate = \"{number}mbit\""))),
-        )?;
-        Ok(Written(path))
-    }
-}
-
-impl Drop for Written {
-    fn drop(&mut self) {
-        // A file that is left in the folder for temporary ones harms nobody.
-        let _ = std::fs::remove_file(&self.0);
-    }
+/// A file for `weir apply` by which the port has this rate.
+fn file(up: &Up, mbit: u32) -> Result<File> {
+    File::new(&format!("name = \"{}\"\n{}", up.name, bridge(&format!("rate = \"{mbit}mbit\""))))
 }
 
 /// Runs `weir ARGUMENTS` where the ports are. Returns the rates between which its line says that a port changed.
-fn told(hosts: &Hosts, arguments: &[&str], file: Option<&Path>) -> Result<(u32, u32)> {
+fn told(hosts: &Hosts, arguments: &[&str]) -> Result<(u32, u32)> {
     let mut command = hosts.middle.command(weir_binary()?);
-    let said = run(command.args(arguments).args(file), PATIENCE)?.success()?.stdout;
+    let said = run(command.args(arguments), PATIENCE)?.success()?.stdout;
     let (before, after) = said.split_once("mbit -> ").with_context(|| said.clone())?;
     let number = |text: &str| text.parse().with_context(|| said.clone());
     let before = before.rsplit(' ').next().unwrap_or(before);
@@ -69,10 +53,8 @@ fn each_change_is_told_from_what_the_one_before_left() -> Result<()> {
     let up = hosts.up(&bridge("rate = \"1mbit\""))?;
     let change = |first: u32, by_file: bool| -> Result<Vec<(u32, u32)>> {
         let one = |number| match by_file {
-            true => told(&hosts, &["apply"], Some(&Written::new(&up, number)?.0)),
-            false => {
-                told(&hosts, &["set", &up.name, "--port", "p0", "--rate", &format!("{number}mbit")], None)
-            }
+            true => told(&hosts, &["apply", file(&up, number)?.path()]),
+            false => told(&hosts, &["set", &up.name, "--port", "p0", "--rate", &format!("{number}mbit")]),
         };
         let asked = |number| {
             let (before, after) = one(number)?;
@@ -141,11 +123,10 @@ fn work_that_cannot_be_told_of_is_done() -> Result<()> {
     ensure!(!limit()?, "the limit stays");
     unread(&["set", &up.name, "--port", "p0", "--rate", "2mbit"], true)?;
     ensure!(rate()? == Some(2_000_000), "{:?}", rate()?);
-    let written = Written::new(&up, 3)?;
-    let path = written.0.to_str().context("a path in UTF-8")?;
-    unread(&["apply", path, "--dry-run"], false)?;
+    let file = file(&up, 3)?;
+    unread(&["apply", file.path(), "--dry-run"], false)?;
     ensure!(rate()? == Some(2_000_000), "{:?}", rate()?);
-    unread(&["apply", path], true)?;
+    unread(&["apply", file.path()], true)?;
     ensure!(rate()? == Some(3_000_000), "{:?}", rate()?);
     unread(&["down", &up.name], true)?;
     unread(&["mend"], true)
@@ -156,11 +137,11 @@ fn work_that_nobody_reads_of_is_done() -> Result<()> {
     const PIPE_BYTES: usize = 1 << 16;
     let hosts = Hosts::new(2, None)?;
     let up = hosts.up(&bridge("rate = \"1mbit\""))?;
-    let written = Written::new(&up, 3)?;
+    let file = file(&up, 3)?;
     let (reader, mut writer) = std::io::pipe()?;
     writer.write_all(&[b'x'; PIPE_BYTES])?;
     let mut command = hosts.middle.command(weir_binary()?);
-    let mut apply = command.arg("apply").arg(&written.0).stdout(writer).spawn()?;
+    let mut apply = command.args(["apply", file.path()]).stdout(writer).spawn()?;
     // The command has the writer's end too.
     drop(command);
     let is_done = || Ok(up.stat()?["classes"][0]["rate_bits_per_s"].as_u64() == Some(3_000_000));
