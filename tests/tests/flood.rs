@@ -27,7 +27,7 @@ fn main() -> ExitCode {
         privileged!(both_directions_at_once),
         privileged!(directions_with_limits_of_their_own),
         privileged!(two_workers).on_two_processors(),
-        privileged!(datagrams_of_odd_sizes),
+        privileged!(datagrams_of_odd_sizes).flooding(),
         privileged!(a_larger_mtu),
     ])
 }

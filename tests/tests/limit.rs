@@ -31,7 +31,7 @@ fn main() -> ExitCode {
         privileged!(forwarded_fragments_stay_in_order).flooding(),
         privileged!(everything_comes_back),
         privileged!(what_is_taken_away_is_said_and_set_again).together(),
-        privileged!(what_a_command_changes_is_no_fault),
+        privileged!(what_a_command_changes_is_no_fault).together(),
         privileged!(a_priority_passes_nothing_by).together(),
         privileged!(what_cannot_be_limited_is_said).together(),
         privileged!(a_burst_that_the_timer_outlasts_is_said),

@@ -21,9 +21,9 @@ const SILENCE: Duration = Duration::from_secs(1);
 fn main() -> ExitCode {
     harness::main(&[
         privileged!(a_ping_waits_for_a_packet_of_each_flow),
-        privileged!(large_datagrams_of_several_programs_arrive_whole),
-        privileged!(a_raised_mtu_loses_nothing),
-        privileged!(segments_that_find_no_room_are_counted),
+        privileged!(large_datagrams_of_several_programs_arrive_whole).flooding(),
+        privileged!(a_raised_mtu_loses_nothing).flooding(),
+        privileged!(segments_that_find_no_room_are_counted).flooding(),
         privileged!(forwarded_streams_have_their_rate),
     ])
 }

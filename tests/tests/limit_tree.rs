@@ -29,9 +29,9 @@ fn main() -> ExitCode {
         privileged!(after_floods_new_flows_have_leaves_of_their_own).flooding(),
         privileged!(a_filter_for_all_is_the_last_that_is_asked).together(),
         privileged!(counts_stay_when_classes_go).flooding(),
-        privileged!(what_passed_freely_is_limited_by_another_file),
-        privileged!(filters_are_changed_while_a_flood_fills_a_class_that_stays),
-        privileged!(classes_come_to_a_limit_that_was_lowered),
+        privileged!(what_passed_freely_is_limited_by_another_file).flooding(),
+        privileged!(filters_are_changed_while_a_flood_fills_a_class_that_stays).flooding(),
+        privileged!(classes_come_to_a_limit_that_was_lowered).flooding(),
         privileged!(busy_flows_change_class_at_once_where_asked).flooding(),
     ])
 }

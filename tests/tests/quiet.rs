@@ -18,7 +18,7 @@ fn main() -> ExitCode {
         privileged!(a_quiet_flow_beside_8_floods_of_its_class),
         privileged!(a_quiet_flow_beside_16_floods_of_its_class),
         privileged!(a_quiet_flow_beside_64_floods_of_its_class),
-        privileged!(a_quiet_flow_on_plain_pairs_arrives),
+        privileged!(a_quiet_flow_on_plain_pairs_arrives).flooding(),
         privileged!(sixteen_equal_senders_of_udp_and_tcp_share_evenly),
     ])
 }
