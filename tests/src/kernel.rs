@@ -32,9 +32,9 @@ pub fn traces(namespace: &Namespace) -> Result<Traces> {
             keep(hook, namespace.tc(&format!("filter show dev {name} {hook}")).unwrap_or_default());
         }
         keep("offloads", namespace.sh(&format!("ethtool -k {name}"))?);
-        for knob in ["napi_defer_hard_irqs", "gro_flush_timeout", "threaded"] {
-            keep(knob, namespace.sh(&format!("cat /sys/class/net/{name}/{knob}"))?);
-        }
+        let knobs = ["napi_defer_hard_irqs", "gro_flush_timeout", "threaded"]
+            .map(|knob| format!("/sys/class/net/{name}/{knob}"));
+        keep("knobs", namespace.sh(&format!("grep -H . {}", knobs.join(" ")))?);
     }
     Ok(traces)
 }

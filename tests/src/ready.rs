@@ -8,14 +8,14 @@
 use std::io::{self, ErrorKind};
 use std::net::UdpSocket;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use weir_lab::clock::now;
 
-/// The time that the loop waits for an event before it looks whether its time is over, in milliseconds.
-const LOOK_MS: i32 = 100;
+/// The time that a loop waits before it looks whether its time is over.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// The counts of the senders.
 #[derive(Clone, Debug, Default)]
@@ -84,27 +84,32 @@ fn send_all(
     Ok(sent.counts[number] - before)
 }
 
-/// The datagrams that arrived of each sender, and how many of those after a later one; until the senders have ended, as `is_over` says, and
-/// nothing has come for `silence`.
+/// Stands for the number of datagrams while their senders go on.
+pub const NOT_OVER: u64 = u64::MAX;
+
+/// The datagrams that arrived of each sender, and how many of those after a later one; until the senders have ended, as `sent` says, and
+/// either all have come or nothing has for `silence`.
 pub fn receive(
     socket: &UdpSocket,
     senders: usize,
     silence: Duration,
-    is_over: &AtomicBool,
+    sent: &AtomicU64,
 ) -> Result<(Vec<u64>, u64)> {
-    socket.set_read_timeout(Some(silence))?;
+    socket.set_read_timeout(Some(LOOK))?;
     let (mut counts, mut next, mut reordered) = (vec![0; senders], vec![0; senders], 0);
-    let mut datagram = [0; 2048];
+    let (mut datagram, mut total, mut last) = ([0; 2048], 0, now());
     loop {
         match socket.recv(&mut datagram) {
             Ok(16..) => {}
             Ok(length) => anyhow::bail!("a datagram of {length} bytes"),
-            Err(error) if error.kind() == ErrorKind::WouldBlock => match is_over.load(Ordering::Relaxed) {
-                true => return Ok((counts, reordered)),
-                false => continue,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => match sent.load(Ordering::Relaxed) {
+                NOT_OVER => continue,
+                sent if total >= sent || last.elapsed() >= silence => return Ok((counts, reordered)),
+                _ => continue,
             },
             Err(error) => return Err(error).context("recv"),
         }
+        (total, last) = (total + 1, now());
         let word = |at: usize| u64::from_le_bytes(datagram[at..at + 8].try_into().expect("eight bytes"));
         let (number, count) = (word(0) as usize, word(8));
         *counts.get_mut(number).context("a datagram of nobody's")? += 1;
@@ -139,7 +144,12 @@ impl Epoll {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
         // SAFETY: the pointer and the length are those of a live array.
         let count = unsafe {
-            libc::epoll_wait(self.0.as_raw_fd(), events.as_mut_ptr(), events.len() as i32, LOOK_MS)
+            libc::epoll_wait(
+                self.0.as_raw_fd(),
+                events.as_mut_ptr(),
+                events.len() as i32,
+                LOOK.as_millis() as i32,
+            )
         };
         if count < 0 {
             return Err(io::Error::last_os_error());

@@ -21,12 +21,12 @@ fn main() -> ExitCode {
 
 /// Both workers are real-time threads of one priority. Small datagrams through a wire without a limit keep its worker busy.
 fn a_flood_through_one_wire_does_not_starve_another() -> Result<()> {
-    const PINGS: u64 = 30;
+    const PINGS: u64 = 20;
     let (busy, quiet) = (Rig::plain()?, Rig::plain()?);
     let (one, two) =
         on_the_first_core(|| -> Result<_> { Ok((busy.wire(&[])?, quiet.wire(&["--rate", "10mbit"])?)) })??;
     let address = busy.right_address().v4;
-    let load = Load { payload_bytes: 200, ..Load::new(&busy.left, &busy.right, &address, 2, 9.0) };
+    let load = Load { payload_bytes: 200, ..Load::new(&busy.left, &busy.right, &address, 2, 6.0) };
     let flood = Flood::start(&load)?;
     let trips = Ping::start_series(&quiet.left, &quiet.right_address().v4, PINGS, 0.2)?.finish()?;
     let was_busy = !flood.remaining().is_zero();

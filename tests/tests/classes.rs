@@ -75,8 +75,8 @@ fn floors_are_met_and_what_is_idle_is_borrowed() -> Result<()> {
     let file = File::new(&two_classes("150mbit", "50mbit"))?;
     let wire = rig.wire(&["--classes", file.path()])?;
     let address = rig.right_address().v4;
-    let load_a = Load::new(&rig.left, &rig.right, &address, 1, 4.5);
-    let load_b = Load { first_port: 6001, seconds: 8.0, ..load_a.clone() };
+    let load_a = Load::new(&rig.left, &rig.right, &address, 1, 3.5);
+    let load_b = Load { first_port: 6001, seconds: 6.0, ..load_a.clone() };
     let (flood_a, flood_b) = (Flood::start(&load_a)?, Flood::start(&load_b)?);
     let_pass(Duration::from_millis(300), |_| ())?;
     let time = flood_a.remaining().saturating_sub(Duration::from_secs(1));
@@ -110,9 +110,9 @@ fn a_quiet_class_is_quick_beside_a_blocked_flood() -> Result<()> {
     let file = File::new(&text)?;
     let wire = rig.wire(&["--classes", file.path()])?;
     let address = rig.right_address().v4;
-    let load = Load::new(&rig.left, &rig.right, &address, 4, 5.0);
+    let load = Load::new(&rig.left, &rig.right, &address, 4, 3.5);
     let flood = Flood::start(&load)?;
-    let trips = Ping::start_series(&rig.left, &address, 200, 0.02)?.finish()?;
+    let trips = Ping::start_series(&rig.left, &address, 120, 0.02)?.finish()?;
     let flows = flood.finish(PATIENCE)?;
     let p99_ms = trips.percentile_ms(0.99).context("no ping came back")?;
     println!("    p50 {:.2} ms, p99 {p99_ms:.2} ms", trips.percentile_ms(0.5).unwrap_or(0.0));
@@ -140,9 +140,9 @@ fn what_is_free_passes_the_limit() -> Result<()> {
     let file = File::new(FILE)?;
     let wire = rig.wire(&["--classes", file.path()])?;
     let (v4, v6) = (rig.right_address().v4, rig.right_address().v6);
-    let cluster = Load::new(&rig.left, &rig.right, &v4, 1, 4.0);
+    let cluster = Load::new(&rig.left, &rig.right, &v4, 1, 3.0);
     let internet =
-        Load { payload_bytes: 1450, first_port: 6001, ..Load::new(&rig.left, &rig.right, &v6, 1, 6.0) };
+        Load { payload_bytes: 1450, first_port: 6001, ..Load::new(&rig.left, &rig.right, &v6, 1, 4.0) };
     let (flood_v6, flood_v4) = (Flood::start(&internet)?, Flood::start(&cluster)?);
     let time = flood_v4.remaining().saturating_sub(Duration::from_secs(1));
     let [limited, free] = rates(&wire, ["internet", "free"], time)?;

@@ -2,13 +2,13 @@
 
 use std::net::UdpSocket;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use weir_lab::clock::now;
 use weir_lab::iperf::overflowed_datagrams;
-use weir_tests::ready::{receive, send_until};
+use weir_tests::ready::{NOT_OVER, Sent, receive, send_until};
 use weir_tests::rig::Rig;
 use weir_tests::{harness, privileged};
 
@@ -36,11 +36,11 @@ fn sixty_four_senders_that_never_block() -> Result<()> {
         };
         (0..SENDERS).map(open).collect()
     })??;
-    let is_over = AtomicBool::new(false);
+    let total = AtomicU64::new(NOT_OVER);
     let (sent, received) = std::thread::scope(|scope| {
-        let receiving = scope.spawn(|| receive(&receiver, SENDERS, SILENCE, &is_over));
+        let receiving = scope.spawn(|| receive(&receiver, SENDERS, SILENCE, &total));
         let sent = send_until(&sockets, PAYLOAD_BYTES, now() + TIME);
-        is_over.store(true, Ordering::Relaxed);
+        total.store(sent.as_ref().map_or(0, Sent::total), Ordering::Relaxed);
         let received = receiving.join().map_err(|_| anyhow!("the receiver panicked"));
         (sent, received)
     });

@@ -10,13 +10,13 @@
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use serde_json::Value;
 use weir_lab::clock::{let_pass, wait_until};
+use weir_tests::ready::{NOT_OVER, receive};
 use weir_tests::rig::{MANY_QUEUES, Rig, stat_of};
 use weir_tests::{harness, privileged};
 
@@ -37,17 +37,9 @@ fn main() -> ExitCode {
 /// The counts of a sender.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tally {
-    sent: u32,
+    sent: u64,
     wakes: u64,
     empty_wakes: u64,
-}
-
-/// The arrivals of one sender.
-#[derive(Clone, Copy, Debug, Default)]
-struct Arrived {
-    count: u32,
-    next: u32,
-    reordered: u32,
 }
 
 fn a_thousand_blocked_senders_are_woken_for_what_they_can_send() -> Result<()> {
@@ -57,7 +49,6 @@ fn a_thousand_blocked_senders_are_woken_for_what_they_can_send() -> Result<()> {
     let receiver = rig.right.enter(|| -> Result<UdpSocket> {
         let socket = UdpSocket::bind(("0.0.0.0", PORT))?;
         set_buffer(&socket, libc::SO_RCVBUFFORCE, RECEIVE_BUFFER_BYTES)?;
-        socket.set_read_timeout(Some(SILENCE))?;
         Ok(socket)
     })??;
     let sockets = rig.left.enter(|| -> Result<Vec<UdpSocket>> {
@@ -70,12 +61,13 @@ fn a_thousand_blocked_senders_are_woken_for_what_they_can_send() -> Result<()> {
         (0..SENDERS).map(open).collect()
     })??;
     let (stop, started) = (AtomicBool::new(false), AtomicUsize::new(0));
-    let (tallies, arrived, counters) = thread::scope(|scope| -> Result<(Vec<Tally>, Vec<Arrived>, Value)> {
+    let total = AtomicU64::new(NOT_OVER);
+    let (tallies, received, counters) = thread::scope(|scope| -> Result<_> {
         let (stop, started) = (&stop, &started);
-        let receiving = scope.spawn(|| receive(&receiver, stop));
+        let receiving = scope.spawn(|| receive(&receiver, SENDERS, SILENCE, &total));
         let senders = sockets.iter().enumerate().map(|(number, socket)| {
             let sender = thread::Builder::new().stack_size(64 << 10);
-            sender.spawn_scoped(scope, move || send(number as u32, socket, started, stop))
+            sender.spawn_scoped(scope, move || send(number as u64, socket, started, stop))
         });
         let senders = senders.collect::<Result<Vec<_>, _>>().context("a thread for each sender");
         // The senders end in any case.
@@ -91,18 +83,17 @@ fn a_thousand_blocked_senders_are_woken_for_what_they_can_send() -> Result<()> {
         let join = |sender: thread::ScopedJoinHandle<Result<Tally>>| {
             sender.join().map_err(|_| anyhow!("a sender panicked"))?
         };
-        let tallies = senders?.into_iter().map(join).collect::<Result<Vec<_>>>()?;
-        let arrived = receiving.join().map_err(|_| anyhow!("the receiver panicked"))?;
-        Ok((tallies, arrived?, watched?))
+        let tallies = senders.and_then(|senders| senders.into_iter().map(join).collect::<Result<Vec<_>>>());
+        let sent = tallies.iter().flatten().map(|tally| tally.sent).sum();
+        total.store(sent, Ordering::Relaxed);
+        let received = receiving.join().map_err(|_| anyhow!("the receiver panicked"))?;
+        Ok((tallies?, received?, watched?))
     })?;
-    let (mut lost, mut reordered) = (0, 0);
-    for (tally, arrived) in tallies.iter().zip(&arrived) {
-        lost += tally.sent - arrived.count;
-        reordered += arrived.reordered;
-    }
+    let (arrived, reordered) = received;
+    let lost: u64 = tallies.iter().zip(&arrived).map(|(tally, arrived)| tally.sent - arrived).sum();
     let sum = |part: fn(&Tally) -> u64| tallies.iter().map(part).sum::<u64>();
     let (sent, wakes, empty) =
-        (sum(|tally| tally.sent.into()), sum(|tally| tally.wakes), sum(|tally| tally.empty_wakes));
+        (sum(|tally| tally.sent), sum(|tally| tally.wakes), sum(|tally| tally.empty_wakes));
     let class = &counters["wires"][0]["classes"][0];
     println!(
         "    {sent} datagrams, {wakes} wakes, {empty} of them empty; weir counts {} empty wakes",
@@ -123,12 +114,12 @@ fn a_thousand_blocked_senders_are_woken_for_what_they_can_send() -> Result<()> {
 }
 
 /// Sends as fast as it may until it is told to stop.
-fn send(number: u32, socket: &UdpSocket, started: &AtomicUsize, stop: &AtomicBool) -> Result<Tally> {
+fn send(number: u64, socket: &UdpSocket, started: &AtomicUsize, stop: &AtomicBool) -> Result<Tally> {
     let mut payload = [0; PAYLOAD_BYTES];
-    payload[..4].copy_from_slice(&number.to_be_bytes());
+    payload[..8].copy_from_slice(&number.to_le_bytes());
     let mut tally = Tally::default();
     while !stop.load(Ordering::Relaxed) {
-        payload[4..8].copy_from_slice(&tally.sent.to_be_bytes());
+        payload[8..16].copy_from_slice(&tally.sent.to_le_bytes());
         let before = voluntary_switches();
         socket.send(&payload).context("send")?;
         let switches = voluntary_switches() - before;
@@ -140,33 +131,6 @@ fn send(number: u32, socket: &UdpSocket, started: &AtomicUsize, stop: &AtomicBoo
         tally.sent += 1;
     }
     Ok(tally)
-}
-
-/// Receives until the senders have been stopped and nothing has come for a while.
-fn receive(socket: &UdpSocket, stop: &AtomicBool) -> Result<Vec<Arrived>> {
-    let mut arrived = vec![Arrived::default(); SENDERS];
-    let mut payload = [0; PAYLOAD_BYTES + 1];
-    loop {
-        match socket.recv(&mut payload) {
-            Ok(PAYLOAD_BYTES) => {
-                let word = |at: usize| {
-                    u32::from_be_bytes([payload[at], payload[at + 1], payload[at + 2], payload[at + 3]])
-                };
-                let (number, count) = (word(0), word(4));
-                let sender = arrived.get_mut(number as usize).context("a datagram of nobody's")?;
-                sender.count += 1;
-                sender.reordered += u32::from(count < sender.next);
-                sender.next = sender.next.max(count + 1);
-            }
-            Ok(length) => anyhow::bail!("a datagram of {length} bytes"),
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                if stop.load(Ordering::Relaxed) {
-                    return Ok(arrived);
-                }
-            }
-            Err(error) => return Err(error).context("recv"),
-        }
-    }
 }
 
 fn set_buffer(socket: &UdpSocket, option: i32, bytes: i32) -> Result<()> {

@@ -426,7 +426,7 @@ class = "most"
         let mut server = Process::spawn(command.args(["-s", "-1", "--forceflush", "-p", port]))?;
         server.wait_for_output("Server listening", PATIENCE)?;
         let mut command = row.left.command("iperf3");
-        let client = command.args(["-c", &to, "-p", port, "-P", "4", "-t", "8"]);
+        let client = command.args(["-c", &to, "-p", port, "-P", "4", "-t", "6"]);
         programs.push((server, Process::spawn(client)?));
     }
     let both = || -> Result<[u64; 2]> { Ok([bytes(&row, "most")?, bytes(&row, "rest")?]) };

@@ -4,7 +4,7 @@
 
 use std::net::UdpSocket;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
@@ -17,7 +17,7 @@ use weir_tests::arrivals::{Watch, seconds, worst_window};
 use weir_tests::crowd::Crowd;
 use weir_tests::limits::{Between, Row};
 use weir_tests::mixed::{Kind, Mixed, widen};
-use weir_tests::ready::{receive, send_until};
+use weir_tests::ready::{NOT_OVER, Sent, receive, send_until};
 use weir_tests::rig::{Demand, measure_rate, require_lossless, require_rate};
 use weir_tests::xdp::Xdp;
 use weir_tests::{harness, privileged, require_timing, rounds};
@@ -159,7 +159,7 @@ fn floods(clients: usize, between: Between, far: Far, ipv6: bool) -> Result<()> 
     let to = if ipv6 { addresses.v6 } else { addresses.v4 };
     // The length that iperf would choose by itself, so that a frame is an Ethernet frame's.
     let payload_bytes = if ipv6 { 1450 } else { PAYLOAD_BYTES };
-    let load = Load { payload_bytes, ..Load::new(&row.left, &row.right, &to, clients, 3.5) };
+    let load = Load { payload_bytes, ..Load::new(&row.left, &row.right, &to, clients, 2.8) };
     let losses_before = row.losses()?;
     let flood = Flood::start(&load)?;
     let watch = Watch::start(row.far_end())?;
@@ -261,7 +261,7 @@ fn sixty_four_streams_and_a_ping() -> Result<()> {
     let mut server = Process::spawn(command.args(["-s", "-1", "--forceflush"]))?;
     server.wait_for_output("Server listening", PATIENCE)?;
     let mut command = row.left.command("iperf3");
-    let mut client = Process::spawn(command.args(["-c", &to, "-P", "64", "-t", "6", "-O", "1", "-J"]))?;
+    let mut client = Process::spawn(command.args(["-c", &to, "-P", "64", "-t", "4", "-O", "1", "-J"]))?;
     let sent = || Ok(row.limits("wa")?[0]["delivered_bytes"].as_u64() > Some(5_000_000));
     wait_until("the streams are under way", PATIENCE, sent)?;
     let trips = ping_beside(&row, &free)?;
@@ -351,11 +351,11 @@ fn senders_that_never_block(senders: usize, rate: &str) -> Result<(u64, u64)> {
     let receiver = row.right.enter(|| UdpSocket::bind(("0.0.0.0", PORT)))??;
     widen(&receiver)?;
     let sockets = sockets(&row.left, &to, PORT, senders)?;
-    let is_over = AtomicBool::new(false);
+    let total = AtomicU64::new(NOT_OVER);
     let (sent, received) = std::thread::scope(|scope| {
-        let receiving = scope.spawn(|| receive(&receiver, senders, Duration::from_secs(3), &is_over));
+        let receiving = scope.spawn(|| receive(&receiver, senders, Duration::from_secs(3), &total));
         let sent = send_until(&sockets, 1470, now() + Duration::from_secs(3));
-        is_over.store(true, Ordering::Relaxed);
+        total.store(sent.as_ref().map_or(0, Sent::total), Ordering::Relaxed);
         (sent, receiving.join().map_err(|_| anyhow!("the receiver panicked")))
     });
     let (sent, (arrived, reordered)) = (sent?, received??);

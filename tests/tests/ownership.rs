@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use weir_lab::bed::{Namespace, names};
 use weir_lab::clock::{let_pass, wait_until};
 use weir_lab::process::{Process, Signal, run};
@@ -144,16 +144,28 @@ fn a_name_is_given_by_one_command_at_a_time() -> Result<()> {
     let name = format!("{}-once", rig.middle.name());
     let said = |words: &str| -> Result<String> {
         let mut command = rig.middle.command(weir_tests::weir_binary()?);
-        // It waits for the name, which takes it 15 s.
         let done = run(command.args(words.split(' ')), 3 * A_MOMENT)?;
         ensure!(done.status.code() == Some(1), "`weir {words}` ended with {}: {}", done.status, done.stderr);
         Ok(done.stderr)
     };
-    let is_held_by = |id: u32| format!("the name {name} is held by process {id}");
-    let held = ends::hold(&[], &[&name], &mut |_| {})?;
-    let wire = said(&format!("wire none none2 --name {name}"))?;
-    ensure!(wire.contains(&is_held_by(std::process::id())), "{wire}");
-    drop(held);
+    let by_this_process = || -> Result<()> {
+        let name = format!("{name}-more");
+        let _held = ends::hold(&[], &[&name], &mut |_| {})?;
+        let wire = said(&format!("wire none none2 --name {name}"))?;
+        let is_held = format!("the name {name} is held by process {}", std::process::id());
+        ensure!(wire.contains(&is_held), "{wire}");
+        Ok(())
+    };
+    // Who is refused has waited for the name, which takes it 15 s.
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(by_this_process);
+        let result = by_one_that_waits(&rig, &name, said);
+        waits.join().map_err(|_| anyhow!("a thread panicked"))?.and(result)
+    })
+}
+
+/// A topology that waits for its interfaces has its name, and gives it back.
+fn by_one_that_waits(rig: &Rig, name: &str, said: impl Fn(&str) -> Result<String>) -> Result<()> {
     let file = File::new(&format!(
         "name = \"{name}\"\n[[port]]\ninterface = \"none\"\n[[port]]\ninterface = \"none2\"\n[[wire]]\nports = [\"none\", \"none2\"]\n"
     ))?;
@@ -161,7 +173,7 @@ fn a_name_is_given_by_one_command_at_a_time() -> Result<()> {
     let mut up = Process::spawn(command.args(["up", file.path(), "--wait", "600"]))?;
     wait_until("it says that it waits", A_MOMENT, || Ok(up.stderr().contains("waiting up to")))?;
     let limit = said(&format!("limit wa --rate 10mbit --name {name}"))?;
-    ensure!(limit.contains(&is_held_by(up.id())), "{limit}");
+    ensure!(limit.contains(&format!("the name {name} is held by process {}", up.id())), "{limit}");
     up.signal(Signal::TERM)?;
     up.wait(A_MOMENT)?.success()?;
     // Nobody keeps it any more.
@@ -182,7 +194,6 @@ fn commands_that_are_refused_leave_no_hold() -> Result<()> {
         [(&rig.left, "mend veth0"), (&rig.middle, "limit wa --rate 10mbit"), (&rig.middle, "wire wb wa")];
     for (namespace, words) in wanted {
         let mut command = namespace.command(weir_tests::weir_binary()?);
-        // It waits for the name, which takes it 15 s.
         let done = run(command.args(words.split(' ')), 3 * A_MOMENT)?;
         ensure!(done.status.code() == Some(1), "`weir {words}` ended with {}: {}", done.status, done.stderr);
         let expected = format!("is held by process {}", wire.id());
