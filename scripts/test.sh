@@ -34,6 +34,13 @@ status=0
 # The tests of the crates judge no time and no speed, and need no program: they run while the last programs are optimised, without those
 # of whole programs.
 WEIR_TESTS=none cargo test --workspace --no-fail-fast "${kinds[@]}" 2>&1 | tee -a "$log" || status=$?
+# So do the examples of the documentation,
+cargo test --workspace --no-fail-fast --doc 2>&1 | tee -a "$log" || status=$?
+# and threads stopped between any two steps of the hand-off: the bounded part of what `make verify` does at length.
+if ! cargo run -p weir-ring --features preempt --example stress -- --handoffs 1000000 --seed 1; then
+    echo "test: the stress of the hand-off failed" >&2
+    status=1
+fi
 wait "$program"
 if [[ -z ${WEIR_BIN:-} ]]; then
     target=$(cargo metadata --format-version 1 --no-deps | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
@@ -44,6 +51,10 @@ if [[ -z ${WEIR_BIN:-} ]]; then
 fi
 export WEIR_BIN
 seed=${PROPTEST_RNG_SEED:-$(sed -n 's/^PROPTEST_RNG_SEED = "\(.*\)"/\1/p' .cargo/config.toml)}
+# The files that take longest come first, so that none is left over at the end.
+awk -v longest='/(guardian|run|ipsec|ownership|attackers|down|limit_tree|plain_pair)-[0-9a-f]+$' \
+    '$0 ~ longest { print; next } { others = others $0 "\n" } END { printf "%s", others }' "$folder/files" >"$folder/ordered"
+mv "$folder/ordered" "$folder/files"
 # Whole-program tests that bear others beside them, as their cases say (`.together()`, `.flooding()`), so many files at once. What a file
 # says is told when all have ended.
 [[ -s $folder/files ]] || { echo "test: there are no whole-program tests" >&2 && status=1; }
@@ -63,7 +74,7 @@ for part in together:6 flooding:2; do
     done | tee -a "$log"
 done
 restore_backlog
-# The others, one file after another; then the examples of the documentation.
+# The others, one file after another.
 mapfile -t files <"$folder/files"
 # shellcheck disable=SC2016
 WEIR_TESTS=alone scripts/awake.sh sh -c 'for file do echo "     Running ${file##*/}, alone"; "$file" || status=1; done; exit ${status:-0}' \
