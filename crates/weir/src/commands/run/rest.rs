@@ -7,7 +7,7 @@
 //! between which nothing moved. Children may go on sending, so the wait is bounded by twice the time that the bytes which stood there at
 //! the end need at the limit, and the time of a stall: 2 s, or two of the longest packets' time if that is more. It ends too when nothing
 //! was delivered for the time of a stall, when the network fails, and by a signal or `weir down`. The time in which nothing but peers of
-//! closed TCP sockets is waited for, because they take nothing or do not answer, counts for neither, and is [`PEERS_NS`] at most. A terminal's Ctrl-Z does not suspend it; as that
+//! closed TCP sockets is waited for counts for neither, up to [`PEERS_NS`], and that is all they get while they take nothing. A terminal's Ctrl-Z does not suspend it; as that
 //! stops children of the program too, they are continued. A packet may be of many segments that the kernel has not
 //! cut yet; once it has left, the limit delivers nothing until its time is over.
 //!
@@ -32,7 +32,8 @@ use crate::output;
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 const SAID_AFTER_NS: u64 = 1_000_000_000;
 const STALL_NS: u64 = 2_000_000_000;
-/// The longest time in all for which nothing but peers of closed TCP sockets is waited for, in nanoseconds.
+/// The longest time for which nothing but peers of closed TCP sockets is waited for while they take nothing, in nanoseconds; a wait is
+/// longer by so much at most where they are slow.
 const PEERS_NS: u64 = 60_000_000_000;
 /// Signals that end the wait.
 const ENDING: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
@@ -128,6 +129,45 @@ fn time_ns(bytes: u64, rate_bits_per_s: u64) -> u64 {
     u64::try_from(ns).unwrap_or(u64::MAX)
 }
 
+/// The times of a wait so far, in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+struct Times {
+    start_ns: u64,
+    looked_ns: u64,
+    /// The time when something was delivered, or was with peers alone.
+    moved_ns: u64,
+    /// The time in which peers alone were waited for.
+    peers_ns: u64,
+    /// The part of that since TCP had less to send than ever before.
+    silent_ns: u64,
+    tcp_bytes_min: u64,
+}
+
+impl Times {
+    fn new(start_ns: u64, first: &Remainder) -> Times {
+        let tcp_bytes_min = first.tcp.bytes;
+        Times { start_ns, looked_ns: start_ns, moved_ns: start_ns, peers_ns: 0, silent_ns: 0, tcp_bytes_min }
+    }
+
+    /// Notes a look. Returns whether the wait is over.
+    fn note(&mut self, before: &Remainder, now: &Remainder, time_ns: u64, bounds: &Bounds) -> bool {
+        if now.tcp.bytes < self.tcp_bytes_min {
+            (self.tcp_bytes_min, self.silent_ns) = (now.tcp.bytes, 0);
+        }
+        if now.is_with_peers() {
+            self.peers_ns += time_ns - self.looked_ns;
+            self.silent_ns += time_ns - self.looked_ns;
+        }
+        self.looked_ns = time_ns;
+        if now.delivered != before.delivered || now.is_with_peers() {
+            self.moved_ns = time_ns;
+        }
+        time_ns - self.start_ns - self.peers_ns.min(PEERS_NS) > bounds.wait_ns
+            || time_ns - self.moved_ns > bounds.stall_ns
+            || self.silent_ns > PEERS_NS
+    }
+}
+
 /// Returns whether somebody does not want to wait any longer.
 fn asks_to_end(event: &SessionEvent) -> bool {
     match event {
@@ -144,8 +184,7 @@ pub fn wait(way: &dyn RunNetwork, mut late: Option<i32>) -> Remainder {
     let Some(first) = look_until(way, start_ns + STALL_NS) else { return Remainder::default() };
     let bounds = Bounds::of(&first, way.slowest(), way.packet_bytes_max());
     let mut before = first;
-    let mut moved_ns = start_ns;
-    let (mut looked_ns, mut peers_ns) = (start_ns, 0);
+    let mut times = Times::new(start_ns, &first);
     let mut said = false;
     loop {
         match way.guarded().next_event_within(LOOK_EVERY) {
@@ -171,15 +210,7 @@ pub fn wait(way: &dyn RunNetwork, mut late: Option<i32>) -> Remainder {
             return Remainder { in_ring: 0, ..now };
         }
         let time_ns = now_ns();
-        if now.is_with_peers() {
-            peers_ns += time_ns - looked_ns;
-        }
-        looked_ns = time_ns;
-        if now.delivered != before.delivered || now.is_with_peers() {
-            moved_ns = time_ns;
-        }
-        let is_over = time_ns - start_ns - peers_ns > bounds.wait_ns || time_ns - moved_ns > bounds.stall_ns;
-        if is_over || peers_ns > PEERS_NS {
+        if times.note(&before, &now, time_ns, &bounds) {
             return now;
         }
         if !said && time_ns - start_ns > SAID_AFTER_NS {
@@ -284,6 +315,32 @@ mod tests {
         assert_eq!(left_of(KILLED, [&[SIGTERM], &[SIGTERM]]), 1, "another");
         assert_eq!(left_of(KILLED, [&[], &[SIGINT]]), 1, "of another number");
         assert_eq!(left_of("exit 0", [&[], &[SIGTERM]]), 1, "the program ended by itself");
+    }
+
+    #[test]
+    fn peers_get_a_minute_while_they_take_nothing_and_all_of_the_wait_while_they_do() {
+        const SECOND_NS: u64 = 1_000_000_000;
+        let bounds = Bounds { wait_ns: 122 * SECOND_NS, stall_ns: STALL_NS };
+        let stands = |bytes| Remainder { tcp: Unsent { sockets: 1, bytes }, ..Remainder::default() };
+        let ends = |bytes_at: fn(u64) -> u64| {
+            let mut times = Times::new(0, &stands(bytes_at(0)));
+            let is_over = |second: &u64| {
+                let [before, now] = [second - 1, *second].map(|second| stands(bytes_at(second)));
+                times.note(&before, &now, second * SECOND_NS, &bounds)
+            };
+            (1..1000).find(is_over)
+        };
+        assert_eq!(ends(|_| 1_500_000), Some(61), "nothing is taken");
+        assert_eq!(
+            ends(|second| 1_500_000 - 1000 * second),
+            Some(183),
+            "twice the time that is needed, and a minute"
+        );
+        assert_eq!(
+            ends(|second| 1_500_000 - 1000 * second.min(100)),
+            Some(160),
+            "a minute since the last that was taken"
+        );
     }
 
     #[test]
