@@ -223,8 +223,10 @@ fn open_way_out(
     keeper.record(host, Undo::NftTable { name: name.clone() }, None)?;
     host.run(|| {
         let before = |setting: Setting| {
-            let noted = Hold::noted_before::<SettingBefore>(&Thing::setting(host, &setting.name()));
-            noted.map(|noted| noted.was).or_else(|| setting.value())
+            let noted = |setting: Setting| {
+                Hold::noted_before::<SettingBefore>(&Thing::setting(host, &setting.name()))
+            };
+            forwarding::before_runs(setting, |setting| noted(setting).map(|noted| noted.was))
         };
         let changes = forwarding::plan(&out[0], &out[1], &link::joints()?, before);
         let opened =

@@ -241,9 +241,57 @@ pub fn plan(
     read: impl Fn(Setting) -> Option<u8>,
 ) -> Vec<SettingChange> {
     let changes = plan_forwarding(interfaces_v4, interfaces_v6, all, &read);
-    let joining = forwarding_by(&changes, all).into_iter().map(Setting::LargeReceive);
+    let forwarding = forwarding_by(&changes, all);
+    let joining = lowest_first(all).into_iter().filter(|ifindex| forwarding.contains(ifindex));
+    let joining = joining.map(Setting::LargeReceive);
     let joining = joining.filter(|setting| read(*setting) == Some(1));
     joining.map(|setting| SettingChange { setting, wanted: 1 }).chain(changes.iter().copied()).collect()
+}
+
+/// The value of a setting of this thread's namespace before any run changed it, if it has one and that is known; `noted` tells what a run
+/// that is there noted.
+pub fn before_runs(setting: Setting, noted: impl Fn(Setting) -> Option<u8>) -> Option<u8> {
+    let is_written_by_all = || {
+        matches!(setting, Setting::HostOrRouterIpv6(_) | Setting::DefaultIpv6)
+            && noted(Setting::ForwardAllIpv6) == Some(0)
+            // Not by this version's runs: by somebody who may take it back, or by a run of an earlier version.
+            && Setting::ForwardAllIpv6.value() == Some(1)
+    };
+    noted(setting).or_else(|| setting.value().filter(|_| !is_written_by_all()))
+}
+
+/// Puts settings into the order in which they are put back. An interface does not join what it receives while one above it is not asked to,
+/// so the highest are asked first.
+pub fn sort_for_putting_back(settings: &mut [Setting], all: &[Joint]) {
+    let lowest_first = lowest_first(all);
+    let depth = |ifindex| lowest_first.iter().rev().position(|&own| own == ifindex).unwrap_or_default();
+    settings.sort_unstable_by_key(|&setting| match setting {
+        Setting::LargeReceive(ifindex) => (Setting::LargeReceive(0), depth(ifindex)),
+        setting => (setting, 0),
+    });
+}
+
+/// The interfaces, each before those above it: a port before its master, a device before its VLANs.
+fn lowest_first(all: &[Joint]) -> Vec<u32> {
+    let mut left: Vec<&Joint> = all.iter().collect();
+    let mut order = Vec::new();
+    while !left.is_empty() {
+        let is_above = |joint: &&Joint| {
+            left.iter().any(|other| {
+                other.ifindex != joint.ifindex
+                    && (other.master == Some(joint.ifindex) || joint.below == Some(other.ifindex))
+            })
+        };
+        let (above, lowest): (Vec<_>, Vec<_>) = left.iter().copied().partition(is_above);
+        order.extend(lowest.iter().map(|joint| joint.ifindex));
+        if lowest.is_empty() {
+            // The kernel has no such loop; one interface may have changed while all were listed.
+            order.extend(above.iter().map(|joint| joint.ifindex));
+            break;
+        }
+        left = above;
+    }
+    order
 }
 
 /// The interfaces that begin to forward by these changes, as far as the kernel looks at that, and those below them.
@@ -317,9 +365,10 @@ mod tests {
     fn planned(v6: &[u32], settings: &[(Setting, u8)]) -> Vec<(Setting, u8)> {
         let read = |setting| settings.iter().find(|(own, _)| *own == setting).map(|(_, value)| *value);
         // A VLAN of a bond of two, and a macvlan of another.
-        let all =
-            [(7, Some(4), None), (4, None, None), (2, None, Some(4)), (3, None, Some(4)), (8, Some(9), None)];
-        let all = all.map(|(ifindex, below, master)| Joint { ifindex, below, master, ..Joint::default() });
+        let of_bond = [(7, Some(4), None), (4, None, None), (2, None, Some(4)), (3, None, Some(4))];
+        let all = [&of_bond[..], &[(8, Some(9), None), (9, None, None)]].concat();
+        let joint = |(ifindex, below, master)| Joint { ifindex, below, master, ..Joint::default() };
+        let all: Vec<_> = all.into_iter().map(joint).collect();
         plan(&[7], v6, &all, read).into_iter().map(|change| (change.setting, change.wanted)).collect()
     }
 
@@ -349,14 +398,55 @@ mod tests {
         let noted = |v6: &[u32], settings: &[(Setting, u8)]| {
             let changes = planned(v6, &[&receive, settings].concat());
             let noted = |change: &&(Setting, u8)| matches!(change.0, LargeReceive(_));
-            let first: Vec<_> = changes.iter().take_while(noted).map(|change| change.0).collect();
+            let mut first: Vec<_> = changes.iter().take_while(noted).map(|change| change.0).collect();
             assert_eq!(changes.iter().filter(noted).count(), first.len(), "{changes:?}");
+            first.sort_unstable();
             first
         };
         assert_eq!(noted(&[], &[V4]), [2, 3, 4].map(LargeReceive));
         assert_eq!(noted(&[7], &[V4, ALL, (ForwardIpv6(7), 0)]), [2, 3, 4].map(LargeReceive));
         assert_eq!(noted(&[7], &[ALL]), [2, 3, 4, 8, 9].map(LargeReceive), "by all");
         assert_eq!(noted(&[7], &[(ForwardIpv4(7), 1), (ForwardAllIpv6, 1)]), [], "a router");
+    }
+
+    #[test]
+    fn an_interface_is_asked_to_join_before_those_below_it() {
+        // Bonds with the lowest number and the highest, each with two ports, and a VLAN on the first.
+        let all = [(1, None, None), (2, None, Some(1)), (3, None, Some(1)), (4, Some(1), None)];
+        let second = [(5, None, Some(9)), (6, None, Some(9)), (9, None, None)];
+        let all = [&all[..], &second[..]].concat();
+        let joint = |(ifindex, below, master)| Joint { ifindex, below, master, ..Joint::default() };
+        let all: Vec<_> = all.into_iter().map(joint).collect();
+        let mut settings: Vec<_> = [2, 1, 6, 5, 4, 9, 3].map(LargeReceive).into();
+        settings.push(ForwardIpv4(4));
+        sort_for_putting_back(&mut settings, &all);
+        assert_eq!(settings[0], ForwardIpv4(4));
+        let place = |ifindex| settings.iter().position(|own| *own == LargeReceive(ifindex)).unwrap();
+        for (above, below) in [(1, 2), (1, 3), (4, 1), (9, 5), (9, 6)] {
+            assert!(place(above) < place(below), "{settings:?}");
+        }
+        let told = planned(&[7], &[(LargeReceive(4), 1), (LargeReceive(2), 1), ALL]);
+        assert_eq!(told[..2], [(LargeReceive(2), 1), (LargeReceive(4), 1)], "put back in reverse");
+    }
+
+    #[test]
+    fn what_somebody_wrote_to_all_since_is_not_what_was_before() {
+        if !sys::is_root() {
+            return;
+        }
+        let seen = scratch::run(|answer| {
+            let lo = Link::by_name("lo")?.ifindex;
+            let seen = |all: &str, noted: Option<u8>| {
+                sysctl::write("ipv6/conf/all/forwarding", "0")?;
+                sysctl::write("ipv6/conf/all/forwarding", all)?;
+                let noted = |setting| noted.filter(|_| setting == ForwardAllIpv6);
+                Ok([ForwardAllIpv6, HostOrRouterIpv6(lo), DefaultIpv6].map(|it| before_runs(it, noted)))
+            };
+            answer([seen("1", None)?, seen("1", Some(0))?, seen("2", Some(0))?]);
+            Ok(())
+        });
+        let on = |value| Some(value);
+        assert_eq!(seen.unwrap(), [[on(1); 3], [on(0), None, None], [on(0), on(2), on(2)]]);
     }
 
     /// On any kernel, as one without `force_forwarding` does it.

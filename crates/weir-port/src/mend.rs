@@ -8,7 +8,7 @@
 
 use crate::error::{PortError, Result};
 use crate::features::{self, ChecksumOffloads, TagInsertion};
-use crate::forwarding::{Setting, SettingBefore};
+use crate::forwarding::{Setting, SettingBefore, sort_for_putting_back};
 use crate::hold::{self, Hold, Owner, Thing, left};
 use crate::link::Link;
 use crate::lock::Lock;
@@ -17,7 +17,7 @@ use crate::netlink::is_code;
 use crate::netns::NetNs;
 use crate::release::Means;
 use crate::way_out::nftables;
-use crate::{holder, qdisc};
+use crate::{holder, link, qdisc};
 
 /// Mends both ends of the pair of an interface of this thread's namespace; returns what was done, in words.
 ///
@@ -123,7 +123,7 @@ pub fn settings() -> Result<Vec<String>> {
     let mut done = Vec::new();
     let names = left::names_of(&netns)?;
     let mut settings: Vec<_> = names.iter().filter_map(|name| Setting::from_name(name)).collect();
-    settings.sort_unstable();
+    sort_for_putting_back(&mut settings, &link::joints()?);
     for setting in settings {
         let thing = Thing::setting(&netns, &setting.name());
         let Some(hold) = Hold::left(&thing)? else { continue };
