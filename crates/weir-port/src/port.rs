@@ -131,6 +131,11 @@ impl Port {
         self.ownership.is_disowned()
     }
 
+    /// Returns whether the queues wait to be owned again, and can be ([`Ownership::can_be_owned`]).
+    pub fn can_be_owned(&self) -> bool {
+        self.ownership.can_be_owned()
+    }
+
     /// Returns whether the interface has changed once more while its queues were being owned again ([`Ownership::is_overtaken`]).
     pub fn is_overtaken(&self) -> bool {
         self.ownership.is_overtaken()

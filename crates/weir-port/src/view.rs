@@ -36,9 +36,14 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Returns whether its queues were to be owned again, and packets can come only now: its other end was down then.
+    /// Returns whether its queues wait to be owned again.
+    pub fn is_waiting(&self) -> bool {
+        self.is_disowned.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether its queues wait to be owned again, and packets can come, as the port is now.
     pub fn can_be_owned(&self, port: &Link) -> bool {
-        port.up && port.has_carrier && self.is_disowned.load(Ordering::Relaxed)
+        port.up && port.has_carrier && self.is_waiting()
     }
 }
 

@@ -70,6 +70,8 @@ const FRAMES: u32 = 4096;
 const FRAMES_PER_WORKER: u32 = 1024;
 /// The pause between two looks whether the end has come; each tells the caller the progress.
 const LOOK: Duration = Duration::from_millis(1);
+/// One look in so many is for a carrier that nobody told of.
+const LOOKS_FOR_CARRIER: u32 = 100;
 
 /// An interface taken over, and the parts for its workers.
 pub struct Sink {
@@ -212,7 +214,7 @@ impl Sink {
                 }
             }
             let mut interface =
-                Watched { watch: &mut self.watch, ownership, senders: &senders, owners, tell };
+                Watched { watch: &mut self.watch, ownership, senders: &senders, owners, tell, looks: 0 };
             let looked_on = look_on(&board, &mut interface, &threads, observe);
             board.end();
             for thread in threads {
@@ -277,6 +279,8 @@ struct Watched<'a> {
     /// The number of workers that have queues.
     owners: usize,
     tell: &'a mut dyn FnMut(State),
+    /// The looks that were made.
+    looks: u32,
 }
 
 impl Watched<'_> {
@@ -287,17 +291,25 @@ impl Watched<'_> {
             match state {
                 State::Gone => return Ok(true),
                 State::Down => self.ownership.note_down(),
-                State::Up | State::NoCarrier => match self.retake() {
-                    Err(_) if self.ownership.is_overtaken() => {}
-                    result => result?,
-                },
+                State::Up | State::NoCarrier => self.retake()?,
             }
+        }
+        self.looks = self.looks.wrapping_add(1);
+        if self.looks.is_multiple_of(LOOKS_FOR_CARRIER) && self.ownership.can_be_owned() {
+            self.retake()?;
         }
         Ok(false)
     }
 
-    /// Owns the queues again if they have other instances than before.
+    /// Owns the queues again if they have other instances than before, unless the interface changes once more meanwhile.
     fn retake(&mut self) -> weir_port::Result<()> {
+        match self.own_again() {
+            Err(_) if self.ownership.is_overtaken() => Ok(()),
+            result => result,
+        }
+    }
+
+    fn own_again(&mut self) -> weir_port::Result<()> {
         if !self.ownership.is_disowned()? {
             return self.ownership.note_up();
         }

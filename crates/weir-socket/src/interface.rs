@@ -204,13 +204,26 @@ impl StackWorker {
                     return Err(weir_port::PortError::Kernel { doing, source });
                 }
                 State::Down => self.kernel_port().into_iter().for_each(Port::note_down),
-                State::Up | State::NoCarrier => match self.own_again(now_ns) {
-                    Err(_) if self.kernel_port().is_some_and(|port| port.is_overtaken()) => {}
-                    result => result?,
-                },
+                State::Up | State::NoCarrier => self.retake(now_ns)?,
             }
         }
+        if self.kernel_port().is_some_and(|port| port.can_be_owned()) {
+            self.retake(now_ns)?;
+        }
         Ok(())
+    }
+
+    /// Returns whether the queues wait to be owned again, which is to be looked at now and then.
+    pub(crate) fn is_disowned(&mut self) -> bool {
+        self.kernel_port().is_some_and(|port| port.pair().is_waiting())
+    }
+
+    /// Owns the queues again if they have other instances than before, unless the interface changes once more meanwhile.
+    fn retake(&mut self, now_ns: u64) -> weir_port::Result<()> {
+        match self.own_again(now_ns) {
+            Err(_) if self.kernel_port().is_some_and(|port| port.is_overtaken()) => Ok(()),
+            result => result,
+        }
     }
 
     /// Owns the queues again if they have other instances than before. Packets that were received before are taken in, since their rings are not the

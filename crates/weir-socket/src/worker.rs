@@ -338,6 +338,7 @@ impl Driven for StackWorker {
             port.look(frames, now_ns)
         });
         let next_ns = next_ns.into_iter().chain(timers).min();
+        let next_ns = next_ns.into_iter().chain(self.is_disowned().then_some(self.look_ns)).min();
         let Some(since_ns) = self.draining_since else { return Ok(Look::On(next_ns)) };
         let is_over = self.is_over() || now_ns - since_ns > DRAIN_NS_MAX;
         Ok(if is_over { Look::Over } else { Look::On(Some(now_ns + LOOK_NS)) })
