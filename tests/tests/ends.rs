@@ -188,17 +188,27 @@ fn a_pair_that_vanishes_ends_both_with_their_books_in_order() -> Result<()> {
     require_sent_books(&sent)
 }
 
-/// Packets in the ring are lost with it; all that come afterwards come to the sink again.
+/// Packets in the ring are lost with it; all that come afterwards come to the sink again. In the last round the senders' end goes down too,
+/// and comes up last.
 fn a_sink_waits_while_its_interface_is_down() -> Result<()> {
     const PACKETS: u64 = 20_000;
     let pair = Pair::with_addresses(2)?;
     let mut sink = pair.sink(&["--workers", "1"])?;
-    for round in 1..=2 {
+    for round in 1..=3 {
+        let is_last = round == 3;
+        if is_last {
+            pair.left.ip("link set veth0 down")?;
+        }
         pair.right.ip("link set veth1 down")?;
         wait_until("the sink says so", A_MOMENT, || {
             Ok(sink.stderr().matches("veth1 is down").count() == round)
         })?;
         pair.right.ip("link set veth1 up")?;
+        if is_last {
+            let said = || Ok(sink.stderr().ends_with("waiting until that is up again\n"));
+            wait_until("the sink says that its interface is up alone", A_MOMENT, said)?;
+            pair.left.ip("link set veth0 up")?;
+        }
         wait_until("the sink goes on", A_MOMENT, || {
             Ok(sink.stderr().matches("veth1 is up").count() == round)
         })?;

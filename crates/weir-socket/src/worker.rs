@@ -56,6 +56,8 @@ const DRAIN_NS_MAX: u64 = 1_000_000_000;
 const LOOK_NS: u64 = 100_000;
 /// The pause between two looks of a busy worker at the state of its interface.
 const INTERFACE_LOOK_NS: u64 = 1_000_000;
+/// The pause between two looks while the queues of the interface wait to be owned, in nanoseconds: nothing comes then.
+const CARRIER_LOOK_NS: u64 = 100_000_000;
 
 /// The requests to a worker.
 pub(crate) enum Request {
@@ -322,9 +324,9 @@ impl Driven for StackWorker {
         }
         self.finish_closing();
         if now_ns >= self.look_ns {
-            self.look_ns = now_ns + INTERFACE_LOOK_NS;
             self.look_at_interface(now_ns).map_err(io::Error::other)?;
             self.look_at_tap();
+            self.look_ns = now_ns + if self.is_disowned() { CARRIER_LOOK_NS } else { INTERFACE_LOOK_NS };
         }
         let (is_draining, has_bound) = (self.draining_since.is_some(), self.has_bound);
         let next_ns = self.memory_port().filter(|_| has_bound).and_then(|port| {

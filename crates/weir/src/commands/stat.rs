@@ -38,8 +38,9 @@ use crate::{Failure, Outcome, human, names, output};
 /// The sentence to users other than root.
 const LIMITS_HIDDEN: &str =
     "limits in place, as those of `weir run`, are shown to root with CAP_SYS_ADMIN alone";
-/// The pause before a limit that is not whole is looked at again.
+/// The pause before a limit that is not whole is looked at again, and how often that is done: making one takes long on a busy machine.
 const MOMENT: Duration = Duration::from_millis(300);
+const MOMENTS: u32 = 5;
 /// Lines between two headers of `-i`.
 const HEADER_EVERY: u64 = 20;
 
@@ -158,26 +159,29 @@ fn limits_of(arguments: &StatArguments) -> Result<LimitsFound, Fault> {
     limits.map_err(Fault::Other)
 }
 
-/// The limits, as they are a moment later where they are not whole, without those that are gone then: a `weir run` that starts or ends makes
-/// or removes its own.
+/// The limits, as they are some moments later where they are not whole, without those that are gone then: a `weir run` that starts or ends
+/// makes or removes its own.
 fn lasting(
-    first: Vec<LimitInPlace>,
-    look_again: impl FnOnce() -> Result<LimitsFound, Fault>,
+    mut limits: Vec<LimitInPlace>,
+    look_again: impl Fn() -> Result<LimitsFound, Fault>,
 ) -> Result<Vec<LimitInPlace>, Fault> {
-    if first.iter().all(LimitInPlace::is_whole) {
-        return Ok(first);
-    }
-    std::thread::sleep(MOMENT);
-    let LimitsFound { seen: mut again, unread } = look_again()?;
-    let place_of = |limit: &LimitInPlace| (limit.place.describe(), limit.place.link.ifindex);
-    let now = |limit: LimitInPlace| {
-        let at = again.iter().position(|other| place_of(other) == place_of(&limit));
-        match at.filter(|_| !limit.is_whole()) {
-            Some(at) => Some(again.swap_remove(at)),
-            None => Some(limit).filter(|limit| limit.is_whole() || !unread.is_empty()),
+    for _ in 0..MOMENTS {
+        if limits.iter().all(LimitInPlace::is_whole) {
+            break;
         }
-    };
-    Ok(first.into_iter().filter_map(now).collect())
+        std::thread::sleep(MOMENT);
+        let LimitsFound { seen: mut again, unread } = look_again()?;
+        let place_of = |limit: &LimitInPlace| (limit.place.describe(), limit.place.link.ifindex);
+        let now = |limit: LimitInPlace| {
+            let at = again.iter().position(|other| place_of(other) == place_of(&limit));
+            match at.filter(|_| !limit.is_whole()) {
+                Some(at) => Some(again.swap_remove(at)),
+                None => Some(limit).filter(|limit| limit.is_whole() || !unread.is_empty()),
+            }
+        };
+        limits = limits.into_iter().filter_map(now).collect();
+    }
+    Ok(limits)
 }
 
 fn show(arguments: &StatArguments) -> Result<ExitCode, Fault> {
