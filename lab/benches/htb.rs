@@ -83,7 +83,7 @@ fn main() -> Result<ExitCode> {
         show("kernel: the same through bfifo", bfifo);
         let alone = show("kernel: htb alone, the difference", alone);
         println!("kernel through htb / Weir {:.1}, htb alone / Weir {:.1}", htb / weir, alone / weir);
-        // Beside compilers 3.3 to 3.7 times.
+        // On a quiet machine 3.1 to 3.3 times.
         floors.at_least("htb alone / Weir's tree", alone / weir, 2.5);
     }
     Ok(floors.finish())
