@@ -132,9 +132,13 @@ impl MarkKind {
         }
     }
 
-    /// The sentence on the mark that is missing beside this key; `None` if it is there, or none is needed.
+    /// The sentence on the mark that is missing beside this key, or is beside a link to it; `None` if it is there, or none is needed.
     pub fn missing_beside(self, key: &Path) -> Option<String> {
-        let path = self.of_key(key).ok()?;
+        let path = match self.of_key(key) {
+            Ok(path) => path,
+            // A key that this user may not look at says nothing of its mark.
+            Err(why) => return std::fs::canonicalize(key).is_ok().then_some(why),
+        };
         let missing = path.metadata().err().filter(|error| error.kind() == io::ErrorKind::NotFound)?;
         (self == MarkKind::Sent).then(|| self.missing(&path, &missing))
     }

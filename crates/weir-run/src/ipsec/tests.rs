@@ -462,4 +462,8 @@ fn a_mark_that_is_missing_beside_its_key_is_told_with_the_keys() {
     );
     fs::write(path("out.key.sequence"), "1").unwrap();
     assert!(missing_keys(&plan).is_empty());
+    fs::rename(path("out.key"), path("meant.key")).unwrap();
+    std::os::unix::fs::symlink("meant.key", path("out.key")).unwrap();
+    let told = missing_keys(&plan);
+    assert!(told.len() == 1 && told[0].contains("a mark beside a link counts for nobody"), "{told:?}");
 }
