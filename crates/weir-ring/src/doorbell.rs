@@ -38,7 +38,7 @@
 //!
 //! Ordering and ownership: the state has a line of its own; producers read it (it seldom changes) and write it only to
 //! notify.
-//! - `F1 <-> F2`: see above; full fences.
+//! - `F1 <-> F2`: see above; a light and a heavy fence of `fences`.
 //! - `R7` (notified) `<-> A7`: the elements that the producer had published are visible to a worker that saw `NOTIFIED`.
 //! - `R8` (parked) `<-> A8`: what the worker has noted up to its re-check is visible to a producer that saw `PARKED`.
 //!
@@ -48,7 +48,8 @@
 //! worker with timers blocks in its own poll set on the descriptor of [`Parked`] (`AsFd`) with their timeout.
 
 use crate::bell::Bell;
-use crate::sync::atomic::{AtomicU32, Ordering, fence};
+use crate::fences::Fences;
+use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::sync::{Arc, Counter, Line};
 
 // The state of a worker, as far as its producers care.
@@ -80,6 +81,7 @@ pub struct DoorbellCounts {
 struct Shared {
     state: Line<AtomicU32>,
     bell: Bell,
+    fences: Fences,
     /// The kicks sent, counted by the producer that kicks.
     kicks_sent: Line<Counter>,
     /// The parks and blocks, counted by the worker.
@@ -105,6 +107,7 @@ pub struct Doorbell {
 #[derive(Clone)]
 pub struct Ringer {
     shared: Arc<Shared>,
+    fences: Fences,
 }
 
 /// A worker that has said it will block and found nothing to do. Dropping it makes the worker `RUNNING` again.
@@ -118,9 +121,23 @@ impl Doorbell {
     /// # Errors
     /// If the kernel has no eventfd to give.
     pub fn new() -> std::io::Result<Doorbell> {
+        Doorbell::with(Fences::new())
+    }
+
+    /// A doorbell with full fences, for a worker that parks often beside busy ones, which each park of the other kind would interrupt: here
+    /// every producer passes a full fence each time that it has published.
+    ///
+    /// # Errors
+    /// Those of [`Doorbell::new`].
+    pub fn with_full_fences() -> std::io::Result<Doorbell> {
+        Doorbell::with(Fences::full())
+    }
+
+    fn with(fences: Fences) -> std::io::Result<Doorbell> {
         let shared = Shared {
             state: Line(AtomicU32::new(RUNNING)),
             bell: Bell::new()?,
+            fences,
             kicks_sent: Line(Counter::default()),
             parked: Line(ParkCounts::default()),
         };
@@ -129,7 +146,7 @@ impl Doorbell {
 
     /// The producer's half, for one more producer.
     pub fn ringer(&self) -> Ringer {
-        Ringer { shared: Arc::clone(&self.shared) }
+        Ringer { shared: Arc::clone(&self.shared), fences: self.shared.fences }
     }
 
     /// Says that the worker will block, and re-checks with `has_work` that no work came meanwhile: it must look at *every* input and timer.
@@ -139,7 +156,7 @@ impl Doorbell {
         counts.parks.add(1);
         state.store(PARKING, Ordering::Relaxed);
         // F2: the state is visible before the re-check reads what producers published (F1 in `Ringer::published`).
-        fence(Ordering::SeqCst);
+        self.shared.fences.heavy();
         if !has_work()
             // R8; A7, from R7.
             && state.compare_exchange(PARKING, PARKED, Ordering::Release, Ordering::Acquire).is_ok()
@@ -220,7 +237,7 @@ impl Ringer {
     #[inline]
     pub fn published(&self) -> bool {
         // F1: the published elements are visible before the state is read (F2 in `Doorbell::park`).
-        fence(Ordering::SeqCst);
+        self.fences.light();
         self.look()
     }
 
@@ -229,7 +246,7 @@ impl Ringer {
     #[inline]
     pub fn published_unless(&self, is_known: impl FnMut() -> bool) -> bool {
         // F1.
-        fence(Ordering::SeqCst);
+        self.fences.light();
         may_block(self.shared.state.0.load(Ordering::Relaxed)) && self.shared.notify(is_known)
     }
 
@@ -237,6 +254,11 @@ impl Ringer {
     #[inline]
     pub(crate) fn look(&self) -> bool {
         may_block(self.shared.state.0.load(Ordering::Relaxed)) && self.shared.notify(|| false)
+    }
+
+    #[inline]
+    pub(crate) fn fences(&self) -> Fences {
+        self.fences
     }
 }
 

@@ -94,10 +94,17 @@ pub struct Outlet<T: Send> {
 /// # Errors
 /// If the size is out of range or the kernel has no eventfd to give.
 pub fn inbox<T: Send>(size: InboxSize) -> Result<(Inbox<T>, Vec<Outlet<T>>), InboxError> {
+    inbox_under(Doorbell::new, size)
+}
+
+fn inbox_under<T: Send>(
+    doorbell: fn() -> std::io::Result<Doorbell>,
+    size: InboxSize,
+) -> Result<(Inbox<T>, Vec<Outlet<T>>), InboxError> {
     if size.sources > SOURCES_MAX {
         return Err(InboxError::Sources(size.sources));
     }
-    let doorbell = Doorbell::new().map_err(InboxError::Doorbell)?;
+    let doorbell = doorbell().map_err(InboxError::Doorbell)?;
     let pending = Pending::new();
     let mut rings = Vec::with_capacity(size.sources);
     let mut outlets = Vec::with_capacity(size.sources);
@@ -117,6 +124,9 @@ pub fn inbox<T: Send>(size: InboxSize) -> Result<(Inbox<T>, Vec<Outlet<T>>), Inb
 /// Makes an inbox for each of `workers` workers. The outlets of worker `w` are at `[w].1`, by destination; the one to
 /// itself is `None`.
 ///
+/// Doorbells have full fences ([`Doorbell::with_full_fences`]): when one worker of several parks the others are mostly busy, and in batches
+/// a fence costs each element little.
+///
 /// # Errors
 /// Those of [`inbox`].
 #[expect(clippy::type_complexity, reason = "a list of what each worker gets")]
@@ -129,7 +139,7 @@ pub fn mesh<T: Send>(
     let mut outlets: Vec<Vec<Option<Outlet<T>>>> =
         (0..workers).map(|_| Vec::with_capacity(workers)).collect();
     for destination in 0..workers {
-        let (inbox, leading_here) = inbox(size)?;
+        let (inbox, leading_here) = inbox_under(Doorbell::with_full_fences, size)?;
         inboxes.push(inbox);
         let mut leading_here = leading_here.into_iter();
         for (worker, outlets) in outlets.iter_mut().enumerate() {

@@ -13,7 +13,7 @@
 //! waits for by then ([`Hungry::is_set`]): it may wait for another kind than when it set them, or the credit for which a bit was taken may
 //! be used up again. A bit whose worker waits no more costs one word too many.
 //!
-//! Ordering: `H` before `F2` before the look; `C` before `F3` before the bits are read. `F2` is the fence of
+//! Ordering: `H` before `F2` before the look; `C` before `F3` before the bits are read. `F2` is the heavy fence of
 //! [`crate::doorbell::Doorbell::park`], so the bits themselves need no order.
 //! Source: Dekker's flags with fences, as the doorbell's. Model-checked: `tests/loom_hungry.rs`.
 //! Limits: 64 workers. A worker that is told finds out itself how much credit there is.

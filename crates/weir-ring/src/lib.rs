@@ -20,6 +20,7 @@
 mod bell;
 mod depot;
 pub mod doorbell;
+mod fences;
 pub mod handoff;
 pub mod hungry;
 pub mod loans;

@@ -4,8 +4,8 @@
 //! Rule: a bit may be set for an empty input (one look too many) but is never clear while an element published in it goes unseen. So the
 //! worker leaves a bit set while it is awake, and a producer that finds it set writes nothing; the worker clears bits only on its way to
 //! sleep, and then looks at those inputs again:
-//! - producer: publish; fence `F1`; if the bit is clear, set it and fence again (`F1b`); look at the state, notify;
-//! - worker: clear the bits; say that it parks; fence `F2`; look at the inputs whose bits it cleared and set those bits again where
+//! - producer: publish; light fence `F1`; if the bit is clear, set it and fence again (`F1b`); look at the state, notify;
+//! - worker: clear the bits; say that it parks; heavy fence `F2`; look at the inputs whose bits it cleared and set those bits again where
 //!   it found elements; look at the bits.
 //!
 //! If `F1` comes before `F2`, the second look sees the published elements, if the input's bit was among those cleared. If it was not, or
@@ -17,7 +17,7 @@
 //! Limits: 64 inputs.
 
 use crate::doorbell::Ringer;
-use crate::sync::atomic::{AtomicU64, Ordering, fence};
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Line};
 
 /// The worker's view of its inputs.
@@ -86,11 +86,11 @@ impl Notice {
     #[inline]
     pub(crate) fn raise(&self) -> bool {
         // F1: the published elements are visible before the bit and the state are read.
-        fence(Ordering::SeqCst);
+        self.ringer.fences().light();
         if self.word.0.load(Ordering::Relaxed) & self.bit == 0 {
             self.word.0.fetch_or(self.bit, Ordering::Relaxed);
             // F1b: the bit too is visible before the state is read.
-            fence(Ordering::SeqCst);
+            self.ringer.fences().light();
         }
         self.ringer.look()
     }

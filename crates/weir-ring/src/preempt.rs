@@ -47,6 +47,12 @@ pub(crate) mod atomic {
         point();
     }
 
+    pub(crate) fn compiler_fence(order: Ordering) {
+        point();
+        atomic::compiler_fence(order);
+        point();
+    }
+
     macro_rules! preempted {
         ($name:ident, $number:ty) => {
             pub(crate) struct $name(atomic::$name);

@@ -301,7 +301,7 @@ impl StackBuilder {
         let parts = ports.into_iter().zip(frames).map(|(port, frames)| {
             let port = EitherPort::Kernel(Box::new(port));
             let interface = EitherPort::Kernel(Box::new(EitherPort::Memory(Box::new(port))));
-            let doorbell = Doorbell::new()?;
+            let doorbell = Doorbell::with_full_fences()?;
             Ok(WorkerParts { interfaces: vec![interface], frames, doorbell, kernel: None })
         });
         let parts = parts.collect::<io::Result<_>>()?;

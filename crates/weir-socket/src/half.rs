@@ -118,7 +118,7 @@ impl Awaited {
     fn new(with_others: Option<&Ringer>) -> io::Result<Awaited> {
         match with_others {
             Some(ringer) => Ok(Awaited::WithOthers(ringer.clone())),
-            None => Ok(Awaited::Alone(Doorbell::new()?)),
+            None => Ok(Awaited::Alone(Doorbell::with_full_fences()?)),
         }
     }
 

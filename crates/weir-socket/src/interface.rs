@@ -109,7 +109,7 @@ impl StackBuilder {
         let others = others.into_iter().map(|port| EitherPort::Memory(Box::new(port)));
         let interfaces = [first].into_iter().chain(others);
         let parts = interfaces.zip(frames).zip(bells).map(|((port, frames), bell)| {
-            let doorbell = Doorbell::new().doing(|| "making the workers' doorbells".into())?;
+            let doorbell = Doorbell::with_full_fences().doing(|| "making the workers' doorbells".into())?;
             let interface = EitherPort::Kernel(Box::new(EitherPort::Kernel(Box::new(port))));
             let (watch, ports, umem) = (watch.take(), Arc::clone(&ports), Arc::clone(&umem));
             let kernel = Some(KernelSide { bell, watch, ports, _umem: umem });

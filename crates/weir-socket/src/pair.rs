@@ -60,7 +60,7 @@ impl Stack {
         let end = |port| {
             EitherPort::Kernel(Box::new(EitherPort::Memory(Box::new(EitherPort::Memory(Box::new(port))))))
         };
-        let doorbells = (0..workers).map(|_| Doorbell::new());
+        let doorbells = (0..workers).map(|_| Doorbell::with_full_fences());
         let doorbells = doorbells.collect::<io::Result<Vec<_>>>()?;
         let ringers: Vec<Ringer> = doorbells.iter().map(Doorbell::ringer).collect();
         let rss = hosts[0].host.expect("a host has sockets").rss(workers);

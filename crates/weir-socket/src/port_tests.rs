@@ -58,7 +58,7 @@ impl Bed {
         let portion = WorkerPortion { interfaces: vec![interface], frames, tcp };
         let layout = Layout { hosts: &[host], interfaces: &[("interface", builder.limits())] };
         let path = layout.workers(vec![portion], None, 0).expect("workers").remove(0);
-        let doorbell = Doorbell::new().expect("a doorbell");
+        let doorbell = Doorbell::with_full_fences().expect("a doorbell");
         let mut bed = Bed { path, halves: Vec::new(), now_ns: 0, _doorbell: doorbell };
         for socket in 0..sockets {
             let sizes = BufferSizes { send_frames: SEND_FRAMES, receive_packets: RECEIVE_PACKETS, full };
@@ -287,7 +287,7 @@ fn a_closed_socket_leaves_nothing_behind() {
 /// A socket of two workers reads the datagrams of both in turns and returns their frames to the worker that they came by. It sends by its home alone.
 #[test]
 fn what_came_by_a_worker_goes_back_there() {
-    let doorbell = Doorbell::new().expect("a doorbell");
+    let doorbell = Doorbell::with_full_fences().expect("a doorbell");
     let caller = || Caller { worker: doorbell.ringer(), news: None };
     let sizes = BufferSizes { send_frames: 8, receive_packets: 8, full: FullRule::Hold };
     let (mut socket, opens) = halves(sizes, &[caller(), caller()], 1, None).expect("halves");
@@ -372,7 +372,7 @@ fn a_sender_that_has_used_its_frames_already_is_not_woken_for_them() {
         }
     }
 
-    let doorbell = Doorbell::new().expect("a doorbell");
+    let doorbell = Doorbell::with_full_fences().expect("a doorbell");
     let caller = Caller { worker: doorbell.ringer(), news: None };
     let sizes = BufferSizes { send_frames: 4, receive_packets: 4, full: FullRule::Hold };
     let (Halves { send: mut sender, .. }, mut opens) = halves(sizes, &[caller], 0, None).expect("halves");
@@ -402,7 +402,7 @@ fn a_sender_that_has_used_its_frames_already_is_not_woken_for_them() {
 /// A router's message that a datagram of the socket was too long is told once, and remembered for that peer.
 #[test]
 fn what_was_too_long_for_its_way_is_remembered() {
-    let doorbell = Doorbell::new().expect("a doorbell");
+    let doorbell = Doorbell::with_full_fences().expect("a doorbell");
     let caller = Caller { worker: doorbell.ringer(), news: None };
     let sizes = BufferSizes { send_frames: 4, receive_packets: 4, full: FullRule::Hold };
     let (socket, mut opens) = halves(sizes, &[caller], 0, None).expect("halves");

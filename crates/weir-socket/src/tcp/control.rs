@@ -121,7 +121,7 @@ impl Stack {
         drop(control);
         let listened =
             Listened { stack: self.clone(), local, waiting: Arc::clone(&waiting), number, _hold: hold };
-        let doorbell = Doorbell::new()?;
+        let doorbell = Doorbell::with_full_fences()?;
         let task = Arc::<Task>::default();
         let mut queue = Queue {
             accepted: Vec::new(),

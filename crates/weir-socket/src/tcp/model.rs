@@ -68,7 +68,7 @@ impl TcpModel {
         let mut frames = Frames::new(Pool::new(memory));
         let news = Arc::new(News::new(settings.places()));
         let mut port = TcpPort::new(settings, Arc::clone(&news), &mut frames, 7, 0);
-        let doorbell = Doorbell::new().expect("a doorbell");
+        let doorbell = Doorbell::with_full_fences().expect("a doorbell");
         let (to_listener, accepted) = ring(512).expect("a ring");
         let waiting = Arc::new(Waiting::default());
         port.listen(Listening {
