@@ -6,10 +6,10 @@
 //! Rule: the network stays until nothing waits for the limit and no closed TCP socket waits for an acknowledgement, by two looks in a row
 //! between which nothing moved. Children may go on sending, so the wait is bounded by twice the time that the bytes which stood there at
 //! the end need at the limit, and the time of a stall: 2 s, or two of the longest packets' time if that is more. It ends too when nothing
-//! was delivered for the time of a stall, when the network fails, and by a signal or `weir down`. The time in which nothing but peers of
-//! closed TCP sockets is waited for counts for neither, up to [`PEERS_NS`], and that is all they get while they take nothing. A terminal's Ctrl-Z does not suspend it; as that
-//! stops children of the program too, they are continued. A packet may be of many segments that the kernel has not
-//! cut yet; once it has left, the limit delivers nothing until its time is over.
+//! was delivered for the time of a stall, when the network fails, and by a signal or `weir down`. Peers of closed TCP sockets have more time:
+//! while nothing else is waited for it is no stall, the wait is longer by that time, [`PEERS_NS`] at most, and it ends when they have taken
+//! nothing for [`PEERS_NS`]. A terminal's Ctrl-Z does not suspend it; as that stops children of the program too, they are continued. A packet
+//! may be of many segments that the kernel has not cut yet; once it has left, the limit delivers nothing until its time is over.
 //!
 //! Owner: the main thread. Source: the counters of the [`RunNetwork`], [`weir_port::unsent`].
 //!
