@@ -186,13 +186,13 @@ impl Ownership {
     /// Returns whether the queues have instances that are not owned: others than before, as they have after the interface came up again, or
     /// those that an attempt to own them has failed at.
     pub fn is_disowned(&self) -> Result<bool> {
-        Ok(self.has_other_instances()? || self.pair.is_waiting())
+        Ok(self.has_other_instances()? || self.pair.waits_to_be_owned())
     }
 
     /// Returns whether the queues wait to be owned again, and can be. A watcher of the interface's state need not be told: the kernel tells of
     /// a carrier that goes and comes once, if it comes soon.
     pub fn can_be_owned(&self) -> bool {
-        self.pair.is_waiting()
+        self.pair.waits_to_be_owned()
             && Link::by_index(self.pair.port.ifindex).is_ok_and(|link| self.pair.can_be_owned(&link))
     }
 

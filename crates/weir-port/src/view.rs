@@ -37,13 +37,13 @@ pub struct Pair {
 
 impl Pair {
     /// Returns whether its queues wait to be owned again.
-    pub fn is_waiting(&self) -> bool {
+    pub fn waits_to_be_owned(&self) -> bool {
         self.is_disowned.load(Ordering::Relaxed)
     }
 
     /// Returns whether its queues wait to be owned again, and packets can come, as the port is now.
     pub fn can_be_owned(&self, port: &Link) -> bool {
-        port.up && port.has_carrier && self.is_waiting()
+        port.up && port.has_carrier && self.waits_to_be_owned()
     }
 }
 

@@ -215,7 +215,7 @@ impl StackWorker {
 
     /// Returns whether the queues wait to be owned again, which is to be looked at now and then.
     pub(crate) fn is_disowned(&mut self) -> bool {
-        self.kernel_port().is_some_and(|port| port.pair().is_waiting())
+        self.kernel_port().is_some_and(|port| port.pair().waits_to_be_owned())
     }
 
     /// Owns the queues again if they have other instances than before, unless the interface changes once more meanwhile.
