@@ -18,7 +18,7 @@ restore_backlog() {
     [[ -z $backlog_before ]] || echo "$backlog_before" >"$backlog" || true
     backlog_before=
 }
-trap 'restore_backlog; rm -rf "$folder"; jobs -p | xargs -r kill 2>/dev/null' EXIT
+trap 'restore_backlog; rm -rf "$folder"; jobs -p | xargs -r kill 2>/dev/null || true' EXIT
 
 # Not the examples, which are benchmarks: `make lint` builds them.
 kinds=(--lib --bins --tests)

@@ -1,5 +1,5 @@
 //! Scripts of the tree, in another one, whose programs are scripts: what `compare.sh` says of figures that are missing, and how it ends;
-//! and that `debian_kernel.sh` bears a space in the path of its tree.
+//! that `debian_kernel.sh` bears a space in the path of its tree; and that `.ci/run` ends as the tests did.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -222,5 +222,26 @@ fn a_machine_with_the_kernel_of_a_release_bears_a_space_in_the_path() {
         let words = Command::new("sh").args(["-c", &format!("printf '%s\\n' {rest}")]).output().unwrap();
         let path = cache.join(path);
         assert!(said(&words).lines().any(|word| Path::new(word) == path), "{line}{rest}");
+    }
+}
+
+#[test]
+fn the_ci_ends_as_the_tests_did() {
+    let tree = Tree::new();
+    tree.write("a tree/.ci/run", &script("../.ci/run"));
+    tree.write("a tree/scripts/setup.sh", "#!/bin/sh\n");
+    // The build beside the rest, which ends before it.
+    tree.program("cargo", "[[ $1 != build ]] || echo $$ >\"$0.number\"");
+    for status in [0, 3] {
+        tree.program(
+            "make",
+            &format!(
+                "until [[ -s ${{0%/*}}/cargo.number ]]; do sleep 0.01; done
+                while kill -0 \"$(cat \"${{0%/*}}/cargo.number\")\" 2>/dev/null; do sleep 0.01; done
+                exit {status}"
+            ),
+        );
+        let done = tree.command("../.ci/run").output().unwrap();
+        assert_eq!(done.status.code(), Some(status), "{done:?}");
     }
 }
