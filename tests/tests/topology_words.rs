@@ -245,7 +245,11 @@ fn keys_that_are_missing_are_told_by_check() -> Result<()> {
         ensure!(line.contains(&format!(":12: sa \"{name}\": ")) && line.contains(advice), "{line}");
         ensure!(line.contains("umask 077"), "{line}");
     }
-    ensure!(done.stdout.ends_with("nothing wrong\n"), "{}", done.stdout);
+    ensure!(done.stdout.ends_with("nothing wrong but for 2 warnings\n"), "{}", done.stdout);
+    let key = "00112233445566778899aabbccddeeff".repeat(2);
+    let done = run(Command::new(weir_binary()?).args(["check", File::new(&key)?.path()]), PATIENCE)?;
+    ensure!(done.status.code() == Some(2) && done.stderr.contains("***"), "{}", done.stderr);
+    ensure!(!done.stderr.contains("001122"), "{}", done.stderr);
     Ok(())
 }
 

@@ -7,6 +7,8 @@
 //! ```
 //!
 //! Lines and columns count from 1, columns in characters.
+//!
+//! Rule: nothing that may be a key is in a message, for a key file may be given where a file of limits or ports is meant.
 
 use std::fmt::Write;
 use std::ops::Range;
@@ -15,6 +17,8 @@ use crate::nearest::did_you_mean;
 
 /// The longest piece of a line that is shown, in characters.
 const SHOWN_MAX: usize = 120;
+/// The digits of the shortest secret key, of AES-128 with its salt, in hexadecimal.
+const KEY_DIGITS_MIN: usize = 40;
 
 /// The byte that each line of a text starts with, so that the line of a byte is found without reading all before it: a file may have a
 /// place for each of its lines.
@@ -50,7 +54,7 @@ impl SourceText<'_> {
         let marked = within(at.end).unwrap_or("").chars().count().saturating_sub(before).max(1);
         let mut told = format!("{}:{line}:{}: {what}", self.name, before + 1);
         if before + marked <= SHOWN_MAX {
-            let shown: String = text.chars().take(SHOWN_MAX).collect();
+            let shown: String = without_keys(text).chars().take(SHOWN_MAX).collect();
             let margin = " ".repeat(line.to_string().len());
             let marks = format!("{}{}", " ".repeat(before), "^".repeat(marked));
             // Writing to a string cannot fail.
@@ -61,7 +65,7 @@ impl SourceText<'_> {
 
     /// The message of the TOML reader, at a place.
     pub fn explain(&self, error: &toml::de::Error, at: Range<usize>) -> String {
-        self.tell(at, explained(error.message()))
+        self.tell(at, without_keys(&explained(error.message())))
     }
 
     /// The place of a byte of the text: `FILE:LINE:COLUMN`.
@@ -77,6 +81,21 @@ impl SourceText<'_> {
         let line = starts.partition_point(|start| *start <= byte);
         (line, starts[line - 1])
     }
+}
+
+/// A text with stars for what may be a key: hexadecimal digits, with or without blanks between them, as many as one has or more.
+fn without_keys(text: &str) -> String {
+    let is_digit = |char: &char| char.is_ascii_hexdigit();
+    let chars: Vec<char> = text.chars().collect();
+    let of_one_kind = |a: &char, b: &char| {
+        let is_inside = |char: &char| is_digit(char) || char.is_whitespace();
+        is_inside(a) == is_inside(b)
+    };
+    let shown = chars.chunk_by(of_one_kind).flat_map(|run| {
+        let may_be_key = run.iter().filter(|char| is_digit(char)).count() >= KEY_DIGITS_MIN;
+        run.iter().map(move |char| if may_be_key && is_digit(char) { '*' } else { *char })
+    });
+    shown.collect()
 }
 
 /// Serde's word on an unknown key ("unknown field `x`, expected one of `a`, `b`") with the one that was likely meant, and on a value
@@ -110,6 +129,20 @@ fn explained(message: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_key_is_not_shown() {
+        let key = "0123456789abcdefABCDEF".repeat(2);
+        let spaced = "0a 1b ".repeat(20);
+        for text in [key.clone(), spaced, format!("key = \"0x{key}\"")] {
+            let source = SourceText { name: "key", text: &text, lines: &LineStarts::of(&text) };
+            let told = source.tell(0..1, "no");
+            assert!(told.contains("***") && !told.contains("abc") && !told.contains("1b"), "{told}");
+        }
+        let names = "a4 = \"2001:0db8:0000:0000:0000:ff00:0042:8329\"";
+        assert_eq!(without_keys(names), names);
+        assert_eq!(without_keys(&format!("`{key}`")), format!("`{}`", "*".repeat(44)));
+    }
 
     #[test]
     fn a_place_is_told_with_its_line() {

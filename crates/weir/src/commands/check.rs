@@ -38,13 +38,14 @@ pub fn run(arguments: &CheckArguments) -> Outcome {
     };
     match text::topology(file)? {
         Ok(topology) => {
-            let missing = topology.plan.as_ref().map_or_else(Vec::new, missing_keys).join("\n");
-            topology.placed(&missing).into_iter().flatten().for_each(output::warn);
-            output::print_line(format_args!(
-                "{}: {}; nothing wrong",
-                text::input_name(file),
-                sum(&topology)
-            ))?;
+            let missing = topology.plan.as_ref().map_or_else(Vec::new, missing_keys);
+            topology.placed(&missing.join("\n")).into_iter().flatten().for_each(output::warn);
+            let but = match missing.len() as u64 {
+                0 => String::new(),
+                number => format!(" but for {}", human::plural(number, "warning")),
+            };
+            let name = text::input_name(file);
+            output::print_line(format_args!("{name}: {}; nothing wrong{but}", sum(&topology)))?;
             Ok(ExitCode::SUCCESS)
         }
         Err(told) => {
