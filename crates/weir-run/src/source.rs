@@ -133,11 +133,11 @@ mod tests {
     #[test]
     fn a_key_is_not_shown() {
         let key = "0123456789abcdefABCDEF".repeat(2);
-        let spaced = "0a 1b ".repeat(20);
+        let spaced = "0a ".repeat(40);
         for text in [key.clone(), spaced, format!("key = \"0x{key}\"")] {
             let source = SourceText { name: "key", text: &text, lines: &LineStarts::of(&text) };
             let told = source.tell(0..1, "no");
-            assert!(told.contains("***") && !told.contains("abc") && !told.contains("1b"), "{told}");
+            assert!(told.contains("**") && !told.contains("abc") && !told.contains("0a"), "{told}");
         }
         let names = "a4 = \"2001:0db8:0000:0000:0000:ff00:0042:8329\"";
         assert_eq!(without_keys(names), names);
