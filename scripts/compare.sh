@@ -66,7 +66,7 @@ row_path() {
 }
 row_steer() { # cycles
     # Its own floors are no matter here, and on some processors it misses them.
-    { "$1/target/release/examples/steer_bench" || true; } | awk '/\[[0-9.]+-[0-9.]+\]/ && / Weir/ {
+    { "$1/target/release/examples/steer_bench" || true; } | awk '/\[[0-9.]+-[0-9.]+\]/ && / weir/ {
         name = $0; sub(/ +[0-9.]+ +\[.*/, "", name); gsub(/ +/, "-", name); print "steer-" name, 1 / $(NF - 1) }'
 }
 row_epair() {
@@ -106,7 +106,7 @@ for row in "${rows[@]}"; do
             }
         done
     done
-    grep -q "^[0-9]* [a-z]* $row-" "$results" || echo "$row left out: neither tree has told a figure"
+    grep -q "^[0-9]* [a-z]* $row-" "$results" || { echo "$row: neither tree has told a figure" >&2; failed=1; }
 done
 
 awk -v least="$least" '

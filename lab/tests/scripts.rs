@@ -43,7 +43,14 @@ impl Tree {
             "mkdir -p \"$CARGO_TARGET_DIR\"/release \"$CARGO_TARGET_DIR\"/debug/deps
             cp programs/weir \"$CARGO_TARGET_DIR\"/release
             cp programs/quiet \"$CARGO_TARGET_DIR\"/debug/deps/quiet-1
+            mkdir -p \"$CARGO_TARGET_DIR\"/release/examples
+            cp \"${0%/*}\"/steer_bench \"$CARGO_TARGET_DIR\"/release/examples
             echo \"$RUSTUP_TOOLCHAIN\" >>\"$0.toolchains\"",
+        );
+        tree.program(
+            "steer_bench",
+            "echo 'IPv4, 2 workers                      weir                             7.62 [7.44-7.64]'
+            echo 'floor: cycles a packet, IPv4, 2 workers: 7.62, at most 30.00: held'",
         );
         tree.git(&["init", "-q"]);
         tree.write("a tree/rust-toolchain.toml", "channel = \"1.0.0\"\n");
@@ -142,7 +149,18 @@ fn a_row_without_a_figure_is_said() {
     let tree = Tree::with_revision("", "");
     tree.revision("", "");
     let done = tree.compare("epair");
-    assert!(said(&done).contains("epair left out: neither"), "{done:?}");
+    assert!(said(&done).contains("epair: neither tree has told a figure"), "{done:?}");
+    assert_eq!(done.status.code(), Some(1), "{done:?}");
+}
+
+#[test]
+fn a_row_of_cycles_is_compared_by_its_name() {
+    let tree = Tree::with_revision("", "");
+    tree.revision("#", "");
+    let done = tree.compare("steer");
+    let expected = "floor: steer-IPv4,-2-workers-weir ";
+    let line = said(&done).lines().find(|line| line.starts_with(expected)).map(str::to_string);
+    assert!(line.is_some_and(|line| line.contains(" 1.000 [1.000-1.000] of 3 pairs")), "{done:?}");
 }
 
 #[test]

@@ -199,7 +199,7 @@ mod bench {
                 let start = now_cycles();
                 for frames in black_box(&views).chunks(BURST_MAX) {
                     rss.hash_burst(frames, black_box(&mut burst));
-                    taken += (0..burst.len()).filter(|&i| rss.worker(burst.hash(i)) < workers).count();
+                    taken += burst.hashes().iter().filter(|hash| rss.worker(**hash) < workers).count();
                 }
                 now_cycles() - start
             });

@@ -155,8 +155,8 @@ impl Dispatch {
         let mut bytes: [&[u8]; BURST_MAX] = [&[]; BURST_MAX];
         bytes.iter_mut().zip(packets.iter()).for_each(|(slot, packet)| *slot = packet.bytes(memory));
         self.plan.registry.rss().hash_burst(&bytes[..packets.len()], &mut self.burst);
-        for (number, packet) in packets.iter_mut().enumerate() {
-            packet.meta.flow_hash = self.burst.hash(number);
+        for (packet, hash) in packets.iter_mut().zip(self.burst.hashes()) {
+            packet.meta.flow_hash = *hash;
         }
     }
 

@@ -171,10 +171,8 @@ impl TransmitRing for LinkPort {
             let memory = frames.memory();
             bytes.iter_mut().zip(&*packets).for_each(|(slot, packet)| *slot = packet.bytes(memory));
             self.rss.hash_burst(&bytes[..count], &mut self.burst);
-            let to: [usize; BURST_MAX] = std::array::from_fn(|number| match number < count {
-                true => self.rss.worker(self.burst.hash(number)),
-                false => 0,
-            });
+            let mut to = [0; BURST_MAX];
+            to.iter_mut().zip(self.burst.hashes()).for_each(|(to, hash)| *to = self.rss.worker(*hash));
             to[..count]
                 .chunk_by(|one, next| one == next)
                 .for_each(|run| self.put_for(run[0], packets, run.len()));

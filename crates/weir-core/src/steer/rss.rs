@@ -225,22 +225,9 @@ impl Default for Burst {
 }
 
 impl Burst {
-    /// The number of frames in the burst.
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Returns whether the burst is empty.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// The flow hash of frame `i`.
-    ///
-    /// # Panics
-    /// If there is no such frame.
-    pub fn hash(&self, i: usize) -> u32 {
-        self.hashes[..self.len][i]
+    /// The flow hashes of the frames, in their order.
+    pub fn hashes(&self) -> &[u32] {
+        &self.hashes[..self.len]
     }
 
     /// Writes the tuple of frame `i` to the place where it will be hashed.
