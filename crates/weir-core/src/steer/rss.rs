@@ -50,6 +50,7 @@ const AHEAD: usize = 6;
 pub struct Rss {
     toeplitz: Toeplitz,
     kind: HashKind,
+    /// The worker of each bucket, again and again, so that it takes no question how many there are to look one up.
     table: [u8; BUCKETS_MAX],
     bits: u32,
     workers: usize,
@@ -69,7 +70,7 @@ impl Rss {
         if workers == 0 || workers > WORKERS_MAX {
             return Err(RssError::Workers(workers));
         }
-        let table = std::array::from_fn(|bucket| (bucket % workers) as u8);
+        let table = std::array::from_fn(|place| ((place & ((1 << bits) - 1)) % workers) as u8);
         Ok(Rss { toeplitz: Toeplitz::new(key), kind, table, bits, workers })
     }
 
@@ -81,7 +82,7 @@ impl Rss {
         if worker >= self.workers {
             return Err(RssError::NoWorker { bucket, worker, workers: self.workers });
         }
-        self.table[bucket] = worker as u8;
+        self.table[bucket..].iter_mut().step_by(1 << self.bits).for_each(|place| *place = worker as u8);
         Ok(())
     }
 
@@ -142,7 +143,7 @@ impl Rss {
 
     /// The worker of a flow hash.
     pub fn worker(&self, flow_hash: u32) -> usize {
-        usize::from(self.table[self.bucket(flow_hash)])
+        usize::from(self.table[flow_hash as usize % BUCKETS_MAX])
     }
 
     /// The flow hash of one frame; 0 for a frame without a flow.
