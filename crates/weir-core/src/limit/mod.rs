@@ -6,6 +6,8 @@
 //!   passing leaf x 16    rate R/2/272  ceil R   first in, first out, 25 ms of R packets that have none
 //! ```
 //!
+//! A passing leaf has room for two of the longest packets at least, which take longer below 47 Mbit/s (packets of up to 64 kB).
+//!
 //! Rule: the rates of all leaves together are half of the limit, so the rate promised to leaves is always there; a leaf that keeps below
 //! its own goes before all that borrow, which is why a quiet flow does not wait for the others. With the classes of a file ([`Shared`]) the
 //! root class has them below it as the file says, and each in which packets wait has such leaves, with its own rate and ceiling in R's
@@ -50,7 +52,7 @@ pub const HELD: Leaves = Leaves { first_class: 0x100, count: 256 };
 pub const PASSING: Leaves = Leaves { first_class: 0x200, count: 16 };
 /// The room of a held leaf, in bytes: the default send buffers of more than a hundred flooding sockets.
 pub const HELD_BYTES_EACH: u32 = 16 << 20;
-/// The room of a passing leaf, as a time at the rate.
+/// The room of a passing leaf, as a time at the rate; more where two of the longest packets take longer ([`Group::passing_ns`]).
 pub const PASSING_NS: u64 = 25_000_000;
 /// The lateness of the kernel's timer now and then where others have the processors too: a virtual machine's are taken away for that long.
 pub const TIMER_LATE_NS: u64 = 1_000_000;
@@ -153,6 +155,13 @@ pub struct Group {
     pub quantum_bytes: u32,
 }
 
+impl Group {
+    /// The time that packets without a socket may wait, at the ceiling.
+    pub fn passing_ns(&self) -> u64 {
+        self.ceil.ns_for(u64::from(self.passing_bytes_each))
+    }
+}
+
 impl HtbTree {
     /// The tree of a limit without classes.
     ///
@@ -238,6 +247,11 @@ impl HtbTree {
     pub fn uncut_bytes_max(&self) -> u32 {
         let leaves = self.groups().map(|group| self.wanted.leaf_queue(0, group.quantum_bytes));
         leaves.map(|queue| queue.packet_bytes_max).min().unwrap_or(u32::MAX)
+    }
+
+    /// The time that packets without a socket may wait at most, whatever class they are of.
+    pub fn passing_ns_max(&self) -> u64 {
+        self.groups().map(|group| group.passing_ns()).max().unwrap_or(0)
     }
 
     /// The parameters of the queue.
@@ -433,6 +447,8 @@ mod tests {
     fn what_passes_waits_a_time_of_the_rate_and_fits() {
         assert_eq!(own(800_000_000).passing_bytes_each, 2_500_000);
         assert_eq!(own(1_000_000).passing_bytes_each, 2 * 73_728);
+        assert_eq!(plan(800_000_000).passing_ns_max(), 25_000_000);
+        assert_eq!(plan(2_000_000).passing_ns_max(), 589_824_000, "of two of the longest packets");
     }
 
     #[test]

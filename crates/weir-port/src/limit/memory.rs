@@ -317,8 +317,7 @@ impl Memory {
             self.word(group.word(CLOCK) as usize).store(leaf_clock(leaves), Ordering::Release);
         }
         self.word(PASSING_NS_EACH as usize).store(leaves.ceil.ns_for(1 << EACH_BITS), Ordering::Release);
-        let max_ns = leaves.ceil.ns_for(u64::from(leaves.passing_bytes_each));
-        self.word(PASSING_NS_MAX as usize).store(max_ns, Ordering::Release);
+        self.word(PASSING_NS_MAX as usize).store(leaves.passing_ns(), Ordering::Release);
     }
 
     /// Sets the longest packet that each leaf takes without cutting it. A lower one must be set before the leaves' queues are, a higher one

@@ -6,8 +6,9 @@
 //! drop if waits > most, mark if waits > most / 2; else leaf.end = max(leaf.end, served) + length / rate
 //! ```
 //!
-//! Such a packet has no sender here that could be held. So all of them together wait 25 ms of the rate at most; a packet that would wait
-//! longer is dropped here, and counted, and marked as congested (ECN) from half of that on.
+//! Such a packet has no sender here that could be held. So all of them together wait 25 ms of the rate at most, or the time of two of the
+//! longest packets if that is more; a packet that would wait longer is dropped here, and counted, and marked as congested (ECN) from half of
+//! that on.
 //!
 //! Rule: each leaf has a fair share of that time, so a flow that sends less than its share of the rate loses nothing, whatever the others
 //! send. `served` is the virtual time of generalised processor sharing: HTB serves equal leaves in turn. A small packet (address

@@ -129,7 +129,8 @@ fn take_refused(file: &mut file::File) -> Vec<Obstacle> {
                 full,
                 "full",
                 format!(
-                    "a limit in place always holds who has a socket, and marks, then drops, after {waits} what has none"
+                    "a limit in place always holds who has a socket, and marks, then drops what has none, after {waits} or the time of \
+                     two of the longest packets if that is more"
                 ),
             ),
             (class.quantum.take(), "quantum", "in place a turn is 3 ms of the class's ceiling".into()),

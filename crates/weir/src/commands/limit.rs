@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use weir_core::rate::Rate;
-use weir_core::units::{size_text, time_text};
+use weir_core::units::size_text;
 use weir_path::classes::Classes;
 use weir_port::error::PortError;
 use weir_port::hold;
@@ -332,12 +332,12 @@ fn tell(place: &NetnsInterface, set: &SetLimit, is_name_told: bool, lines: &mut 
     let rate =
         Rate::from_bits_per_s(record.rate_bits_per_s).map_or_else(String::new, |rate| rate.to_string());
     lines.print(format_args!(
-        "{verb}: {} sends at most {rate}, {} at once; {} for each of {} flows with a socket, {} of what passes without",
+        "{verb}: {} sends at most {rate}, {} at once; {} for each of {} flows with a socket, up to {} of what passes without",
         place.describe(),
         size_text(record.burst_bytes),
         size_text(u64::from(weir_core::limit::HELD_BYTES_EACH)),
         weir_core::limit::HELD.count,
-        time_text(weir_core::limit::PASSING_NS),
+        passing_text(record),
     ));
     if done == Done::Made && record.lost_when_set > 0 {
         lines.print(format_args!(
@@ -346,7 +346,7 @@ fn tell(place: &NetnsInterface, set: &SetLimit, is_name_told: bool, lines: &mut 
         ));
     }
     if record.direction == Direction::Back {
-        lines.print(format_args!("  {}", whom_it_holds(place)));
+        lines.print(format_args!("  {}", whom_it_holds(place, record)));
     }
     if is_name_told {
         lines.print(format_args!("  called {}", record.name));
@@ -365,20 +365,25 @@ fn tell(place: &NetnsInterface, set: &SetLimit, is_name_told: bool, lines: &mut 
     say_what_stays(place, record, moved_at_once);
 }
 
+/// How long packets without a socket may wait at the rate, or at the lowest ceiling of its classes.
+fn passing_text(record: &Record) -> String {
+    record.plan().map_or_else(|_| String::new(), |plan| human::duration(plan.passing_ns_max()))
+}
+
 /// The sentence on the way back: it holds programs that send from this side.
-fn whom_it_holds(place: &NetnsInterface) -> String {
+fn whom_it_holds(place: &NetnsInterface, record: &Record) -> String {
     format!(
-        "held is who sends from {} itself; what is sent from elsewhere has no sender here: {} of it may wait, then it is marked, and \
+        "held is who sends from {} itself; what is sent from elsewhere has no sender here: up to {} of it may wait, then it is marked, and \
          dropped",
         place.netns.label(),
-        time_text(weir_core::limit::PASSING_NS),
+        passing_text(record),
     )
 }
 
 /// Says facts about a limit that is set which its user may not expect.
 pub fn say_what_is_not_expected(place: &NetnsInterface, done: Done, record: &Record, moved_at_once: bool) {
     if done == Done::Made && record.direction == Direction::Back {
-        output::say(format_args!("weir: {}: {}", place.describe(), whom_it_holds(place)));
+        output::say(format_args!("weir: {}: {}", place.describe(), whom_it_holds(place, record)));
     }
     if done == Done::Made && record.lost_when_set > 0 {
         output::warn(format_args!(

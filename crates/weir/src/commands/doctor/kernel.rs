@@ -106,7 +106,8 @@ fn quick_trial() -> Check {
 /// The check of whether `weir limit` works here. A wire does without.
 fn limit(result: weir_port::Result<()>) -> Check {
     const TRIED: &str = "the kernel's own queue limits in place: tried on a veth; tun, tap and bridges take the same code, others were not \
-                         tried. Packets with a socket are held, forwarded ones wait 25 ms of the rate, then are dropped";
+                         tried. Packets with a socket are held, forwarded ones wait 25 ms of the rate, or the time of two of \
+                         the longest packets if that is more, then are dropped";
     let fix = "for `weir limit` use a kernel with CONFIG_NET_SCH_HTB, CONFIG_NET_SCH_TBF and CONFIG_NET_CLS_BPF, 5.10 or newer; wires need neither";
     result.map_or_else(|error| Check::warn(LIMIT, error.to_string(), fix), |()| Check::ok(LIMIT, TRIED))
 }
