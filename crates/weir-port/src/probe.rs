@@ -27,8 +27,8 @@ use crate::xsk::socket::{RingSizes, XskSocket};
 use crate::xsk::umem::Umem;
 use crate::{ethtool, features, hooks, link};
 
-pub use holding::Held;
 use holding::Trial;
+pub use holding::{HOLDING_FIX, Held, REFILLING_FIX};
 use scratch::ScratchPair;
 
 /// A feature that a wire needs, or is better off with.

@@ -44,6 +44,13 @@ const LOOKS_AT_ONCE: u32 = 50;
 const FRAMES: u32 = 512;
 const MEMORY_FRAME_BYTES: u32 = 4096;
 
+/// What to do where a full veth drops.
+pub const HOLDING_FIX: &str =
+    "use Linux 6.18 or newer (dc82a33297fc \"veth: apply qdisc backpressure on full ptr_ring\")";
+/// What to do where a veth that was full stays stopped.
+pub const REFILLING_FIX: &str =
+    "use Linux 6.18 or newer (5442a9da6978 \"veth: more robust handing of race to avoid txq getting stuck\")";
+
 /// The packets that a kernel held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Held {
@@ -120,9 +127,7 @@ impl Trial {
                 what: format!(
                     "a veth that holds its sender when it is full: of {BURST} packets the device lost {missing} and the qdisc {dropped}"
                 ),
-                fix: "use Linux 6.18 or newer, or a 6.12 kernel from 6.12.61 on (dc82a33297fc \"veth: apply qdisc backpressure on \
-                      full ptr_ring\")"
-                    .into(),
+                fix: HOLDING_FIX.into(),
             }),
         }
     }
@@ -174,9 +179,7 @@ impl Trial {
             what: format!(
                 "a veth whose queue goes on after it was full: {missing} packets did not come, {backlog} of them stuck in the qdisc"
             ),
-            fix: "use a kernel with 5442a9da6978 (\"veth: more robust handing of race to avoid txq getting stuck\"): Linux 6.18 or \
-                  newer, or a 6.12 kernel from 6.12.61 on"
-                .into(),
+            fix: REFILLING_FIX.into(),
         })
     }
 }

@@ -63,7 +63,7 @@ fn about(feature: Feature) -> (&'static str, bool, &'static str) {
         }
         Feature::Bpf => ("bpf", true, "use a kernel with CONFIG_BPF_SYSCALL and CONFIG_XDP_SOCKETS"),
         Feature::Tcx => ("tcx", true, "wires need Linux 6.16 or newer with CONFIG_NET_CLS_ACT"),
-        Feature::Xdp => ("xdp", true, "use Linux 5.9 or newer"),
+        Feature::Xdp => ("xdp", true, "use Linux 6.16 or newer"),
         Feature::AfXdp => ("af_xdp", true, "use a kernel with CONFIG_XDP_SOCKETS"),
         Feature::NapiSet => ("napi-set", true, "use Linux 6.13 or newer"),
         Feature::Checksum => ("checksums", true, "use a kernel whose veth has switchable offloads"),
@@ -160,6 +160,26 @@ mod tests {
     fn capabilities_are_read_from_the_status() {
         assert_eq!(effective("Name:\tx\nCapEff:\t000001fffeffffff\nCapBnd:\t0\n"), Some(0x1ff_feff_ffff));
         assert_eq!(effective("CapBnd:\t0\n"), None);
+    }
+
+    /// The versions of kernels that a text names, as in "Linux 6.18" and "6.12.61".
+    fn versions(text: &str) -> Vec<(u32, u32)> {
+        let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '.');
+        let version = |word: &str| {
+            let mut parts = word.split('.').map(str::parse);
+            Some((parts.next()?.ok()?, parts.next()?.ok()?))
+        };
+        words.filter_map(version).collect()
+    }
+
+    #[test]
+    fn nobody_is_sent_to_a_kernel_on_which_no_wire_runs() {
+        assert_eq!(versions("a 6.12 kernel from 6.12.61 on, Linux 6.9."), [(6, 12), (6, 12), (6, 9)]);
+        let least = versions(about(Feature::NapiSet).2)[0];
+        let fixes = FEATURES.iter().map(|&feature| about(feature).2);
+        for fix in fixes.chain([probe::HOLDING_FIX, probe::REFILLING_FIX]) {
+            assert!(versions(fix).iter().all(|&version| version >= least), "{fix}");
+        }
     }
 
     #[test]
