@@ -36,9 +36,12 @@ use crate::{Failure, Outcome, human, output, text};
 Workers: queue Q of the interface is polled by worker Q mod N, so flows are
 dealt out by the NIC, or at a veth by the sending end. Where there are fewer
 queues than workers, flows are dealt by Toeplitz (rss.*) and handed over. A
-worker that is full holds the one that polls, and so the senders.
+full queue holds the queues of the interface whose packets wait in it, at
+whatever worker, and so their senders. It may exceed its limit by a poll of
+each of them, 64 packets at most, by what is under way to its worker, and by
+what waits in the queues before it.
 
-Settings of netisr (--set), the default first:
+Settings of netisr (--set), the default first, or in brackets:
   dispatch           direct, hybrid or deferred: at once, or from a queue
   maxthreads         workers, as --workers; -1 for as many as there are cores
   bindthreads        true or false: each worker on a core of its own
@@ -46,7 +49,7 @@ Settings of netisr (--set), the default first:
   maxqlimit          the most that any qlimit may be: 10240
   rss.hash           4-tuple or 2-tuple: addresses with ports or without
   rss.key            microsoft, symmetric, or 80 hexadecimal digits
-  rss.bits           2^bits buckets, 0 to 7
+  rss.bits           2^bits buckets, 7 at most [two buckets for each worker]
   rss.bucket.N       the worker, from 0, that bucket N belongs to
   and of ether, arp, ip and ip6, such as proto.ip.policy=source:
   proto.NAME.policy    flow, source or cpu: the worker of the packet's flow,
@@ -298,4 +301,26 @@ fn tables_json(tables: &NetstatTables) -> Value {
         "protocols": protocols.collect::<Value>(),
         "workstreams": workstreams.collect::<Value>(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Args;
+
+    use super::SinkArguments;
+
+    /// The paragraph of a text that begins with `word`.
+    fn paragraph(text: &str, word: &str) -> String {
+        text.split("\n\n").find(|part| part.starts_with(word)).expect(word).to_owned()
+    }
+
+    #[test]
+    fn both_helps_say_the_same() {
+        let command = SinkArguments::augment_args(clap::Command::new("sink"));
+        let short = command.get_after_help().unwrap().to_string();
+        let long = command.get_after_long_help().unwrap().to_string();
+        for word in ["Workers:", "Settings of netisr"] {
+            assert_eq!(paragraph(&short, word), paragraph(&long, word));
+        }
+    }
 }
