@@ -21,7 +21,7 @@
 //! The repeats of a case go through the systems forwards and backwards in turn (ABBA), so that a slow drift of the machine falls
 //! on all alike.
 //!
-//! Source: seed `epair-transmit-path` (review D38843).
+//! Source: FreeBSD review D38843.
 //! Limits: two threads. Everything else that the machine does meanwhile is in every figure.
 
 mod bed;
@@ -54,7 +54,7 @@ const FIELDS: &[Field] = &[
     Field { name: "mpps", heading: "packets", unit: "M/s", decimals: 3 },
     Field { name: "mpps_spread_pct", heading: "spread", unit: "%", decimals: 0 },
     Field { name: "cpu_mpps", heading: "of CPU time", unit: "M/s", decimals: 3 },
-    Field { name: "seed_mpps", heading: "seed", unit: "M/s", decimals: 3 },
+    Field { name: "seed_mpps", heading: "published", unit: "M/s", decimals: 3 },
     Field { name: "wait_hist", heading: "waited", unit: "ns", decimals: 0 },
     Field { name: "wait_p50_ns", heading: "wait p50", unit: "ns", decimals: 0 },
     Field { name: "wait_p999_ns", heading: "p99.9", unit: "ns", decimals: 0 },
@@ -104,7 +104,7 @@ const NOTES: &[&str] = &[
      crossbeam, rtrb (with a parked thread) and tokio are today's channels.",
     "The review's bed of two epairs, two bridges and a router did 889 Kpps with two-ring, 42 Kpps with mutex-drain, which \
      starved its second epair, and about 1.016 Mpps with mutex-flush, on another machine and with the kernel's work for each \
-     packet: that is the seed's column. Here testbed-2 is that bed; compare the second link's share, and what was lost.",
+     packet: that is the published column. Here testbed-2 is that bed; compare the second link's share, and what was lost.",
     "The published waits are those of the epair thread between two runs, over many short connections on a machine of 32 cores, \
      with two-ring before and with mutex-flush after.",
     "A wait is counted when a worker that had found nothing finds something, from the moment the first packet it takes was \

@@ -3,7 +3,7 @@
 //! | system | design |
 //! |---|---|
 //! | `locked` | one lock around the device and its queue; the core that has a packet starts the device |
-//! | `spin-dispatch` | the seed's patch: a queue with a spin lock of its own, the device started on its own core |
+//! | `spin-dispatch` | the published patch: a queue with a spin lock of its own, the device started on its own core |
 //! | `weir` | a plan of the path: the inputs and the device on a bridge, one owner for the device, one wake-up for a batch |
 //!
 //! | case | load |
@@ -15,11 +15,11 @@
 //! device costs the same for all (`design`).
 //!
 //! - `kpps`: packets that the device sent / time; median of the repeats. `least_pct`: the part of it from the input that had less.
-//! - `enter`, `try`, `tryfail`, `sleep`, `kicks_sent`, `kicks_saved`: by the seed's names, for each million packets sent; the
+//! - `enter`, `try`, `tryfail`, `sleep`, `kicks_sent`, `kicks_saved`: by the published names, for each million packets sent; the
 //!   head of each design says what it counts as each. `tryfail_pct` of the tries, `sleep_pct` of the entries.
 //! - `lost`, `reordered`: sums over the repeats. Weir may do neither: its row fails if it does.
 //!
-//! Source: seed `ifq-start-dispatch`.
+//! Source: S. Ziehau, "altq spinlock and if_start dispatch", DragonFly kernel list, 2008.
 //! Limits: the device is in memory. Everything else that the machine does meanwhile is in every figure.
 
 mod design;
@@ -103,7 +103,7 @@ const SEED_SLEEP_PCT: f64 = 100.0 * 635_969.0 / 7_084_821.0;
 pub enum System {
     /// One lock around the device.
     Locked,
-    /// The seed's patch.
+    /// The published patch.
     SpinDispatch,
     /// A plan of the path.
     Weir,

@@ -158,7 +158,7 @@ mod tests {
         Series { n: 5, min, max, median, avg, stddev }
     }
 
-    /// A series of the seed, without IPsec's netisr.
+    /// A published series, without IPsec's netisr.
     fn before() -> Series {
         published(546152.0, 550381.0, 549167.0, 548753.4, 1564.3483)
     }

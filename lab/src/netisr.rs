@@ -15,7 +15,7 @@
 //! | `N-one-core` | receiver and worker share one core |
 //! | `1-worker`, `2-workers` | more than they can do; a network card's queue brings each worker the flows of its own |
 //!
-//! The systems and cases of IPsec itself, which the seed measured, are in `netisr/esp.rs`.
+//! The systems and cases of IPsec itself, which review D9721 measured, are in `netisr/esp.rs`.
 //!
 //! - `kpps`: packets worked on / time to the end of the last one's work; median of the repeats.
 //! - Ratios are of kpps in the same repeat, and the median of the repeats: in percent of
@@ -33,9 +33,9 @@
 //! Runs are short and every repeat goes through all cases and systems, the next one backwards, so that a drift
 //! of the machine falls on all alike.
 //!
-//! Source: seed `netisr-ipsec` (FreeBSD review D9721).
+//! Source: FreeBSD review D9721.
 //! Limits: two threads. Everything else that the machine does meanwhile is in every figure. Packets come at even gaps, as a generator of
-//! the seed's kind sends them; the time in the ring of `-drop` before a packet is polled is in no latency.
+//! the review's kind sends them; the time in the ring of `-drop` before a packet is polled is in no latency.
 
 mod case;
 mod dispatch;

@@ -20,7 +20,7 @@
 //! All beds stand while one has its turn; an idle one costs next to nothing. The rounds go through the systems forwards and backwards
 //! in turn (ABBA).
 //!
-//! Source: seed `epair-transmit-path` (review D38843): `nc` to nginx in a jail, which took hundreds of milliseconds now and then.
+//! Source: review D38843: `nc` to nginx in a jail, which took hundreds of milliseconds now and then.
 //!
 //! Limits: the kernel's bed has four veth pairs, Weir's two and two epairs in memory. The kernel moves up to 64 KB of a stream as one
 //! packet; `kernel-frames` is the kernel with frames as they are on a wire. On a machine of two cores programs, web server and Weir's
@@ -47,7 +47,7 @@ use crate::web::Connections;
 use stand::Stand;
 use turn::Turn;
 
-/// The bound on the 99.9th percentile, in milliseconds; the seed's complaint is hundreds.
+/// The bound on the 99.9th percentile, in milliseconds; the published complaint is hundreds.
 const P999_MS_MAX: f64 = 10.0;
 /// The bound on the 99th percentile, in times the kernel's.
 const P99_RATIO_MAX: f64 = 2.0;

@@ -22,8 +22,8 @@
 //! - `dropped_full_socket`: datagrams for which a server's socket had no room, and `dropped_pct` of those sent; `lost` and
 //!   `reordered` of those that were to come back. With Weir any of these fails the row.
 //!
-//! Source: seed `rss-udp-scaling`. Limits: the kernel's path is loopback, which has no device, or a veth. The generator of `weir` is
-//! cheaper than a client with a socket.
+//! Source: A. Chadd's thread on receive-side scaling of UDP. Limits: the kernel's path is loopback, which has no device, or a veth. The
+//! generator of `weir` is cheaper than a client with a socket.
 
 mod clients;
 mod kernel;

@@ -1,5 +1,5 @@
 //! The published bed beside the kernel's own: short connections to a web server under load all come, and none waits hundreds of
-//! milliseconds, as it did in the seed.
+//! milliseconds, as it did in review D38843.
 
 use std::process::ExitCode;
 

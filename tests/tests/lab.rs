@@ -201,7 +201,7 @@ fn a_feeder_faster_than_the_work_is_held_or_loses() -> Result<()> {
     Ok(())
 }
 
-/// The seed's tables of IPsec, at 2.71 times the packets that can be sealed, and its stack.
+/// The tables of IPsec of review D9721, at 2.71 times the packets that can be sealed, and its stack.
 fn packets_are_sealed_now_or_later_and_none_is_lost() -> Result<()> {
     let (systems, cases) = ("esp-direct,esp-deferred,esp-deferred-drop", "null-64-271,nested-1,nested-16");
     let written = lab(&["netisr", "--seconds", "0.1", "--systems", systems, "--cases", cases])?;

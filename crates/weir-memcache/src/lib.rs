@@ -19,7 +19,8 @@
 //!
 //! Rule: there is a worker for each bucket of flows and a home worker for each key. The home alone touches an item, so there is no lock.
 //!
-//! Source: seed `rss-udp-scaling`, whose author named this as the next step after the published echo server; memcached `doc/protocol.txt`.
+//! Source: A. Chadd's thread on receive-side scaling of UDP, which named this as the next step after the published echo server; memcached
+//! `doc/protocol.txt`.
 //!
 //! Limits: 255 workers.
 

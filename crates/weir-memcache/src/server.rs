@@ -11,7 +11,7 @@
 //! the first bucket of each drives it, and the others are woken.
 //!
 //! Owner: each worker has its sockets, its items and one end of each ring; the room for long replies is all workers' together
-//! ([`crate::reply`]). Source: seed `rss-udp-scaling`.
+//! ([`crate::reply`]). Source: A. Chadd's thread on receive-side scaling of UDP.
 
 use std::io;
 use std::net::SocketAddr;

@@ -21,7 +21,7 @@ use crate::packet::PathPacket;
 use crate::port::{Completion, Transmit, TransmitRing};
 use crate::shaping::Release;
 
-/// The uses of the device of a port, by the names of the seed.
+/// The uses of the device of a port, by the names that were published (docs/origins.md, 3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TransmitCounts {
     /// Passes in which the owner had something to transmit there.

@@ -12,7 +12,7 @@
 //! The mistake: between a transmitter's load of `ridx` and its adding, the task may run twice. The first run takes the announcement, the
 //! second has swapped the rings back and empties the other one; the transmitter sees `QUEUE_TASK` set and goes, and its packet lies in a
 //! ring at which the task does not look until another transmitter comes.
-//! Source: seed `epair-transmit-path` (review D38843, its description); FreeBSD commits 3dd5760aa5f8 and 66acf7685bcd.
+//! Source: review D38843, its description; FreeBSD commits 3dd5760aa5f8 and 66acf7685bcd.
 //! Time: a few seconds.
 //! A sleep is a loop that panics when both transmitters have gone and none scheduled the task.
 //! Limits: every read here sees the latest value (a read-modify-write), so the fault found is that of the scheme and not of weak memory,

@@ -9,7 +9,7 @@
 //! neighbours are static. With two workers the first epair leads from one to the other, as the published one led from the network
 //! card's thread to the epair's.
 //!
-//! Source: seed `epair-transmit-path`, the set-up of the review's measurements.
+//! Source: review D38843, the set-up of its measurements.
 
 use std::net::IpAddr;
 

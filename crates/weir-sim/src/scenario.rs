@@ -1,7 +1,7 @@
 //! A scenario: the system, its senders, their time, and the expected results. Written as a short text.
 //!
 //! ```text
-//! # Two clients of the seed, with the RFC.
+//! # Two clients as published, with the RFC.
 //! system rfc                      none, rfc or weir
 //! rate 200mbit
 //! burst 20kb
@@ -132,7 +132,7 @@ pub struct Scenario {
 }
 
 impl Default for Scenario {
-    /// The seed's link and machine, without senders.
+    /// The published link and machine, without senders.
     fn default() -> Scenario {
         const RATE: Rate = match Rate::from_bits_per_s(200_000_000) {
             Some(rate) => rate,

@@ -1,4 +1,5 @@
-//! The seed's experiment: its published figures, the costs of its machine, and the source of each of these numbers.
+//! The experiment of the RFC "Qdisc backpressure infrastructure": its published figures, the costs of its machine, and the source of each of
+//! these numbers.
 //!
 //! One parameter set, [`MACHINE`], gives all six figures. No parameter is set for a case. But three of its eight parameters (`send_ns`,
 //! `deliver_ns`, `wake_ns`) are fitted to three of the six (marked *), which therefore say little; a model that is right shows in the other
@@ -43,12 +44,12 @@
 //! limit".
 //!
 //! Source: `[RFC,v1,net-next,0/4] net: Qdisc backpressure infrastructure`, sections I, III and V.
-//! Limits: see [`crate::machine`]. The seed's delivered payload (196.9 Mbit/s) is 1.3 % more than 200 Mbit/s of frames
+//! Limits: see [`crate::machine`]. The published payload that was delivered (196.9 Mbit/s) is 1.3 % more than 200 Mbit/s of frames
 //! can carry; the model keeps to the configured rate and gives 194.4.
 
 use crate::parameters::MachineParameters;
 
-/// The parameters of the seed's machine.
+/// The parameters of the published machine.
 pub const MACHINE: MachineParameters = MachineParameters {
     cpus: 8,
     slice_ns: 3_000_000,
@@ -88,7 +89,7 @@ impl Figure {
     }
 }
 
-/// The seed's word on a loss.
+/// What was published of a loss.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Lost {
     /// The loss is this much.
@@ -97,7 +98,7 @@ pub enum Lost {
     LessThan(f64),
 }
 
-/// All figures on losses that the seed publishes.
+/// All figures on losses that were published.
 pub const FIGURES: [Figure; 6] = [
     Figure { rfc: false, clients: 2, limit_bytes: 200 << 10, lost_pct: Lost::Is(74.7), is_fitted: true },
     Figure { rfc: true, clients: 2, limit_bytes: 200 << 10, lost_pct: Lost::Is(3.2), is_fitted: false },

@@ -7,7 +7,7 @@
 //!
 //! The check comes before the charge, so `wmem_alloc` may pass `sndbuf` by one packet: 93 datagrams of 2,304 bytes fit the default 212,992.
 //! The second rule is `sock_def_write_space`: a sleeper is left asleep until it can make significant progress, 46 datagrams or fewer still
-//! charged. The seed's figures depend on it.
+//! charged. The published figures depend on it.
 //!
 //! Owner: the sending machine. Charged at `send`, given back when the packet is consumed or dropped.
 //! Source: `sock_alloc_send_pskb`, `sock_wfree`, `sock_def_write_space`, `sock_writeable` of Linux 5.18, and

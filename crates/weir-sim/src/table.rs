@@ -1,6 +1,6 @@
 //! The comparison of `weir lab qdisc --sim`: the kernel's TBF, the RFC and Weir, with 2 to 64 clients, in one run.
 //!
-//! The seed's cases have its figures beside ours. Beside the clients, in every row, runs a quiet sender of a datagram
+//! The published cases have their figures beside ours. Beside the clients, in every row, runs a quiet sender of a datagram
 //! of 56 bytes every 10 ms, a ping, whose delays are the row's; it is not in the losses.
 //!
 //! Weir's limit is a time, 5 ms; the other systems' is the case's size.
@@ -19,13 +19,13 @@ use crate::{
 pub struct Row {
     /// `none`, `rfc` or `weir`.
     pub system: &'static str,
-    /// The number of clients that flood, and TBF's limit if it is not the seed's usual 200k: `3`, `3 limit 300k`.
+    /// The number of clients that flood, and TBF's limit if it is not the published 200k: `3`, `3 limit 300k`.
     pub case: String,
     /// The number of clients that flood.
     pub clients: usize,
     /// The loss of the clients.
     pub lost_pct: f64,
-    /// The loss that the seed publishes for this case.
+    /// The loss that was published for this case.
     pub seed_lost_pct: Option<Lost>,
     /// The bytes that left, as a share of the rate.
     pub rate_share: f64,
@@ -46,7 +46,7 @@ const CLIENTS: [usize; 5] = [2, 3, 8, 16, 64];
 const TIME_NS: u64 = 10_000_000_000;
 const QUIET: Program = Program::Quiet { payload_bytes: 56, interval_ns: 10_000_000 };
 
-/// A client of the seed: `iperf -u -b 1G`.
+/// A published client: `iperf -u -b 1G`.
 pub const CLIENT: Program = Program::Flood { payload_bytes: 1470, interval_ns: 11_760 };
 
 /// Runs the whole comparison, ten virtual seconds for each row; a few real ones in all.

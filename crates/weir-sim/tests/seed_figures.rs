@@ -1,4 +1,4 @@
-//! The seed's published figures, from its published parameters and one machine: within 3 percentage points those that a parameter was
+//! The figures published with the RFC, from its published parameters and one machine: within 3 percentage points those that a parameter was
 //! fitted to, within 1.5 the others.
 
 use weir_sim::{
@@ -20,7 +20,7 @@ fn seed_scenario(rfc: bool, clients: usize, limit_bytes: u64) -> Scenario {
     }
 }
 
-/// Every figure with three seeds and the same machine, 10 of the seed's 30 seconds.
+/// Every figure with three seeds and the same machine, 10 of the published 30 seconds.
 #[test]
 fn every_published_loss() {
     for figure in FIGURES {
@@ -40,7 +40,7 @@ fn every_published_loss() {
 
 /// The offered rate is not set anywhere, but the cost of a send was fitted to it.
 #[test]
-fn two_clients_offer_what_the_seed_measured() {
+fn two_clients_offer_what_was_published() {
     let report = run(&seed_scenario(false, 2, 200 << 10), 1).unwrap();
     let published = OFFERED_BITS_PER_S as f64 / 1e6;
     assert!((report.offered_mbit / published - 1.0).abs() < 0.03, "{:.1} Mbit/s", report.offered_mbit);
@@ -62,7 +62,7 @@ fn a_seed_repeats_its_run() {
     assert_ne!(run(&scenario, 7).unwrap(), run(&scenario, 8).unwrap());
 }
 
-/// The table for `weir lab qdisc --sim`: the seed's cases near its figures, and Weir without loss beside them.
+/// The table for `weir lab qdisc --sim`: the published cases near their figures, and Weir without loss beside them.
 #[test]
 fn the_table_holds_the_figures_and_weir_beside_them() {
     let rows = qdisc_table(1).unwrap_or_else(|error| panic!("{error}"));

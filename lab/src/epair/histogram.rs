@@ -1,7 +1,7 @@
 //! A histogram of times: a bucket is at most a sixteenth wide, so that a percentile is that exact.
 //!
 //! Below 16 ns each value has its bucket. Above, with `e` the exponent of the value's leading bit, the bucket is `e` and the
-//! four bits that follow it. Printed as the seed prints it: by powers of two, each named by its lower end.
+//! four bits that follow it. Printed as review D38843 prints it: by powers of two, each named by its lower end.
 //!
 //! Source: the bucket layout of HdrHistogram; `quantize()` of dtrace for the powers of two.
 

@@ -4,7 +4,7 @@
 //! end, and every other link of its thread starves: 889 Kpps became 42.
 //!
 //! Ownership: queue and state are under one mutex; packets that were taken out are the task's.
-//! Source: seed `epair-transmit-path`, the comment on the first revision.
+//! Source: review D38843, the comment on the first revision.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 

@@ -5,7 +5,7 @@
 //!                                  ^---queue not empty: schedules---/
 //! ```
 //! Ownership: queue and state are under one mutex; packets that were taken out are the task's.
-//! Source: seed `epair-transmit-path`, "only flush the epair queue once per task"; FreeBSD df7bbd8c354a.
+//! Source: review D38843, "only flush the epair queue once per task"; FreeBSD df7bbd8c354a.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 

@@ -10,7 +10,7 @@
 //!
 //! Ordering: flags and `ridx` sequentially consistent, as the kernel's atomics are on x86. `R0` (`filled`) `<-> A0`: the packets in the
 //! slots before it. `R1` (`emptied`) `<-> A1`: these slots may be filled again.
-//! Source: seed `epair-transmit-path`; FreeBSD 3dd5760aa5f8 and 66acf7685bcd, buf_ring(9).
+//! Source: review D38843; FreeBSD 3dd5760aa5f8 and 66acf7685bcd, buf_ring(9).
 //! Limits: packets are stored in the ring itself, not by pointer.
 
 use std::sync::Arc;

@@ -110,7 +110,7 @@ impl MemoryDevice {
     }
 }
 
-/// The counts of a side, by the names of the seed; the head of each design says what it counts as each.
+/// The counts of a side, by the published names; the head of each design says what it counts as each.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// The device was entered, or had to be waited for.

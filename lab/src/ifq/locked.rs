@@ -7,7 +7,8 @@
 //! core tried it; `tryfail`: it was held. No kicks: a start is a call. A packet that finds the queue full is dropped.
 //!
 //! Ownership: queue and device are under the lock.
-//! Source: DragonFly `lwkt_serialize_enter`, `lwkt_serialize_try`; the seed's "contention (if_output[CPU0] <--> txeof[CPU1])".
+//! Source: DragonFly `lwkt_serialize_enter`, `lwkt_serialize_try`; the thread "altq spinlock and if_start dispatch", "contention
+//! (if_output[CPU0] <--> txeof[CPU1])".
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};

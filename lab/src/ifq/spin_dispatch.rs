@@ -1,4 +1,4 @@
-//! `spin-dispatch`: the seed's patch. The queue has a spin lock of its own, and the device is started on its own core.
+//! `spin-dispatch`: the published patch. The queue has a spin lock of its own, and the device is started on its own core.
 //!
 //! A core that has a packet queues it under the spin lock. If no start is scheduled it schedules one and interrupts the device's core,
 //! otherwise the interrupt is saved. The device's core takes the packets out one by one, each time under the spin lock, and is the only one
@@ -9,7 +9,7 @@
 //! queue full is dropped.
 //!
 //! Ordering: `R0` (`start` set) `<-> A0` (`start` cleared): the packet queued before it.
-//! Source: seed `ifq-start-dispatch`, points 1 to 4; DragonFly `ifq_dispatch`, `if_start_schedule`.
+//! Source: the thread "altq spinlock and if_start dispatch", points 1 to 4; DragonFly `ifq_dispatch`, `if_start_schedule`.
 //! Limits: an interrupt of a core that is awake is a flag here, which costs less than one.
 
 use std::collections::VecDeque;

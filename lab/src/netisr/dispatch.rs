@@ -16,7 +16,7 @@ use crate::progress::Steps;
 use crate::report::{Row, Value};
 use crate::turns;
 
-/// The queue limit of a `-long` case, over that of the others: 8192 against 256 in the seed.
+/// The queue limit of a `-long` case, over that of the others: 8192 against 256 in review D9721.
 pub(super) const LONG: usize = 32;
 /// The longest queue that there is memory for.
 const QUEUE_PACKETS_MAX: usize = 1 << 17;

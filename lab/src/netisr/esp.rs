@@ -1,4 +1,4 @@
-//! The seed's tables of IPsec: five runs of each system in each case, compared by Student's t ([`crate::ministat`]).
+//! The tables of IPsec of review D9721: five runs of each system in each case, compared by Student's t ([`crate::ministat`]).
 //!
 //! Systems are the times at which ESP seals a packet, `esp-direct`, `esp-hybrid` and `esp-deferred`, each also with `-drop`, netisr's rule
 //! on the same path. The sealed packets are 2,000 flows of UDP, in one tunnel, that a router sends there ([`run`]).
@@ -41,7 +41,7 @@ pub use case::{EspCase, EspSystem};
 use compare::Results;
 use run::EspOutcome;
 
-/// The number of runs of each row, unless said otherwise: as in the seed.
+/// The number of runs of each row, unless said otherwise: as in the review.
 pub(super) const RUNS: usize = 5;
 /// Runs that find the load that sealing at once carries: the highest counts, as disturbance only ever lowers it.
 const CAPACITY_RUNS: usize = 3;

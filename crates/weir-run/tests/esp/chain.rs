@@ -8,7 +8,7 @@ use weir_run::topology;
 
 use super::bench::{Bench, LAN, LINK_LEN, WAN, frame, plan};
 
-/// The number of tunnels that the seed's author had in one another.
+/// The number of tunnels that the author of review D9721 had in one another.
 const DEPTH: usize = 16;
 const PACKETS: u16 = 200;
 

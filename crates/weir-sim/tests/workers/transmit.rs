@@ -1,4 +1,4 @@
-//! The counts of an exit by the names of the seed: passes that entered the device, batches tried and failed, sleeps, kicks sent and saved.
+//! The counts of an exit by the published names: passes that entered the device, batches tried and failed, sleeps, kicks sent and saved.
 
 use weir_path::exit::TransmitCounts;
 use weir_sim::port::TRANSMIT_PACKETS_MAX;

@@ -1,6 +1,6 @@
-//! The seed's systems and cases of IPsec, by their names, and the figures that it published of them.
+//! The systems and cases of IPsec of review D9721, by their names, and the figures that it published of them.
 //!
-//! Source of the figures: seed `netisr-ipsec`, its tables of five runs at 271 % of the rate that direct dispatch carried, and `netstat -Q`.
+//! Source of the figures: review D9721, its tables of five runs at 271 % of the rate that direct dispatch carried, and `netstat -Q`.
 
 use weir_core::dispatch::protocol::Mode;
 use weir_ipsec::algorithm::Algorithm;
@@ -133,7 +133,7 @@ impl EspCase {
     }
 }
 
-/// The figures that the seed published of a system in a case.
+/// The figures that the review published of a system in a case.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Published {
     /// Packets a second, in thousands.
