@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
-# What no compiler checks: file headers, file length, leftovers, white space, names (names.sh), the walk of ARCHITECTURE.md (walk.sh).
+# What no compiler checks: file headers, file length, leftovers, white space, crates without threads and system calls, names (names.sh), the
+# walk of ARCHITECTURE.md (walk.sh), the tests that PROMISES.md names (promised.sh).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # Longer than this without its tests, a file holds more than one idea.
 lines_max=500
+# What weir-core and weir-path do without: threads, system calls. Addresses of std::net are data.
+calls='\b(thread|fs|process|env)::|\bstd::(thread|fs|process|env)\b|\bstd::\{.*\b(thread|fs|process|env)\b|\b(Tcp|Udp)(Listener|Stream|Socket)\b'
 
 mapfile -t files < <(git ls-files --cached --others --exclude-standard)
 faults=0
@@ -22,6 +25,9 @@ for file in "${files[@]}"; do
                 { n++; is_test = /^#\[cfg\((all\()?test/ } END { print n + 0 }' "$file")
             [[ $lines -le $lines_max || $file == *tests.rs ]] ||
                 fault "$file: $lines lines before its tests, $lines_max at most"
+            if [[ $file == crates/weir-@(core|path)/src/* ]] && grep -n -E "$calls" "$file"; then
+                fault "$file: a thread or a system call, which are weir-run's and weir-port's"
+            fi
             ;;
         *.sh | .ci/run)
             bash -n "$file" || fault "$file: does not parse"
