@@ -22,7 +22,7 @@ fn main() -> ExitCode {
 fn a_sender_is_told_what_fits() -> Result<()> {
     let internet = Namespace::new("net")?;
     let mut sites = sites(Some(&internet))?;
-    let known = "mtu = 1438 ";
+    let known = "mtu = 1446 ";
     ensure!(sites[0].text.contains(known), "{}", sites[0].text);
     sites[0].text = sites[0].text.replace(known, "# ");
     let (one, two) = (sites[0].up()?, sites[1].up()?);

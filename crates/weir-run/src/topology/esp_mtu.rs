@@ -78,7 +78,7 @@ fn mtu_span(file: &TopologyFile, name: &str) -> Range<usize> {
 }
 
 /// The longest packet that each association which seals takes uncut.
-fn longest_inside(esp: &EspPlan) -> Option<usize> {
+pub(super) fn longest_inside(esp: &EspPlan) -> Option<usize> {
     let sealing = esp.associations.iter().filter(|association| !association.is_inbound);
     sealing.map(|association| longest_of(association, esp.mtu_bytes.into())).min()
 }

@@ -4,6 +4,7 @@ use smoltcp::wire::EthernetAddress;
 use weir_core::dispatch::protocol::Mode;
 use weir_core::net::bridge::AGEING_NS;
 use weir_core::shaper::tbf::Limit;
+use weir_path::esp::INSIDE;
 use weir_path::plan::{Attachment, StagePlan, WireDispatch};
 
 use super::write::plan::write;
@@ -402,5 +403,29 @@ fn the_examples_are_right() {
         let plan = topology.plan.as_ref().unwrap();
         assert_eq!((plan.ports.len(), plan.stages.len(), plan.links.len()), (ports, stages, links));
         assert_eq!(format!("{:?}", again(&topology).plan.unwrap()), format!("{plan:?}"));
+    }
+}
+
+#[test]
+fn a_router_of_an_example_sends_what_its_tunnel_takes() {
+    for name in ["gateway.toml", "gateway-peer.toml", "nested.toml"] {
+        let topology = read(name, &example(name), "", |path| Err(path.into()))
+            .unwrap_or_else(|told| panic!("{}", told.join("\n")));
+        let plan = topology.plan.as_ref().unwrap();
+        let both_ways = plan.links.iter().flat_map(|&[one, other]| [[one, other], [other, one]]);
+        let fitting = both_ways.filter(|ends| {
+            let [Attachment::Stage(before, place), Attachment::Stage(tunnel, INSIDE)] = *ends else {
+                return false;
+            };
+            let (StageKind::Router(router), StageKind::Esp(esp)) =
+                (&plan.stages[before].kind, &plan.stages[tunnel].kind)
+            else {
+                return false;
+            };
+            let mtu_bytes = usize::from(router.interfaces[place as usize].mtu_bytes);
+            assert_eq!(Some(mtu_bytes), esp_mtu::longest_inside(esp), "{name}");
+            true
+        });
+        assert_eq!(fitting.count(), 1, "{name}");
     }
 }
