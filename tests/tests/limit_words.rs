@@ -243,9 +243,13 @@ fn a_name_is_given_once() -> Result<()> {
         "{}",
         down.stderr
     );
-    // One file may give each the other's name.
-    apply(&(table("wa", &format!("{name}.2")) + &table("wb", &name)))?.success()?;
-    apply(&(table("wa", &name) + &table("wb", &format!("{name}.2"))))?.success()?;
+    // One file may give each the other's name, but not that of the way back, of which it says nothing.
+    let swapped = table("wa", &format!("{name}.2")) + &table("wb", &name);
+    line(&apply(&swapped)?, 1, &[":6:10: the limit at ", &format!("is called {name} already")])?;
+    let both_ways = "rate = \"10mbit\"\nrate_back = \"10mbit\"";
+    let of_both_ways = |text: &str| text.replace("rate = \"10mbit\"", both_ways);
+    apply(&of_both_ways(&swapped))?.success()?;
+    apply(&of_both_ways(&(table("wa", &name) + &table("wb", &format!("{name}.2")))))?.success()?;
     for device in ["wa", "wb"] {
         row.weir(&format!("limit {device} --off"))?.success()?;
     }

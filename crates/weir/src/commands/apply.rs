@@ -223,7 +223,12 @@ fn tasks<'a>(
 ) -> Result<(Vec<Task<'a>>, Vec<&'a LimitWanted>), Failure> {
     let is_named_here = |place: &NetnsInterface| {
         let mut here = found.iter().filter(|(wanted, _)| wanted.name.is_some());
-        here.any(|(_, ways)| ways.ends().any(|end| end.is(place)))
+        here.any(|(wanted, ways)| {
+            // A way that the file does not limit keeps its limit, and that its name.
+            let there = wanted.rate.map(|_| &ways.there);
+            let back = wanted.rate_back.and_then(|_| ways.back(target(wanted), "rate_back").ok());
+            there.into_iter().chain(back).any(|end| end.is(place))
+        })
     };
     let is_wanted = |name: &str| {
         let is_path = topology.plan.is_some() && topology.name == name;
