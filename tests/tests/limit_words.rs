@@ -20,6 +20,7 @@ fn main() -> ExitCode {
         privileged!(an_end_that_nothing_tells_the_side_of_is_said),
         privileged!(a_name_that_means_two_limits_is_refused_by_every_command).together(),
         privileged!(a_name_reaches_past_no_interface_that_is_here).together(),
+        privileged!(an_interface_is_shown_where_it_is_meant).together(),
         privileged!(without_root_it_is_said_first_what_is_missing).together(),
         privileged!(whom_the_way_back_holds_is_said).together(),
         privileged!(how_long_what_passes_may_wait_is_said).together(),
@@ -311,6 +312,26 @@ fn a_name_reaches_past_no_interface_that_is_here() -> Result<()> {
     // From anywhere else the name is enough.
     here.left.sh(&format!("{} set {name} --rate 2mbit", weir_binary()?.display()))?;
     there.weir(&format!("limit {name} --off"))?.success().map(drop)
+}
+
+/// A container has a bridge that is called as one here.
+fn an_interface_is_shown_where_it_is_meant() -> Result<()> {
+    let row = Row::new(Between::Bridge)?;
+    let process = idle_process(&row.right)?;
+    row.right.ip("link add br0 type bridge")?;
+    let inside = format!("{}-inside", row.middle.name());
+    row.weir(&format!("limit --pid {} --device br0 --rate 7mbit --name {inside}", process.id()))?
+        .success()?;
+    let shown = |word: &str| Ok::<_, anyhow::Error>(row.weir(&format!("show {word}"))?.success()?.stdout);
+    let of_inside = shown(&inside)?;
+    ensure!(of_inside.contains("pid = ") && of_inside.contains("device = \"br0\""), "{of_inside}");
+    let none = row.weir("show br0")?;
+    ensure!(!none.status.success() && none.stdout.is_empty(), "{}", none.said());
+    row.weir("limit br0 --rate 9mbit")?.success()?;
+    let of_br0 = shown("br0")?;
+    ensure!(of_br0.contains("9mbit") && of_br0.matches("[[limit]]").count() == 1, "{of_br0}");
+    row.weir("limit br0 --off")?.success()?;
+    row.weir(&format!("limit {inside} --off"))?.success().map(drop)
 }
 
 /// The name finds it when the interface has another name, or the process is gone by which it was named.

@@ -53,7 +53,10 @@ pub fn run(arguments: &ShowArguments) -> Outcome {
             Err(why) => left_out.push((limit, why)),
         }
     }
-    let is_called = |place: &LimitPlace, word: &str| place.device == word || place.record.name == word;
+    // An interface is meant in this network namespace, as for `weir limit`.
+    let is_called = |place: &LimitPlace, word: &str| {
+        place.pid.is_none() && place.device == word || place.record.name == word
+    };
     for word in &arguments.devices {
         if !places.iter().any(|place| is_called(place, word)) {
             if is_path_name(word) && Control::path_of(word).exists() {
