@@ -128,6 +128,15 @@ fn work_that_cannot_be_told_of_is_done() -> Result<()> {
     ensure!(rate()? == Some(2_000_000), "{:?}", rate()?);
     unread(&["apply", file.path()], true)?;
     ensure!(rate()? == Some(3_000_000), "{:?}", rate()?);
+    unread(&["limit", "p2", "--rate", "10mbit"], true)?;
+    // It tells of what is up with the same ports before it removes the limit.
+    let other = File::new(&format!(
+        "name = \"{}-other\"\n{}[[limit]]\ndevice = \"p2\"\nrate = \"10mbit\"\n",
+        up.name,
+        bridge("rate = \"1mbit\"")
+    ))?;
+    unread(&["down", other.path()], true)?;
+    ensure!(!limit()?, "the limit stays");
     unread(&["down", &up.name], true)?;
     unread(&["mend"], true)
 }

@@ -64,6 +64,7 @@ pub fn run(arguments: &DownArguments) -> Outcome {
     }
     let named = name_alone(file);
     let name = named.map_or_else(|| called(file), str::to_owned);
+    let mut lines = Lines::default();
     if is_there(&name) {
         if named.is_none() {
             let message = format!(
@@ -74,14 +75,14 @@ pub fn run(arguments: &DownArguments) -> Outcome {
         }
         // A file that happens to be called so is not what was meant.
         require(sys::is_root())?;
-        let waited = end_waiting(&name)?;
+        let waited = end_waiting(&name, &mut lines)?;
         if !waited || control::is_up(&Control::path_of(&name)) {
-            end(&name, Kind::Topology.noun())?;
+            end(&name, Kind::Topology.noun(), &mut lines)?;
         }
-        return Ok(ExitCode::SUCCESS);
+        return lines.end().map(|()| ExitCode::SUCCESS);
     }
-    if let (false, Some(outcome)) = (file.exists(), of_killed(&name)) {
-        return outcome.map(|()| ExitCode::SUCCESS);
+    if let (false, Some(outcome)) = (file.exists(), of_killed(&name, &mut lines)) {
+        return outcome.and_then(|()| lines.end()).map(|()| ExitCode::SUCCESS);
     }
     Err(match file.exists() {
         true => failure,
@@ -116,15 +117,18 @@ fn called(file: &Path) -> String {
 fn down(topology: &Topology) -> Outcome {
     require(if topology.limits.is_empty() { sys::is_root() } else { sys::sees_limits() })?;
     let name = &topology.name;
-    let waited = is_waiting(topology) && end_waiting(name)?;
+    // Written last: an output that takes no more keeps nothing here from being done.
+    let mut lines = Lines::default();
+    let waited = is_waiting(topology) && end_waiting(name, &mut lines)?;
     let is_up = control::is_up(&Control::path_of(name));
     let mut status = ExitCode::SUCCESS;
+    let noun = topology.plan.as_ref().map_or(Kind::Topology, Kind::of).noun();
     if is_up && !is_of(topology) {
-        output::print_line(format_args!(
+        lines.print(format_args!(
             "{name}, which is up, has no port of this file, and stays: `weir down {name}` ends it"
-        ))?;
+        ));
     } else if (topology.plan.is_some() && !waited || is_up)
-        && let Err(failure) = end(name, topology.plan.as_ref().map_or(Kind::Topology, Kind::of).noun())
+        && let Err(failure) = end(name, noun, &mut lines)
     {
         // The limits go all the same.
         status = ExitCode::FAILURE;
@@ -132,11 +136,10 @@ fn down(topology: &Topology) -> Outcome {
     }
     let others = if is_up { Vec::new() } else { others(topology) };
     for other in others {
-        output::print_line(format_args!(
+        lines.print(format_args!(
             "{other} is up with ports that are called so, here or in another network namespace; `weir down {other}` would end it"
-        ))?;
+        ));
     }
-    let mut lines = Lines::default();
     if !topology.limits.is_empty() && !remove_limits(topology, &mut lines)? {
         status = ExitCode::FAILURE;
     }
@@ -196,14 +199,14 @@ fn is_there(name: &str) -> bool {
 
 /// Ends a process that waits until it can run a topology of this name. Returns whether there was one. It may be up by now, and then it
 /// listens already.
-fn end_waiting(name: &str) -> Result<bool, Failure> {
+fn end_waiting(name: &str, lines: &mut Lines) -> Result<bool, Failure> {
     let path = Control::waiting_path_of(name);
     if !control::is_up(&path) {
         return Ok(false);
     }
     end_at(&path, name)?;
     if !control::is_up(&Control::path_of(name)) {
-        output::print_done(format_args!("ended: {name}, which waited for its interfaces"))?;
+        lines.print(format_args!("ended: {name}, which waited for its interfaces"));
     }
     Ok(true)
 }
@@ -227,11 +230,13 @@ fn end_at(path: &Path, what: &str) -> Result<(), Failure> {
 }
 
 /// Ends what is called so, if it is up; `noun` is the word for it if it is not.
-fn end(name: &str, noun: &str) -> Result<(), Failure> {
+fn end(name: &str, noun: &str, lines: &mut Lines) -> Result<(), Failure> {
     let path = Control::path_of(name);
     if !control::is_up(&path) {
-        return of_killed(name)
-            .unwrap_or_else(|| output::print_line(format_args!("{noun} {name} is not up")));
+        return of_killed(name, lines).unwrap_or_else(|| {
+            lines.print(format_args!("{noun} {name} is not up"));
+            Ok(())
+        });
     }
     let noun = noun_of(name);
     end_at(&path, &format!("{noun} {name}"))?;
@@ -239,7 +244,7 @@ fn end(name: &str, noun: &str) -> Result<(), Failure> {
     if control::is_left_for_good(name) {
         return Err(killed(name).into());
     }
-    output::print_done(format_args!("ended: {noun} {name}"))?;
+    lines.print(format_args!("ended: {noun} {name}"));
     if control::is_up(&path) {
         output::say(format_args!(
             "weir: {name} is up again: whoever runs it started it anew, such as a service manager (`systemctl stop weir@{name}`)"
@@ -249,7 +254,7 @@ fn end(name: &str, noun: &str) -> Result<(), Failure> {
 }
 
 /// The outcome for what was killed: its guardian has put everything back, or it was killed too; `None` for what was not.
-fn of_killed(name: &str) -> Option<Result<(), Failure>> {
+fn of_killed(name: &str, lines: &mut Lines) -> Option<Result<(), Failure>> {
     let path = Control::path_of(name);
     if !control::is_socket(&path) || control::is_up(&path) {
         return None;
@@ -257,7 +262,8 @@ fn of_killed(name: &str) -> Option<Result<(), Failure>> {
     Some(match control::is_left_for_good(name) {
         true => Err(killed(name).into()),
         false => {
-            output::print_done(format_args!("{name} was killed, and its guardian has put everything back"))
+            lines.print(format_args!("{name} was killed, and its guardian has put everything back"));
+            Ok(())
         }
     })
 }
