@@ -23,6 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(40);
 fn main() -> ExitCode {
     harness::main(&[
         privileged!(a_file_that_is_gone_or_wrong_ends_nothing_and_a_name_does).together(),
+        privileged!(a_file_whose_interfaces_have_other_names_since_is_still_its_own).together(),
         privileged!(a_file_that_is_up_is_refused_before_anything_is_set_or_waited_for).together(),
         privileged!(what_waits_for_its_interfaces_is_ended_too).together(),
         privileged!(whoever_takes_the_place_of_what_has_ended_is_left_alone).together(),
@@ -115,6 +116,17 @@ fn a_file_that_is_gone_or_wrong_ends_nothing_and_a_name_does() -> Result<()> {
     let up = hosts.up(BRIDGE)?;
     let edited = File::named(&name, "[[limit]]\ndevice = \"none\"\nrate = \"1mbit\"\n")?;
     is_ended(up, down(edited.path())?)
+}
+
+fn a_file_whose_interfaces_have_other_names_since_is_still_its_own() -> Result<()> {
+    let hosts = Hosts::new(3, None)?;
+    let up = hosts.up(BRIDGE)?;
+    (0..3).try_for_each(|number| hosts.middle.ip(&format!("link set p{number} name q{number}")).map(drop))?;
+    let is_told = || Ok((0..3).all(|number| up.stderr().contains(&format!("is called q{number} now"))));
+    wait_until("the names are followed", PATIENCE, is_told)?;
+    let said = down(File::named(&up.name, BRIDGE)?.path())?.success()?.stdout;
+    ensure!(said == format!("ended: topology {}\n", up.name), "{said}");
+    up.ended()
 }
 
 /// The file was given a limit in place since, and an interface that is not there yet.

@@ -137,7 +137,7 @@ fn down(topology: &Topology) -> Outcome {
     let others = if is_up { Vec::new() } else { others(topology) };
     for other in others {
         lines.print(format_args!(
-            "{other} is up with ports that are called so, here or in another network namespace; `weir down {other}` would end it"
+            "{other} is up with ports that are or were called so, here or in another network namespace; `weir down {other}` would end it"
         ));
     }
     if !topology.limits.is_empty() && !remove_limits(topology, &mut lines)? {
@@ -164,11 +164,12 @@ fn is_waiting(topology: &Topology) -> bool {
         && control::running_at(&path).map_or(true, |running| has_ports_of(topology, &running))
 }
 
+/// Returns whether a port of a running topology is this one's, by its interface's name now or when it came up, which the file still has.
 fn has_ports_of(topology: &Topology, running: &Running) -> bool {
     let is_of_this = |interface: &str| {
         topology.plan.iter().flat_map(|plan| &plan.ports).any(|port| port.interface == interface)
     };
-    running.ports.iter().any(|port| is_of_this(&port.interface))
+    running.ports.iter().any(|port| is_of_this(&port.interface) || is_of_this(&port.interface_before))
 }
 
 /// The topologies that are up and have ports of this one, by their names.
