@@ -314,7 +314,16 @@ fn a_wrong_file_changes_nothing() -> Result<()> {
     let done = wire.weir(&["set", wire.name(), "--classes", wrong.path()])?;
     ensure!(done.status.code() == Some(2), "it ended with {}", done.status);
     ensure!(done.stderr.contains(&format!("{}:21:8: ", wrong.path())), "no place: {}", done.stderr);
+    let unreached =
+        format!("{}[[class]]\nname = \"c\"\nrate = \"1mbit\"\n", two_classes("150mbit", "40mbit"));
+    let unreached = File::new(&unreached)?;
+    let done = wire.weir(&["set", wire.name(), "--classes", unreached.path()])?;
+    ensure!(done.status.code() == Some(2) && done.stderr.contains("nothing leads to"), "{}", done.said());
     ensure!(row(&wire, "b")?.0["rate_bits_per_s"] == 50_000_000, "the class changed");
+    // What a wire keeps is a file.
+    let shown = File::new(&wire.weir(&["show", wire.name()])?.success()?.stdout)?;
+    let done = wire.weir(&["apply", "--dry-run", shown.path()])?.success()?;
+    ensure!(done.stdout.starts_with("nothing to change: 2 ports as"), "{}", done.stdout);
     wire.stop()?;
     Ok(())
 }
@@ -367,6 +376,10 @@ fn what_is_wrong_with_a_file_is_told_with_its_place() -> Result<()> {
             "FILE:4:9: a burst of 1000b is below one frame of 1514 bytes; give 2kb or more\n  4 | burst = \"1000b\"\n    |         ^^^^^^^\n",
         ),
         (cycle, "FILE:4:10: a cycle of parents: a -> b -> a"),
+        (
+            format!("default = \"a\"\n{}{}", class("a", "rate = \"1mbit\""), class("b", "rate = \"1mbit\"")),
+            "FILE:6:8: nothing leads to the class \"b\": write a filter with class = \"b\", make it the default, or take it out\n",
+        ),
         (hundred_thousand, "FILE:12290:8: 100000 classes are more than 4096"),
     ];
     for (text, expected) in table {

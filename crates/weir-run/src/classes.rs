@@ -36,8 +36,8 @@
 mod class;
 pub(crate) mod file;
 mod filters;
-mod for_port;
 mod in_place;
+mod reached;
 #[cfg(test)]
 mod shaping_tests;
 #[cfg(test)]
@@ -56,7 +56,6 @@ use crate::source::{LineStarts, SourceText};
 pub use filters::Interfaces;
 use filters::Rules;
 pub(crate) use filters::{ports, protocol};
-pub(crate) use for_port::{of_tables_for_port, read_for_port};
 pub(crate) use in_place::of_tables_in_place;
 pub use in_place::{NotInPlace, read_in_place};
 pub use weir_path::classes::{ClassConfig, Classes, FRAME_BYTES, FREE, LeafRules, TreeKind};
@@ -69,11 +68,29 @@ pub const CLASSES_MAX: usize = RULES_MAX;
 /// # Errors
 /// If the file is wrong: all that is, where, and what to do.
 pub fn read<'a>(name: &str, text: &str, interfaces: impl Into<Interfaces<'a>>) -> Result<Classes, String> {
+    read_each(name, text, &interfaces.into()).map_err(|told| joined(&told))
+}
+
+/// Reads and checks a file as [`read`] does.
+///
+/// # Errors
+/// If the file is wrong: each fault in a sentence.
+pub(crate) fn read_each(name: &str, text: &str, interfaces: &Interfaces) -> Result<Classes, Vec<String>> {
     let lines = LineStarts::of(text);
     let source = SourceText { name, text, lines: &lines };
-    let file = file::read(source)?;
-    let read = Reader::new(source, &file).and_then(|reader| reader.read(&interfaces.into()));
-    read.map_err(|told| joined(&told))
+    of_tables(source, &file::read(source).map_err(|told| vec![told])?, interfaces)
+}
+
+/// Checks tables that have been read, as [`read_each`] does.
+pub(crate) fn of_tables(
+    source: SourceText,
+    file: &file::File,
+    interfaces: &Interfaces,
+) -> Result<Classes, Vec<String>> {
+    let reader = Reader::new(source, file)?;
+    let classes = reader.read(interfaces)?;
+    let unreached = reader.unreached(&classes);
+    if unreached.is_empty() { Ok(classes) } else { Err(unreached) }
 }
 
 /// Several sentences as one message.

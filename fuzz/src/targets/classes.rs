@@ -59,8 +59,13 @@ pub fn class_trees(bytes: &[u8]) {
     let leaves: Vec<usize> = (0..written.len()).filter(|&place| is_leaf(place)).collect();
     let default = draw.pick(&leaves);
     text.insert_str(0, &format!("default = \"c{default}\"\n"));
-    let (port, target) = (draw.u16(), draw.pick(&leaves));
-    text += &format!("[[filter]]\nto_ports = {port}\nclass = \"c{target}\"\n");
+    // A filter leads to each leaf.
+    let first_port = draw.u16();
+    let leaf_of = |port: u16| leaves.get(usize::from(port.wrapping_sub(first_port))).copied();
+    for (port, leaf) in leaves.iter().enumerate().map(|(at, leaf)| (first_port.wrapping_add(at as u16), leaf))
+    {
+        text += &format!("[[filter]]\nto_ports = {port}\nclass = \"c{leaf}\"\n");
+    }
     let classes = classes::read(FILE, &text, INTERFACES).unwrap_or_else(|told| panic!("{told}\n{text}"));
     look_at(&classes);
     assert_eq!((classes.kind, classes.classes.len()), (kind, written.len()));
@@ -78,7 +83,7 @@ pub fn class_trees(bytes: &[u8]) {
     }
     let frame = frames::ip(&mut draw, Ends::default());
     let headers = Headers::parse(&frame.bytes);
-    let expected = if headers.ports.is_some_and(|(_, to)| to == port) { target } else { default };
+    let expected = headers.ports.and_then(|(_, to)| leaf_of(to)).unwrap_or(default);
     let Target::Class(found) = classes.classifier.classify(0, 0, &headers) else {
         panic!("past the limits\n{text}")
     };
@@ -96,6 +101,12 @@ fn look_at(classes: &Classes) {
         assert_eq!(class.leaf.is_some(), !has_child);
     }
     assert!(classes.default.is_none_or(|class| classes.classes[class].leaf.is_some()));
+    let targets = classes.classifier.rules().iter().map(|rule| rule.target);
+    let targets: Vec<_> = targets.chain([classes.classifier.otherwise()]).collect();
+    let is_reached = |class: usize| targets.contains(&Target::Class(class as u16));
+    assert!(
+        (0..classes.classes.len()).all(|class| classes.classes[class].leaf.is_none() || is_reached(class))
+    );
 }
 
 /// Checks that a message is `f.toml:LINE:COLUMN: what`, at a place that the text has.

@@ -191,11 +191,12 @@ fn all_of_a_datagram_is_of_the_class_of_its_ports() {
 fn a_datagram_keeps_its_class_when_classes_change_between_its_fragments() {
     let mut pool = pool();
     let mut shaping = Shaping::new(SIZE, None, 0).unwrap();
-    let filters = "[[filter]]\nto_ports = 1\nclass = \"fast\"\n";
     let class = |name: &str| format!("[[class]]\nname = \"{name}\"\nrate = \"1mbit\"\n");
+    let filter = |port: u8, name: &str| format!("[[filter]]\nto_ports = {port}\nclass = \"{name}\"\n");
     let file = |names: &[&str]| {
         let each: String = names.iter().map(|name| class(name)).collect();
-        classes(&format!("default = \"bulk\"\n{each}{filters}"))
+        let filters: String = (1..).zip(&names[1..]).map(|(port, name)| filter(port, name)).collect();
+        classes(&format!("default = \"{}\"\n{each}{filters}", names[0]))
     };
     let mut class_of = |shaping: &mut Shaping, place: [u8; 2], port: u8| {
         let packet = packet(&mut pool, port, 0, 0, 0);
@@ -209,7 +210,7 @@ fn a_datagram_keeps_its_class_when_classes_change_between_its_fragments() {
     let first = class_of(&mut shaping, [0x20, 0], 1);
     assert_ne!(first, shaping.default_class());
     // The class is at another place of the file now.
-    shaping.set_classes(Some(file(&["other", "fast", "bulk"])), &mut other_pool, 0, |_, _| ());
+    shaping.set_classes(Some(file(&["bulk", "other", "fast"])), &mut other_pool, 0, |_, _| ());
     assert_eq!(class_of(&mut shaping, [1, 114], 99), first, "the last of a datagram whose first has left");
 }
 

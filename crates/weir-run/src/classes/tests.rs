@@ -123,13 +123,15 @@ fn an_exemption_is_three_lines_and_one_class_needs_no_default() {
     let text = "[[filter]]\nto = \"10.0.0.0/8\"\nclass = \"free\"\n[[class]]\nname = \"internet\"\nrate = \"20mbit\"\n";
     let classes = read(text).unwrap();
     assert_eq!((classes.default, classes.classes.len()), (Some(0), 1));
-    assert_eq!(read(&format!("default = \"free\"\n{text}")).unwrap().default, None);
+    let free = format!("default = \"free\"\n{text}[[filter]]\nto_ports = 80\nclass = \"internet\"\n");
+    assert_eq!(read(&free).unwrap().default, None);
 }
 
 #[test]
 fn a_tree_of_shares() {
     let text = "shaper = \"cbq\"\ndefault = \"b\"\n[[class]]\nname = \"r\"\nrate = \"10mbit\"\n[[class]]\nname = \"a\"\nparent = \"r\"\n\
-                rate = \"3mbit\"\nbounded = true\n[[class]]\nname = \"b\"\nparent = \"r\"\nrate = \"7mbit\"\n";
+                rate = \"3mbit\"\nbounded = true\n[[class]]\nname = \"b\"\nparent = \"r\"\nrate = \"7mbit\"\n\
+                [[filter]]\nto_ports = 1\nclass = \"a\"\n";
     let classes = read(text).unwrap();
     assert_eq!(classes.kind, TreeKind::Cbq);
     let ceils: Vec<_> = classes.classes.iter().map(|class| (class.bounded, class.ceil.to_string())).collect();

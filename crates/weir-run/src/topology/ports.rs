@@ -15,7 +15,7 @@ use weir_path::plan::PortPlan;
 use super::check::{Open, TopologyReader};
 use super::class_tables::ClassTables;
 use super::tables::{PortTable, TopologyFile};
-use crate::classes::{Interfaces, of_tables_for_port, oversold, read_for_port, roots_bits_per_s};
+use crate::classes::{Interfaces, of_tables, oversold, read_each, roots_bits_per_s};
 use crate::limits;
 
 impl TopologyReader<'_> {
@@ -65,8 +65,8 @@ impl TopologyReader<'_> {
         let classes = self.classes(
             &classes,
             open,
-            |name, text| read_for_port(name, text, interfaces),
-            |source, tables| of_tables_for_port(source, tables, interfaces),
+            |name, text| read_each(name, text, interfaces),
+            |source, tables| of_tables(source, tables, interfaces),
         );
         if let (Some(rate), Some(text), Some((classes, _))) = (rate, &table.rate, &classes)
             && let Some(why) = oversold(rate, roots_bits_per_s(classes))

@@ -1,36 +1,13 @@
-//! Classes of a port of a topology file.
+//! Classes that nothing leads to.
 //!
-//! Rule: a class that is kept means the same as on a wire, and each leaf is reached: it is the default, or a filter leads to it. A class
-//! that nothing leads to would show nowhere later, so it is told.
+//! Rule: a leaf of a wire or a port is the default, or a filter leads to it. Another would show nowhere later, and is a fault; in place it is
+//! a warning.
 //!
 //! Pure.
 
 use weir_core::classify::Target;
 
-use super::{Classes, Interfaces, Reader, file};
-use crate::source::{LineStarts, SourceText};
-
-/// Reads and checks a file called `name`.
-///
-/// # Errors
-/// If the file is wrong: what, where, and what to do.
-pub(crate) fn read_for_port(name: &str, text: &str, interfaces: &Interfaces) -> Result<Classes, Vec<String>> {
-    let lines = LineStarts::of(text);
-    let source = SourceText { name, text, lines: &lines };
-    of_tables_for_port(source, &file::read(source).map_err(|told| vec![told])?, interfaces)
-}
-
-/// Checks tables that have been read, as [`read_for_port`] does.
-pub(crate) fn of_tables_for_port(
-    source: SourceText,
-    file: &file::File,
-    interfaces: &Interfaces,
-) -> Result<Classes, Vec<String>> {
-    let reader = Reader::new(source, file)?;
-    let classes = reader.read(interfaces)?;
-    let unreached = reader.unreached(&classes);
-    if unreached.is_empty() { Ok(classes) } else { Err(unreached) }
-}
+use super::{Classes, Reader};
 
 impl Reader<'_> {
     /// A sentence for each leaf that nothing leads to, in the order of the file.
@@ -62,11 +39,12 @@ impl Reader<'_> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Interfaces, read_each};
     use super::*;
 
     fn read(text: &str) -> Result<Classes, Vec<String>> {
         let names = vec![("a", 0), ("b", 1), ("veth-a", 0), ("veth-b", 1)];
-        read_for_port("f.toml", text, &Interfaces::of_ports(names))
+        read_each("f.toml", text, &Interfaces::of_ports(names))
     }
 
     const TWO: &str = "default = \"x\"\n[[class]]\nname = \"x\"\nrate = \"1mbit\"\n[[class]]\nname = \"y\"\nrate = \"1mbit\"\n";
@@ -79,7 +57,7 @@ mod tests {
             "{told:?}"
         );
         assert!(read(&format!("{TWO}[[filter]]\nto_ports = 80\nclass = \"y\"\n")).is_ok());
-        assert!(super::super::read("f.toml", TWO, ["a", "b"]).is_ok(), "a wire keeps it");
+        assert_eq!(super::super::read("f.toml", TWO, ["a", "b"]).unwrap_err(), told[0], "a wire's");
     }
 
     #[test]
