@@ -83,6 +83,13 @@ impl SourceText<'_> {
     }
 }
 
+/// Returns whether a text is a key, as a file of one has it.
+pub fn is_key(text: &str) -> bool {
+    let digits = text.strip_prefix("0x").unwrap_or(text);
+    let count = digits.chars().filter(char::is_ascii_hexdigit).count();
+    count >= KEY_DIGITS_MIN && digits.chars().all(|char| char.is_ascii_hexdigit() || char.is_whitespace())
+}
+
 /// A text with stars for what may be a key: hexadecimal digits, with or without blanks between them, as many as one has or more.
 fn without_keys(text: &str) -> String {
     let is_digit = |char: &char| char.is_ascii_hexdigit();
@@ -142,6 +149,18 @@ mod tests {
         let names = "a4 = \"2001:0db8:0000:0000:0000:ff00:0042:8329\"";
         assert_eq!(without_keys(names), names);
         assert_eq!(without_keys(&format!("`{key}`")), format!("`{}`", "*".repeat(44)));
+    }
+
+    #[test]
+    fn a_key_is_told_from_the_name_of_its_file() {
+        let key = "0a1B".repeat(10);
+        for text in [key.clone(), format!("0x{key}"), "0a 1b ".repeat(20)] {
+            assert!(is_key(&text), "{text}");
+        }
+        let own = format!("{}.key", "0a1b".repeat(8));
+        for text in [&key[1..], &format!("./{key}"), &format!("{key}.key"), &own] {
+            assert!(!is_key(text), "{text}");
+        }
     }
 
     #[test]

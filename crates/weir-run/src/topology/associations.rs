@@ -25,6 +25,7 @@ use super::routers::MTU_DEFAULT;
 use super::tables::{AssociationTable, EspTable, LifetimeTable, TopologyFile};
 use crate::limits::{NAME_IS, is_name};
 use crate::nearest::{did_you_mean, or};
+use crate::source::is_key;
 
 /// The replay window where none is given: RFC 4303 section 3.4.3 wants it.
 pub(crate) const WINDOW_DEFAULT: u32 = 64;
@@ -359,6 +360,10 @@ impl TopologyReader<'_> {
         if key.as_ref().is_empty() {
             return self
                 .tell(key.span(), "this names no file: write the path of the file that the key is in");
+        }
+        if is_key(key.as_ref()) {
+            let why = "this is a key, and not the path of its file: make a new one, and write it into a file";
+            return self.tell(key.span(), why);
         }
         // A dot in front is the same directory.
         let in_full = |file: &Spanned<String>| Path::new("/").join(file.as_ref());
