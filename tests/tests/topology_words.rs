@@ -24,6 +24,7 @@ fn main() -> ExitCode {
         plain!(what_a_command_does_not_do_is_told_with_what_does).together(),
         plain!(a_file_of_ports_is_applied_to_what_is_up).together(),
         plain!(keys_that_are_missing_are_told_by_check).together(),
+        plain!(warnings_are_counted_by_check).together(),
         plain!(nothing_is_applied_without_root).together(),
         privileged!(invalid_files_touch_nothing).together(),
         privileged!(what_cannot_be_is_said_before_anything_is_touched),
@@ -250,6 +251,19 @@ fn keys_that_are_missing_are_told_by_check() -> Result<()> {
     let done = run(Command::new(weir_binary()?).args(["check", File::new(&key)?.path()]), PATIENCE)?;
     ensure!(done.status.code() == Some(2) && done.stderr.contains("***"), "{}", done.stderr);
     ensure!(!done.stderr.contains("001122"), "{}", done.stderr);
+    Ok(())
+}
+
+/// The first port has classes that are guaranteed more than its rate.
+fn warnings_are_counted_by_check() -> Result<()> {
+    let file = File::named(
+        &format!("counted-{}", std::process::id()),
+        "[[port]]\ninterface = \"a\"\nrate = \"20mbit\"\n[[port.class]]\nname = \"x\"\nrate = \"30mbit\"\n\
+         [[port]]\ninterface = \"b\"\n[[wire]]\nports = [\"a\", \"b\"]\n",
+    )?;
+    let done = run(Command::new(weir_binary()?).args(["check", file.path()]), PATIENCE)?.success()?;
+    ensure!(done.stderr.matches("weir: warning: ").count() == 1, "{}", done.stderr);
+    ensure!(done.stdout.ends_with("nothing wrong but for 1 warning\n"), "{}", done.stdout);
     Ok(())
 }
 

@@ -40,9 +40,9 @@ pub fn run(arguments: &CheckArguments) -> Outcome {
         Ok(topology) => {
             let missing = topology.plan.as_ref().map_or_else(Vec::new, missing_keys);
             topology.placed(&missing.join("\n")).into_iter().flatten().for_each(output::warn);
-            let but = match missing.len() as u64 {
+            let but = match topology.warnings.len() + missing.len() {
                 0 => String::new(),
-                number => format!(" but for {}", human::plural(number, "warning")),
+                number => format!(" but for {}", human::plural(number as u64, "warning")),
             };
             let name = text::input_name(file);
             output::print_line(format_args!("{name}: {}; nothing wrong{but}", sum(&topology)))?;
