@@ -100,12 +100,21 @@ pub struct ApplyFile {
 
 /// Asks the wire or topology that listens at `path`.
 pub fn ask(path: &Path, command: &Command) -> Result<Value, String> {
-    ask_whoever(path, command).map(|(_, answer)| answer)
+    Ok(ask_whoever(path, command)?.1)
 }
 
 /// Asks as [`ask`] does. Returns the version of the answer too.
-fn ask_whoever(path: &Path, command: &Command) -> Result<(u64, Value), String> {
-    let line = exchange(path, command).map_err(|error| match error.kind() {
+fn ask_whoever(path: &Path, command: &Command) -> Result<(u64, Value), Refusal> {
+    let line = exchange(path, command).map_err(|error| Refusal::Unclear(unanswered(path, &error)))?;
+    answered(&line).map_err(|refusal| match refusal {
+        Refusal::Unclear(error) => Refusal::Unclear(format!("{}: {error}", path.display())),
+        said => said,
+    })
+}
+
+/// The sentence on a request that nobody answered.
+fn unanswered(path: &Path, error: &io::Error) -> String {
+    match error.kind() {
         io::ErrorKind::PermissionDenied => format!("{}: only root may ask: run it with sudo", path.display()),
         io::ErrorKind::NotFound => {
             format!("no wire or topology listens at {}: `weir stat` lists those that are up", path.display())
@@ -122,11 +131,7 @@ fn ask_whoever(path: &Path, command: &Command) -> Result<(u64, Value), String> {
             format!("what was up at {} ended before it answered", path.display())
         }
         _ => format!("{}: {error}", path.display()),
-    })?;
-    answered(&line).map_err(|error| match error {
-        Refusal::Said(error) => error,
-        Refusal::Unclear(error) => format!("{}: {error}", path.display()),
-    })
+    }
 }
 
 /// Sends one request and reads the line that answers it, within [`PATIENCE_NS`] in all.
@@ -166,12 +171,20 @@ fn exchange(path: &Path, command: &Command) -> io::Result<Vec<u8>> {
 }
 
 /// Why there is no answer.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The wire refused, with this message.
     Said(String),
-    /// The line is not an answer of any version.
+    /// Nobody answered, or with a line that is not an answer of any version. What was asked for may be done all the same.
     Unclear(String),
+}
+
+impl From<Refusal> for String {
+    fn from(refusal: Refusal) -> String {
+        match refusal {
+            Refusal::Said(why) | Refusal::Unclear(why) => why,
+        }
+    }
 }
 
 /// The content of an answer, of any version.
@@ -213,9 +226,10 @@ pub fn running_at(path: &Path) -> Result<Running, String> {
 }
 
 /// Changes the topology of this name to a file, or only says the changes: port by port.
-pub fn apply(name: &str, file: ApplyFile) -> Result<Vec<AppliedPort>, String> {
+pub fn apply(name: &str, file: ApplyFile) -> Result<Vec<AppliedPort>, Refusal> {
     let path = Control::path_of(name);
-    serde_json::from_value(ask(&path, &Command::Apply(file))?).map_err(|error| not_told(&path, &error))
+    let (_, answer) = ask_whoever(&path, &Command::Apply(file))?;
+    serde_json::from_value(answer).map_err(|error| Refusal::Unclear(not_told(&path, &error)))
 }
 
 fn not_told(path: &Path, error: &serde_json::Error) -> String {

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use weir_path::plan::{StageKind, StagePlan};
-use weir_run::control::{self, AppliedPort, ApplyFile, Control};
+use weir_run::control::{self, AppliedPort, ApplyFile, Control, Refusal};
 use weir_run::datapath::Kind;
 use weir_run::topology::Topology;
 use weir_run::topology::write::plan::write;
@@ -47,7 +47,8 @@ impl Ports {
         let names: Vec<_> = topology.ports.iter().map(|port| port.name.as_str()).collect();
         let text = write(&name, &names, plan);
         let each =
-            control::apply(&name, ApplyFile { text: text.clone(), is_trial: true }).map_err(|why| {
+            control::apply(&name, ApplyFile { text: text.clone(), is_trial: true }).map_err(|refusal| {
+                let why = String::from(refusal);
                 match topology.placed(&why) {
                     Some(placed) => placed.join("\nweir: "),
                     None => format!("{}: {why}", file.display()),
@@ -104,13 +105,14 @@ impl Ports {
 }
 
 /// Has all changes made by whoever is asked, who may also be asked for a trial. An answer may be lost, or come too late, when all has been
-/// done; then there is none.
+/// done; then there is none. Who refuses has changed nothing, or ends.
 fn change(
-    ask: impl Fn(bool) -> Result<Vec<AppliedPort>, String>,
+    ask: impl Fn(bool) -> Result<Vec<AppliedPort>, Refusal>,
 ) -> Result<Option<Vec<AppliedPort>>, String> {
     let why = match ask(false) {
         Ok(done) => return Ok(Some(done)),
-        Err(why) => why,
+        Err(Refusal::Said(why)) => return Err(why),
+        Err(Refusal::Unclear(why)) => why,
     };
     match ask(true) {
         Ok(left) if left.iter().all(|port| port.change.is_none()) => Ok(None),
@@ -146,7 +148,7 @@ mod tests {
 
     #[test]
     fn a_change_whose_answer_was_lost_is_looked_for() {
-        let lost = || Err::<Vec<AppliedPort>, _>("it does not answer".to_string());
+        let lost = || Err::<Vec<AppliedPort>, _>(Refusal::Unclear("it does not answer".into()));
         let told = |change| Ok(vec![of("port", change)]);
         assert_eq!(change(|is_trial| if is_trial { told(None) } else { lost() }), Ok(None), "it was made");
         assert_eq!(
@@ -156,5 +158,13 @@ mod tests {
         );
         let why = change(|_| lost()).unwrap_err();
         assert!(why.starts_with("it does not answer: whether its ports changed is not known"), "{why}");
+    }
+
+    #[test]
+    fn a_change_that_was_refused_was_not_made() {
+        assert_eq!(
+            change(|_| Err(Refusal::Said("it has no such port".into()))),
+            Err("it has no such port".into())
+        );
     }
 }
