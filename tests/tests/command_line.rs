@@ -91,6 +91,7 @@ fn wrong_command_lines() -> Result<()> {
         (&["set", "w", "--rate", "nothing"], "nothing"),
         (&["run", "--rate", "200mbit"], "required"),
         (&["run", "--", "true"], "--rate"),
+        (&["run", "--rate", "9mbit", "--", ""], "CMD is empty: write a program behind --"),
         (&["stat", "--tea"], "--tea"),
         (&["lab", "no-such-lab"], "no-such-lab"),
     ];

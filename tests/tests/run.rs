@@ -93,7 +93,7 @@ fn a_program_that_is_found_and_cannot_be_started() -> Result<()> {
     let before = host.state()?;
     for (first_line, user, words, code) in [
         ("#!/no/such/interpreter", "0", "the interpreter or loader that it names is not there", 127),
-        ("#!/bin/sh", "65534", "the user that it runs as may not execute it", 126),
+        ("#!/bin/sh", "65534", "mounted noexec: give the right to it (chmod), or copy it to", 126),
     ] {
         let script = File::new(&format!("{first_line}\n"))?;
         std::fs::set_permissions(script.path(), std::fs::Permissions::from_mode(0o700))?;

@@ -140,8 +140,10 @@ pub fn run(arguments: &RunArguments) -> Outcome {
     if let Some(burst_bytes) = arguments.burst {
         text::check_burst(burst_bytes)?;
     }
-    let (program, its_arguments) =
-        arguments.command.split_first().ok_or_else(|| Failure::usage("no program was given"))?;
+    let given = arguments.command.split_first().filter(|(program, _)| !program.is_empty());
+    let (program, its_arguments) = given.ok_or_else(|| {
+        Failure::usage("CMD is empty: write a program behind --, such as `weir run --rate 10mbit -- bash`")
+    })?;
     process::find(program).map_err(|error| cannot_run(program, &error))?;
     let identity = match arguments.as_root {
         true => None,
@@ -309,7 +311,9 @@ fn cannot_start(program: &OsStr, error: &io::Error) -> Failure {
         // As shells tell it.
         ErrorKind::NotFound => ("the interpreter or loader that it names is not there".to_string(), 127),
         ErrorKind::PermissionDenied => {
-            (format!("the user that it runs as may not execute it, or nobody may where it is: {error}"), 126)
+            let why = "the user that it runs as may not execute it, or its file system is mounted noexec: give the right to it (chmod), or \
+                       copy it to where programs may run, such as /usr/local/bin";
+            (why.into(), 126)
         }
         _ => (error.to_string(), 126),
     };
