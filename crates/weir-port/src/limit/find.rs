@@ -226,7 +226,7 @@ impl LimitInPlace {
         let by_leaves: u64 = leaves.map(|class| class.traffic.dropped).sum();
         let when_set = self.record.as_ref().map_or(0, |record| record.refused_when_set);
         let by_gone = counts_of_gone(self.record.as_ref()).by_root;
-        self.traffic.dropped.saturating_sub(by_leaves + by_gone + self.counts.passing_full + when_set)
+        self.traffic.dropped_beyond(by_leaves + by_gone + self.counts.passing_full + when_set)
     }
 
     /// The drops, by reason. None of them becomes less, also when classes go.
@@ -492,4 +492,35 @@ fn look(netns: NetNs, root: RootQueue, looks: u32) -> Result<LimitInPlace> {
         is_strange,
         command,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drops_by_priority_are_told_also_when_the_kernels_count_has_wrapped() {
+        let misdirected = |dropped, passing_full| {
+            let limit = LimitInPlace {
+                place: NetnsInterface::here("lo").unwrap(),
+                record: None,
+                traffic: QueueTraffic { dropped, ..QueueTraffic::default() },
+                classes: Vec::new(),
+                dropped_by_leaf: HashMap::new(),
+                counts: LimitCounts { passing_full, ..LimitCounts::default() },
+                counts_of_classes: Vec::new(),
+                arrivals: None,
+                is_gone: false,
+                seen_from: None,
+                is_strange: false,
+                command: None,
+            };
+            limit.misdirected()
+        };
+        assert_eq!(misdirected(5, 2), 3);
+        assert_eq!(misdirected(5, (1 << 32) + 2), 3, "both have wrapped");
+        assert_eq!(misdirected(1, u64::from(u32::MAX)), 2, "the kernel's alone has");
+        assert_eq!(misdirected(5, 7), 0, "the program counted on meanwhile");
+        assert_eq!(misdirected(5, (1 << 32) + 7), 0, "and both have wrapped");
+    }
 }

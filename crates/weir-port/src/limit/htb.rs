@@ -74,12 +74,19 @@ pub struct QueueTraffic {
     pub packets: u64,
     /// Their bytes, headers of segments included.
     pub bytes: u64,
-    /// Packets dropped.
+    /// Packets dropped, which the kernel counts in 32 bits.
     pub dropped: u64,
     /// Packets waiting.
     pub waiting: u64,
     /// Their bytes.
     pub waiting_bytes: u64,
+}
+
+impl QueueTraffic {
+    /// The packets dropped beyond those that are `known` of, whose count may be of 64 bits; 0 if it was read later and is ahead.
+    pub fn dropped_beyond(&self, known: u64) -> u64 {
+        u64::try_from((self.dropped as u32).wrapping_sub(known as u32) as i32).unwrap_or(0)
+    }
 }
 
 /// The interval between looks at leaves that are to be empty.
