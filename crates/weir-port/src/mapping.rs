@@ -47,7 +47,7 @@ impl Mapping {
     /// `count` 32-bit words at `offset_bytes`, as atomics.
     pub fn words(&self, offset_bytes: usize, count: usize) -> &[AtomicU32] {
         // SAFETY: `array` checked bounds and alignment; the memory is initialised by the kernel and lives as long as
-        // `self`; the other side writes it only by aligned 32-bit accesses.
+        // `self`; the other side writes what is read here only by aligned 32-bit accesses.
         unsafe { std::slice::from_raw_parts(self.array(offset_bytes, count).as_ptr(), count) }
     }
 }

@@ -280,7 +280,7 @@ impl Ownership {
 
     /// The packets that the kernel lost at this port.
     pub fn lost(&mut self) -> Result<Lost> {
-        self.lost.forwarded = self.announcements.dropped(self.lost.forwarded);
+        self.lost.forwarded = self.announcements.dropped();
         let kernel = self.statistics()?;
         // An empty fill ring is among `rx_dropped`, a full receive ring is not.
         let new = kernel.rx_dropped + kernel.rx_ring_full - self.lost.owned - self.lost.while_down;

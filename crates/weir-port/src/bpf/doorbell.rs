@@ -30,7 +30,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::asm::{Asm, Cond, Helper, Label, Op, Reg, Slot, Width};
@@ -103,11 +103,11 @@ const WORD_PENDING: usize = 32;
 const ACCOUNT_WORDS: usize = 16;
 const ACCOUNT_SHIFT: i32 = 6;
 /// The words of an account: the bytes let in, and of those the bytes forwarded without a socket; the forwarded bytes that no longer wait,
-/// written by the queue's worker; and the packets that were dropped.
+/// written by the queue's worker; and, in two words, the packets that were dropped.
 const ACCOUNT_ALL: usize = 0;
 const ACCOUNT_FORWARDED: usize = 1;
 const ACCOUNT_GONE: usize = 2;
-const ACCOUNT_DROPPED: usize = 3;
+const ACCOUNT_DROPPED: usize = 4;
 
 /// The word at which the accounts begin.
 fn accounts(queues: usize) -> usize {
@@ -167,11 +167,10 @@ impl Announcements {
         self.account(queue, ACCOUNT_GONE).store(bytes, Ordering::Release);
     }
 
-    /// The packets that were dropped because too many bytes waited without a socket; `before` is the count of the last look.
-    pub(crate) fn dropped(&self, before: u64) -> u64 {
-        let sum = (0..self.queues).map(|queue| self.account(queue, ACCOUNT_DROPPED).load(Ordering::Relaxed));
-        // The counters wrap at 2^32, and so does their sum.
-        before + u64::from(sum.fold(0, u32::wrapping_add).wrapping_sub(before as u32))
+    /// The packets that were dropped because too many bytes waited without a socket. They may be looked at rarely, so they are counted in
+    /// 64 bits.
+    pub(crate) fn dropped(&self) -> u64 {
+        (0..self.queues).map(|queue| self.dropped_of(queue).load(Ordering::Relaxed)).sum()
     }
 
     /// The bytes that wait without a socket in all queues, or a little less.
@@ -184,8 +183,17 @@ impl Announcements {
     }
 
     fn account(&self, queue: usize, word: usize) -> &AtomicU32 {
+        &self.words.words()[self.place(queue, word)]
+    }
+
+    fn dropped_of(&self, queue: usize) -> &AtomicU64 {
+        self.words.double(self.place(queue, ACCOUNT_DROPPED))
+    }
+
+    /// The place of a word of a queue's account.
+    fn place(&self, queue: usize, word: usize) -> usize {
         assert!(queue < self.queues, "a queue of this device");
-        &self.words.words()[accounts(self.queues) + ACCOUNT_WORDS * queue + word]
+        accounts(self.queues) + ACCOUNT_WORDS * queue + word
     }
 
     fn pending(&self, queue: usize) -> &AtomicU32 {
@@ -423,7 +431,7 @@ fn account(asm: &mut Asm, queues: usize, beyond: Label, drop: Label) {
     asm.jump(counted);
     asm.place(full);
     asm.op_imm(Op::Mov, Reg::R2, 1);
-    asm.fetch_add(Reg::R1, word(ACCOUNT_DROPPED), Reg::R2);
+    asm.add_double(Reg::R1, word(ACCOUNT_DROPPED), Reg::R2);
     asm.jump(drop);
     asm.place(counted);
 }
@@ -477,4 +485,42 @@ fn word_of_queue(asm: &mut Asm, register: Reg, queues: i32, beyond: Label) {
 
 fn byte_offset(word: usize) -> i16 {
     i16::try_from(word * 4).expect("the announcements of a device fit an instruction's offset")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+    use std::process::Command;
+
+    use super::*;
+    use crate::netns::NetNs;
+    use crate::probe::scratch::{ScratchPair, run};
+    use crate::sys;
+
+    /// A question for an address has no socket, so it is dropped where too many bytes wait without one.
+    #[test]
+    fn drops_are_counted_beyond_32_bits_however_rarely_somebody_looks() {
+        if !sys::is_root() {
+            return;
+        }
+        let dropped = run(|answer| {
+            let pair = ScratchPair::new(c"receiver", &NetNs::current()?)?;
+            let announcements = Announcements::new(2).unwrap();
+            let program = DoorbellProgram::load(&[&Bell::new().unwrap()], &announcements, None).unwrap();
+            for queue in [0, 1] {
+                announcements.account(queue, ACCOUNT_FORWARDED).store(64 << 20, Ordering::Relaxed);
+                announcements.dropped_of(queue).store(u32::MAX.into(), Ordering::Relaxed);
+            }
+            program.put_first(pair.sender.ifindex).unwrap();
+            let address = ["address", "add", "192.0.2.1/24", "dev", &pair.sender.name];
+            assert!(Command::new("ip").args(address).status().unwrap().success());
+            let socket = UdpSocket::bind("192.0.2.1:0").unwrap();
+            socket.send_to(&[0], "192.0.2.2:9").unwrap();
+            answer(announcements.dropped());
+            Ok(())
+        });
+        let dropped = dropped.unwrap();
+        let before = 2 * u64::from(u32::MAX);
+        assert!((before + 1..before + 100).contains(&dropped), "{dropped}");
+    }
 }

@@ -153,9 +153,16 @@ impl SharedWords {
         Ok(SharedWords { map, mapping, length_words })
     }
 
-    /// The words.
+    /// The words. Those that are two halves of a [`SharedWords::double`] are touched by way of that alone.
     pub fn words(&self) -> &[AtomicU32] {
         self.mapping.words(0, self.length_words)
+    }
+
+    /// The 64-bit word whose first half is this word, of an even number.
+    pub fn double(&self, word: usize) -> &AtomicU64 {
+        // SAFETY: `array` checked bounds and alignment; the mapping lives as long as `self`; both sides access these bytes as an
+        // aligned 64-bit word, whole.
+        unsafe { self.mapping.array::<AtomicU64>(4 * word, 1).as_ref() }
     }
 }
 
