@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use crate::bpf::doorbell::QUEUES_MAX;
 use crate::error::{PortError, Result};
 use crate::holder;
 use crate::link::Link;
@@ -76,6 +77,12 @@ pub fn check_fit(link: &Link, sender: &Link) -> Result<()> {
             link.rx_queues, sender.name, sender.tx_queues
         ));
     }
+    if link.rx_queues > QUEUES_MAX {
+        return refuse(format!(
+            "receives on {} queues, and Weir serves {QUEUES_MAX} at most: give both ends fewer with `ethtool -L`",
+            link.rx_queues
+        ));
+    }
     Ok(())
 }
 
@@ -93,4 +100,21 @@ fn goes(link: &Link, program: u32, looks: u32) -> bool {
         }
         Link::by_index(link.ifindex).is_ok_and(|now| now.xdp_program != Some(program))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interface_with_more_queues_than_the_doorbell_reaches_is_refused() {
+        let end = |queues| {
+            let lo = Link::by_name("lo").unwrap();
+            Link { up: true, mtu_bytes: 1500, rx_queues: queues, tx_queues: queues, ..lo }
+        };
+        let told = |queues| check_fit(&end(queues), &end(queues)).map_err(|error| error.to_string());
+        assert_eq!(told(4072), Ok(()));
+        let why = told(4073).unwrap_err();
+        assert!(why.contains("receives on 4073 queues, and Weir serves 4072 at most"), "{why}");
+    }
 }

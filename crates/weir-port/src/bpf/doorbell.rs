@@ -109,8 +109,12 @@ const ACCOUNT_FORWARDED: usize = 1;
 const ACCOUNT_GONE: usize = 2;
 const ACCOUNT_DROPPED: usize = 4;
 
+/// The most queues of a device: the program finds the account of a queue by an instruction's offset.
+pub(crate) const QUEUES_MAX: u32 = 4072;
+const _: () = assert!(4 * (accounts(QUEUES_MAX as usize) + ACCOUNT_DROPPED) <= i16::MAX as usize);
+
 /// The word at which the accounts begin.
-fn accounts(queues: usize) -> usize {
+const fn accounts(queues: usize) -> usize {
     (WORD_PENDING + 2 * queues).next_multiple_of(ACCOUNT_WORDS)
 }
 
