@@ -93,15 +93,12 @@ impl Remainder {
         self.queued + self.in_ring + self.held
     }
 
-    fn say(&self) {
-        let packets = plural(self.packets(), "packet");
-        let tcp = match self.tcp {
-            Unsent { sockets: 0, .. } => String::new(),
-            tcp => format!(", and for {} of TCP to be acknowledged", bytes(tcp.bytes)),
-        };
-        output::say(format_args!(
-            "weir: CMD has ended; waiting for {packets} it sent{tcp} (Ctrl-C drops them)"
-        ));
+    /// What is waited for, in words; `None` if it is nothing any more.
+    fn awaited(&self) -> Option<String> {
+        let packets = (self.packets() > 0).then(|| format!("{} it sent", plural(self.packets(), "packet")));
+        let tcp =
+            (self.tcp.sockets > 0).then(|| format!("{} of TCP to be acknowledged", bytes(self.tcp.bytes)));
+        [packets, tcp].into_iter().flatten().reduce(|packets, tcp| format!("{packets}, and for {tcp}"))
     }
 }
 
@@ -213,8 +210,11 @@ pub fn wait(way: &dyn RunNetwork, mut late: Option<i32>) -> Remainder {
         if times.note(&before, &now, time_ns, &bounds) {
             return now;
         }
-        if !said && time_ns - start_ns > SAID_AFTER_NS {
-            now.say();
+        if !said
+            && time_ns - start_ns > SAID_AFTER_NS
+            && let Some(awaited) = now.awaited()
+        {
+            output::say(format_args!("weir: CMD has ended; waiting for {awaited} (Ctrl-C drops that)"));
             said = true;
         }
         before = now;
@@ -341,6 +341,16 @@ mod tests {
             Some(160),
             "a minute since the last that was taken"
         );
+    }
+
+    #[test]
+    fn what_is_waited_for_is_told_without_the_part_that_is_nothing() {
+        let awaited = |queued, tcp| Remainder { queued, tcp, ..Remainder::default() }.awaited();
+        let tcp = Unsent { sockets: 1, bytes: 55_700 };
+        assert_eq!(awaited(2, Unsent::default()).unwrap(), "2 packets it sent");
+        assert_eq!(awaited(0, tcp).unwrap(), "55.7 kB of TCP to be acknowledged");
+        assert_eq!(awaited(1, tcp).unwrap(), "1 packet it sent, and for 55.7 kB of TCP to be acknowledged");
+        assert_eq!(awaited(0, Unsent::default()), None);
     }
 
     #[test]
