@@ -301,7 +301,8 @@ pub fn main(cases: &[Case]) -> ExitCode {
 fn mend() -> Result<()> {
     // Straight `output`: after Ctrl-C every wait of the bench is refused.
     let done = Command::new(weir_binary()?).arg("mend").output()?;
-    ensure!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let told = |bytes| String::from_utf8_lossy(bytes).into_owned();
+    ensure!(done.status.success(), "{}{}", told(&done.stdout), told(&done.stderr));
     Ok(())
 }
 

@@ -17,7 +17,8 @@ use crate::{Failure, Outcome, output};
 ///
 /// Normally nothing is left behind, because a second process, the guardian, puts everything back also after a crash. If both were
 /// killed, the next weir on the same interfaces puts things right, or this command where there is none. It may be given
-/// either end of a pair, in that end's network namespace, and any number of times. What a living weir has it leaves alone.
+/// either end of a pair, in that end's network namespace, and any number of times. What a living weir has it leaves alone. Where
+/// something is still left it names that, with the command that puts it back, and ends with status 1.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   weir mend veth-a veth-b
@@ -52,8 +53,9 @@ pub fn run(arguments: &MendArguments) -> Outcome {
         done.push("net.core.netdev_max_backlog is as before the limits that are gone".into());
     }
     left::sweep();
-    done.extend(left::all().iter().map(Left::sentence));
-    done.extend(left::unreadable());
+    let left: Vec<_> = left::all().iter().map(Left::sentence).chain(left::unreadable()).collect();
+    let status = if left.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    done.extend(left);
     if done.is_empty() && faults.is_empty() {
         done.push(match arguments.interfaces.is_empty() {
             true => "nothing was left behind, as far as /run/weir tells; interfaces that are named are looked at themselves".into(),
@@ -65,7 +67,7 @@ pub fn run(arguments: &MendArguments) -> Outcome {
     faults.extend(lines.end().err());
     let last = faults.pop();
     faults.iter().for_each(|fault| output::say(format_args!("weir: {}", fault.message)));
-    last.map_or(Ok(ExitCode::SUCCESS), Err)
+    last.map_or(Ok(status), Err)
 }
 
 fn one(interface: &str, say: &mut dyn FnMut(&str)) -> weir_port::Result<Vec<String>> {

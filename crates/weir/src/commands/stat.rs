@@ -236,7 +236,10 @@ fn show(arguments: &StatArguments) -> Result<ExitCode, Fault> {
         output::say(format_args!("weir: {LIMITS_HIDDEN}: try sudo"));
     }
     let status = if unread.is_empty() && !unchecked { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    let left = if arguments.wire.is_none() { left::all() } else { Vec::new() };
+    let left = left.iter().map(Left::sentence);
     if !arguments.check {
+        left.for_each(|sentence| output::say(format_args!("weir: {sentence}")));
         return Ok(status);
     }
     let (sound, unsound): (Vec<_>, Vec<_>) =
@@ -245,9 +248,7 @@ fn show(arguments: &StatArguments) -> Result<ExitCode, Fault> {
     for sentence in unsound.iter().filter_map(|seen| seen.what_changes_it()) {
         output::say(format_args!("weir: {sentence}"));
     }
-    if arguments.wire.is_none() {
-        faults.extend(left::all().iter().map(Left::sentence));
-    }
+    faults.extend(left);
     for fault in &faults {
         output::say(format_args!("weir: {fault}"));
     }
