@@ -119,6 +119,11 @@ macro_rules! common {
                 self.common.usage
             }
 
+            /// Notes that the machine slept for so long while the clock stood still.
+            pub fn note_asleep(&mut self, slept_ns: u64) {
+                self.common.usage.asleep_ns += slept_ns;
+            }
+
             /// Returns whether the association may be used no more.
             #[inline]
             pub fn is_over(&self, now_ns: u64) -> bool {

@@ -4,7 +4,8 @@
 //! alive  --a soft limit-->  soft: still used, a successor is due  --a hard limit-->  expired: no packet passes
 //! ```
 //!
-//! Bytes are those of the packets inside. A packet that reaches a limit still passes; the next one meets it.
+//! Bytes are those of the packets inside. A packet that reaches a limit still passes; the next one meets it. The time for which the machine
+//! sleeps counts, as to the peer and to the kernel's associations (`CLOCK_BOOTTIME`); whoever knows of it notes it in the usage.
 //!
 //! Owner: the association. Source: RFC 4301 section 4.4.2.1.
 
@@ -44,6 +45,8 @@ pub enum Age {
 pub struct Usage {
     /// The time at which the association began.
     pub since_ns: u64,
+    /// The time since then for which the machine slept, and its clock stood still.
+    pub asleep_ns: u64,
     /// Packets that passed.
     pub packets: u64,
     /// Their bytes.
@@ -53,7 +56,7 @@ pub struct Usage {
 impl Usage {
     /// The usage of an association that begins now.
     pub fn since(now_ns: u64) -> Usage {
-        Usage { since_ns: now_ns, packets: 0, bytes: 0 }
+        Usage { since_ns: now_ns, asleep_ns: 0, packets: 0, bytes: 0 }
     }
 
     /// Counts a packet.
@@ -63,10 +66,16 @@ impl Usage {
         self.bytes += len_bytes as u64;
     }
 
+    /// The time since the association began.
+    #[inline]
+    pub fn lived_ns(&self, now_ns: u64) -> u64 {
+        now_ns.saturating_sub(self.since_ns) + self.asleep_ns
+    }
+
     #[inline]
     fn reached(&self, limits: &Limits, now_ns: u64) -> bool {
         let is = |limit: Option<u64>, used: u64| limit.is_some_and(|limit| used >= limit);
-        is(limits.time_ns, now_ns.saturating_sub(self.since_ns))
+        is(limits.time_ns, self.lived_ns(now_ns))
             || is(limits.bytes, self.bytes)
             || is(limits.packets, self.packets)
     }
@@ -99,7 +108,8 @@ impl Lifetime {
     /// The time at which the next limit in time is reached, if there is one.
     pub fn next_ns(&self, usage: &Usage, now_ns: u64) -> Option<u64> {
         let limits = [self.soft.time_ns, self.hard.time_ns];
-        let due = limits.into_iter().flatten().map(|limit| usage.since_ns.saturating_add(limit));
+        let due = |limit: u64| usage.since_ns.saturating_add(limit).saturating_sub(usage.asleep_ns);
+        let due = limits.into_iter().flatten().map(due);
         due.filter(|&due| due > now_ns).min()
     }
 }
@@ -135,6 +145,9 @@ mod tests {
         let limits = |time_ns| Limits { time_ns: Some(time_ns), ..Limits::default() };
         let lifetime = Lifetime { soft: limits(3), hard: limits(5) };
         let usage = Usage::since(100);
+        let asleep = Usage { asleep_ns: 2, ..usage };
+        assert_eq!([100, 101].map(|now_ns| lifetime.next_ns(&asleep, now_ns)), [Some(101), Some(103)]);
+        assert_eq!([100, 101].map(|now_ns| lifetime.age(&asleep, now_ns)), [Age::Alive, Age::Soft]);
         let next: Vec<_> = [100, 102, 103, 104, 105].map(|now_ns| lifetime.next_ns(&usage, now_ns)).into();
         assert_eq!(next, [Some(103), Some(103), Some(105), Some(105), None]);
     }

@@ -130,6 +130,11 @@ impl Between {
         &mut self.stages[stage].stage
     }
 
+    /// Notes that the machine slept for so long while the clock stood still.
+    pub(crate) fn note_asleep(&mut self, slept_ns: u64) {
+        self.stages.iter_mut().for_each(|at| at.stage.note_asleep(slept_ns));
+    }
+
     /// Packets that stages keep.
     pub fn kept(&self) -> Count {
         let mut kept = Count::default();

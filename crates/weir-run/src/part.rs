@@ -18,6 +18,7 @@ use weir_port::prepared::PreparedPort;
 use weir_port::view::Pair;
 use weir_port::xsk::umem::Umem;
 
+use crate::clock::asleep_ns;
 use crate::report::port_stats;
 use crate::stage_mtu::{StageMtus, taken_bytes};
 use crate::stats::PortStats;
@@ -50,6 +51,8 @@ pub struct Part {
     pub stages: PartStages,
     /// The last counters of ports that are gone, or were: their counters go on from there.
     pub left: BTreeMap<usize, PortStats>,
+    /// The time asleep that its associations know of.
+    asleep_ns: u64,
     // Last: the sockets go first.
     _umem: Arc<Umem>,
 }
@@ -57,11 +60,21 @@ pub struct Part {
 impl Part {
     /// The part of a worker whose ports' sockets use this memory.
     pub fn new(path: Worker<PartPort>, stages: PartStages, umem: Arc<Umem>, now_ns: u64) -> Part {
-        let mut part = Part { path, stages, left: BTreeMap::new(), _umem: umem };
+        let mut part = Part { path, stages, left: BTreeMap::new(), asleep_ns: asleep_ns(), _umem: umem };
         part.tell_looped_bytes_max(now_ns);
         let Part { path, stages, .. } = &mut part;
         stages.stage_mtus.all().for_each(|(stage, interface, mtu)| path.set_stage_mtu(stage, interface, mtu));
         part
+    }
+
+    /// Tells its ESP stages how long the machine has slept since this was last called: for a change, and by each look of the watcher, so what
+    /// passes before the first look after a wake-up is not asked for that.
+    pub fn note_asleep(&mut self) {
+        let slept_ns = asleep_ns().saturating_sub(self.asleep_ns);
+        if slept_ns > 0 {
+            self.asleep_ns += slept_ns;
+            self.path.note_asleep(slept_ns);
+        }
     }
 
     /// The associations of its ESP stages that are not alive: a limit is reached, or the numbers are used up.

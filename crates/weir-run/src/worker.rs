@@ -258,10 +258,13 @@ fn answer(part: &mut Part, inbox: &Requests, stats: WorkerStats, now: u64) -> Or
                 let _ = reply.send(reshape.carry_out(part, now));
             }
             Request::ChangeEsp(stage, change, reply) => {
+                // Beforehand, because a sleep before its begin is nothing to a new association.
+                part.note_asleep();
                 part.path.change_esp(stage, *change, now);
                 let _ = reply.send(());
             }
             Request::Aged(reply) => {
+                part.note_asleep();
                 let _ = reply.send(part.aged_associations(now));
             }
             Request::NoteDown(port) => part.note_down(port),

@@ -25,6 +25,11 @@ impl Esp {
         self.set_policies(plan.policies);
     }
 
+    /// Notes that the machine slept for so long while the clock stood still: associations that were there then are older by that.
+    pub(crate) fn note_asleep(&mut self, slept_ns: u64) {
+        self.associations.iter_mut().for_each(|running| running.note_asleep(slept_ns));
+    }
+
     fn begin_and_end(
         &mut self,
         associations: impl Iterator<Item = (AssociationPlan, Option<AssociationKey>)>,

@@ -162,6 +162,14 @@ impl RunningAssociation {
         }
     }
 
+    /// Notes that the machine slept for so long while the clock stood still.
+    pub(super) fn note_asleep(&mut self, slept_ns: u64) {
+        match &mut self.state {
+            State::In(inbound, _) => inbound.note_asleep(slept_ns),
+            State::Out(outbound, _) => outbound.note_asleep(slept_ns),
+        }
+    }
+
     /// The age of the association, by its limits.
     pub fn age(&self, now_ns: u64) -> Age {
         match &self.state {

@@ -11,7 +11,7 @@ use weir_core::net::icmp::{self, Fault};
 use weir_core::packet::Meta;
 use weir_ipsec::algorithm::{Algorithm, KeyMaterial, Transform};
 use weir_ipsec::ip::IpFamily;
-use weir_ipsec::lifetime::{Lifetime, Limits};
+use weir_ipsec::lifetime::{Age, Lifetime, Limits};
 use weir_ipsec::path_mtu::FORGOTTEN_AFTER_NS;
 use weir_ipsec::policy::{AddressPrefix, Selector};
 use weir_ipsec::sequence::SequenceNumbers;
@@ -346,6 +346,27 @@ fn an_association_ends_and_its_successor_goes_on() {
     let (verdict, sealed) = one.process(INSIDE, &clear, 2);
     assert_eq!((verdict, &sealed[LINK_LEN + 20..LINK_LEN + 24]), (INSIDE_OUT, &[0, 0, 0x20, 0][..]));
     assert_eq!(one.esp.associations()[0].usage().packets, 2);
+}
+
+/// The clock stands still meanwhile.
+#[test]
+fn time_asleep_counts_for_the_associations_that_were_there() {
+    const LIFE_NS: u64 = 3600 * 1_000_000_000;
+    let hard = Limits { time_ns: Some(LIFE_NS), ..Limits::default() };
+    let lifetime = Lifetime { hard, ..Lifetime::default() };
+    let mut one = Gateway::new(0, lifetime);
+    one.disk.safe.store(1 + AHEAD, Ordering::Relaxed);
+    let clear = frame(HOSTS[0], HOSTS[1], [1, 2], 10);
+    one.esp.note_asleep(LIFE_NS - 2);
+    assert_eq!(one.process(INSIDE, &clear, 1).0, INSIDE_OUT);
+    one.esp.note_asleep(1);
+    assert_eq!(one.process(INSIDE, &clear, 1).0, EspVerdict::Drop(DropReason::EspExpired));
+    let disk = Disk::default();
+    disk.safe.store(1 + AHEAD, Ordering::Relaxed);
+    one.esp.change(EspChange { plan: plan(0, lifetime), keys: vec![key(2, sent(&disk)), None] }, 1);
+    assert_eq!(one.process(INSIDE, &clear, LIFE_NS).0, INSIDE_OUT, "one that began after it");
+    let age = |place: usize| one.esp.associations()[place].age(2);
+    assert_eq!([age(0), age(1)], [Age::Alive, Age::Expired]);
 }
 
 /// Limits are raised, and the window narrowed and widened, while the key is used.

@@ -39,6 +39,13 @@ impl Stage {
         }
     }
 
+    /// Notes in an ESP stage that the machine slept for so long while the clock stood still.
+    pub(crate) fn note_asleep(&mut self, slept_ns: u64) {
+        if let Decision::Esp(esp) = &mut self.decision {
+            esp.note_asleep(slept_ns);
+        }
+    }
+
     /// Returns whether packets wait here, so that no more may come. Where there are queues more may come: none is taken from the queues
     /// then.
     pub(crate) fn is_waiting(&self) -> bool {

@@ -164,6 +164,11 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
         self.between.stage_mut(stage).change_esp(change, now_ns);
     }
 
+    /// Notes that the machine slept for so long while the clock of the path stood still: associations of ESP stages are older by that.
+    pub fn note_asleep(&mut self, slept_ns: u64) {
+        self.between.note_asleep(slept_ns);
+    }
+
     /// Sets the longest IP packet that goes by an interface of a router, or outside of an ESP, by the place of its stage here.
     pub fn set_stage_mtu(&mut self, stage: usize, interface: u16, mtu_bytes: u16) {
         self.between.stage_mut(stage).set_mtu_bytes(interface, mtu_bytes);

@@ -119,7 +119,7 @@ impl AssociationStats {
             window: plan.is_inbound.then_some(plan.window),
             udp_ports: running.udp_ports(),
             age: age_word(running, now_ns).into(),
-            since_ns: now_ns.saturating_sub(usage.since_ns),
+            since_ns: usage.lived_ns(now_ns),
             sequence: running.highest(),
             packets: usage.packets,
             bytes: usage.bytes,
