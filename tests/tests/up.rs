@@ -11,7 +11,7 @@ use weir_lab::machine::process_seconds;
 use weir_lab::ping::Ping;
 use weir_lab::process::run;
 use weir_tests::rig::{Demand, measure_rate, require_lossless, require_rate};
-use weir_tests::topology::{Hosts, Up, flood};
+use weir_tests::topology::{Hosts, Up, answers, flood};
 use weir_tests::{at_length, harness, privileged, require_timing, weir_binary};
 
 const PATIENCE: Duration = Duration::from_secs(40);
@@ -26,6 +26,7 @@ fn main() -> ExitCode {
         privileged!(the_published_bed_carries_floods_without_loss),
         privileged!(a_router_cuts_and_tells).together(),
         privileged!(a_router_follows_the_mtu_of_its_ports).together(),
+        privileged!(a_router_reaches_a_station_that_a_route_says_is_on_the_link).together(),
         privileged!(wires_of_one_file_share_nothing),
         privileged!(two_on_one_pair_see_what_the_other_sends),
         privileged!(a_hundred_wires_in_one_process),
@@ -228,6 +229,30 @@ fn a_router_follows_the_mtu_of_its_ports() -> Result<()> {
     up.check()?;
     let done = up.down()?;
     ensure!(done.stderr.contains("write mtu = 1300"), "{}", done.stderr);
+    Ok(())
+}
+
+/// The station has no address in a network of the router's, and is told that the router is on its link.
+fn a_router_reaches_a_station_that_a_route_says_is_on_the_link() -> Result<()> {
+    let hosts = Hosts::new(2, None)?;
+    for (own, gateway) in [("10.99.1.2/24", "10.99.1.1"), ("fd00:1::2/64", "fd00:1::1")] {
+        hosts.address(0, own)?;
+        hosts.hosts[0].ip(&format!("route add default via {gateway}"))?;
+    }
+    for (own, gateway) in [("10.9.1.2/32", "10.99.2.1"), ("fd00:9::2/128", "fd00:2::1")] {
+        hosts.address(1, own)?;
+        hosts.hosts[1].ip(&format!("route add default via {gateway} dev veth0 onlink"))?;
+    }
+    let up = hosts.up(
+        "[[port]]\ninterface = \"p0\"\n[[port]]\ninterface = \"p1\"\n[[router]]\nname = \"gw\"\n[[router.interface]]\nport = \"p0\"\n\
+         address = [\"10.99.1.1/24\", \"fd00:1::1/64\"]\n[[router.interface]]\nport = \"p1\"\n\
+         address = [\"10.99.2.1/24\", \"fd00:2::1/64\"]\n[[router.route]]\nto = \"10.9.0.0/16\"\nport = \"p1\"\n\
+         [[router.route]]\nto = \"fd00:9::/48\"\nport = \"p1\"\n",
+    )?;
+    answers(&hosts, "10.9.1.2")?;
+    answers(&hosts, "fd00:9::2")?;
+    up.check()?;
+    up.down()?;
     Ok(())
 }
 

@@ -10,6 +10,13 @@ fn asks_arp(mac: [u8; 6], target: &str) -> Pkt {
     Pkt(outbox.pop().expect("a question").1.to_vec())
 }
 
+/// A copy of a frame for another link-layer address.
+fn to_mac(frame: &Pkt, to: [u8; 6]) -> Pkt {
+    let mut copy = frame.clone();
+    copy.0[..6].copy_from_slice(&to);
+    copy
+}
+
 /// The link-layer address to which a packet for A leaves.
 fn way_to_a(router: &mut Router<Pkt>, now_ns: u64) -> [u8; 6] {
     let ip = ip_v4("192.168.1.2", "192.168.0.2", 9, UDP, &[7; 40]);
@@ -37,6 +44,63 @@ fn a_known_neighbour_that_asks_for_another_address_is_heard() {
         ArpPacket::new_checked(&frame[14..]).is_ok_and(|arp| arp.operation() == ArpOperation::Request)
     };
     assert!(own_questions.iter().all(|(_, frame)| asks(frame)), "no question was for this router");
+}
+
+/// A router beyond whose second interface there are stations of no network of its own.
+fn router_with_routes_on_the_link() -> Router<Pkt> {
+    let mut settings = settings();
+    settings.routes.extend(["10.9.0.0/16", "2001:db8:9::/48"].map(|destination| Route {
+        destination: destination.parse().expect("a prefix"),
+        interface: 1,
+        gateway: None,
+    }));
+    Router::new(settings, 0).expect("a router")
+}
+
+#[test]
+fn a_station_on_a_route_on_the_link_answers_its_question() {
+    let (station, station_v6) = (v4("10.9.1.2"), v6("2001:db8:9::2"));
+    let mut answers = Outbox::new(2);
+    resolve::tell_arp(
+        &mut answers,
+        Speaker { interface: 1, mac: B, address: station },
+        v4("192.168.1.1"),
+        R1,
+    );
+    let asker = Some((v6("2001:db8:1::1"), R1));
+    resolve::tell_nd(&mut answers, Speaker { interface: 1, mac: B, address: station_v6 }, asker);
+    for waits in [from_a("10.9.1.2", 9), from_a6("2001:db8:9::2", 9)] {
+        let mut router = router_with_routes_on_the_link();
+        assert!(matches!(offer(&mut router, waits, 0), Verdict::Hold(_)));
+        assert!(matches!(&made(&mut router)[..], [(1, _)]), "one question, on that link");
+        let answer = Pkt(answers.pop().expect("an answer").1.to_vec());
+        assert_eq!(one(&mut router, 0, &mut to_mac(&answer, R0), 0), Verdict::Local);
+        assert!(router.release(&Carried, 0).is_none(), "it is not on the other link");
+        assert_eq!(one(&mut router, 1, &mut answer.clone(), 0), Verdict::Local);
+        let (packet, verdict) = router.release(&Carried, 0).expect("the packet goes");
+        assert_eq!((verdict, &packet.0[..12]), (Verdict::Forward(1), &[B, R1].concat()[..]));
+    }
+}
+
+#[test]
+fn a_station_on_a_route_on_the_link_is_heard_when_it_asks() {
+    let mut questions = Outbox::new(2);
+    let own = Speaker { interface: 1, mac: B, address: v4("10.9.1.2") };
+    resolve::ask_arp(&mut questions, own, v4("192.168.1.1"), None);
+    let own = Speaker { interface: 1, mac: B, address: v6("2001:db8:9::2") };
+    resolve::ask_nd(&mut questions, own, v6("2001:db8:1::1"), None);
+    for mut packet in [from_a("10.9.1.2", 9), from_a6("2001:db8:9::2", 9)] {
+        let mut router = router_with_routes_on_the_link();
+        let question = questions.pop().expect("a question").1.to_vec();
+        assert_eq!(one(&mut router, 1, &mut Pkt(question), 0), Verdict::Local);
+        let answers = made(&mut router);
+        let [(1, answer)] = &answers[..] else { panic!("one answer: {answers:?}") };
+        assert_eq!(answer[..6], B);
+        // The answer of ARP names the asker.
+        assert!(answer[12..14] != [8, 6] || answer[38..42] == [10, 9, 1, 2], "{answer:?}");
+        assert_eq!(one(&mut router, 0, &mut packet, 0), Verdict::Forward(1));
+        assert_eq!(packet.0[..12], [B, R1].concat());
+    }
 }
 
 /// A neighbour that is asking whether this router is still there may leave its own address out (RFC 4861 section 4.3); the answer is to it

@@ -180,7 +180,9 @@ fn a_router_has_what_its_tables_say() {
          [[router.interface]]\nport = \"b\"\naddress = [\"10.0.1.1/24\"]\nmac = \"02:00:00:00:00:01\"\n\
          [[router.route]]\nto = \"default\"\nvia = \"10.0.1.254\"\n[[router.route]]\nto = \"::/0\"\nvia = \"fe80::1\"\nport = \"a\"\n\
          [[router.route]]\nto = \"10.9.0.0/16\"\nport = \"b\"\n\
-         [[router.neighbour]]\naddress = \"10.0.0.9\"\nmac = \"02:00:00:00:00:09\"\n"
+         [[router.neighbour]]\naddress = \"10.0.0.9\"\nmac = \"02:00:00:00:00:09\"\n\
+         [[router.neighbour]]\naddress = \"10.9.1.2\"\nmac = \"02:00:00:00:00:0a\"\n\
+         [[router.neighbour]]\naddress = \"10.9.1.3\"\nmac = \"02:00:00:00:00:0b\"\nport = \"b\"\n"
     );
     let topology = parse(&text).unwrap();
     let plan = topology.plan.as_ref().unwrap();
@@ -196,7 +198,9 @@ fn a_router_has_what_its_tables_say() {
         ("10.9.0.0/16".into(), 1, None),
     ];
     assert_eq!(routes.collect::<Vec<_>>(), expected);
-    assert_eq!((gw.neighbours[0].interface, gw.neighbours[0].mac.0[5], gw.neighbours_max), (0, 9, 1025));
+    let neighbours = gw.neighbours.iter().map(|neighbour| (neighbour.interface, neighbour.mac.0[5]));
+    assert_eq!(neighbours.collect::<Vec<_>>(), [(0, 9), (1, 10), (1, 11)]);
+    assert_eq!(gw.neighbours_max, 1024 + 3);
     assert!(weir_core::net::route::RouteTable::compile(&gw.interfaces, &gw.routes).is_ok());
     assert_eq!(router(&again(&topology).plan.unwrap().stages[0]), gw);
 }

@@ -1,7 +1,8 @@
 //! The routes and static neighbours of a `[[router]]`.
 //!
 //! Rule: the interface that a route leaves by is the one whose network has its gateway; where that cannot say it (no gateway, a link-local
-//! one), the route says it itself. The choice among routes is the router's own rule (`weir_core::net::route`), which is asked here.
+//! one), the route says it itself. A static neighbour is on the link that its address leads to, by a network there or by a route without a gateway. The
+//! choice among routes is the router's own rule (`weir_core::net::route`), which is asked here.
 //!
 //! Source: ip-route(8) (`default`, `via`; host bits are refused), RFC 1812 section 5.2.4.3.
 
@@ -60,13 +61,15 @@ impl TopologyReader<'_> {
         interfaces: &[Interface],
     ) -> Option<Route> {
         let gateway = match &route.via {
-            Some(via) => Some(self.station(table, via, route.port.as_ref(), interfaces, "10.0.0.254")?),
+            Some(via) => {
+                Some(self.station(table, via, route.port.as_ref(), interfaces, &[], "10.0.0.254")?)
+            }
             None => None,
         };
         let destination = self.value(&Some(route.to.clone()), |text| destination(text, gateway));
         let interface = match (&route.port, gateway) {
             (Some(port), _) => self.interface(table, port),
-            (None, Some(gateway)) => nearest(interfaces, gateway),
+            (None, Some(gateway)) => nearest(interfaces, &[], gateway),
             (None, None) => {
                 let why = "a route says by what way: write via, the router to hand packets to, or port, where its stations are on the link";
                 self.tell(route.to.span(), why);
@@ -103,9 +106,8 @@ impl TopologyReader<'_> {
         for neighbour in &table.neighbour {
             let mac =
                 mac::read(neighbour.mac.as_ref()).map_err(|why| self.tell(neighbour.mac.span(), why)).ok();
-            let Some((interface, address)) = self.neighbour(table, neighbour, &router.interfaces) else {
-                continue;
-            };
+            let read = self.neighbour(table, neighbour, &router.interfaces, &router.routes);
+            let Some((interface, address)) = read else { continue };
             let at = neighbour.address.span();
             if let Some(first) = seen.insert((interface, address), at.clone()) {
                 let why = format!("line {} has this neighbour already: keep one of them", self.line(&first));
@@ -120,12 +122,16 @@ impl TopologyReader<'_> {
         table: &RouterTable,
         neighbour: &NeighbourTable,
         interfaces: &[Interface],
+        routes: &[Route],
     ) -> Option<(u16, IpAddr)> {
         let at = &neighbour.address;
-        let address = self.station(table, at, neighbour.port.as_ref(), interfaces, "10.0.0.9")?;
-        let Some(port) = &neighbour.port else { return Some((nearest(interfaces, address)?, address)) };
+        let address = self.station(table, at, neighbour.port.as_ref(), interfaces, routes, "10.0.0.9")?;
+        let Some(port) = &neighbour.port else {
+            return Some((nearest(interfaces, routes, address)?, address));
+        };
         let interface = self.interface(table, port)?;
-        if !is_link_local(address) && !is_on(interfaces.get(usize::from(interface))?, address) {
+        let mut links = links_of(interfaces, routes, address);
+        if !is_link_local(address) && links.all(|(_, number)| number != interface) {
             let why = format!("{address} is on no network of this port: leave port out, or write another");
             self.tell(port.span(), why);
             return None;
@@ -133,13 +139,14 @@ impl TopologyReader<'_> {
         Some((interface, address))
     }
 
-    /// The address of a station on a link of a router, which is not the router itself.
+    /// The address of a station on a link of a router, which is not the router itself; a route of `routes` may say that it is there.
     fn station(
         &mut self,
         table: &RouterTable,
         text: &Spanned<String>,
         port: Option<&Spanned<String>>,
         interfaces: &[Interface],
+        routes: &[Route],
         example: &str,
     ) -> Option<IpAddr> {
         let read = || -> Result<IpAddr, String> {
@@ -161,7 +168,7 @@ impl TopologyReader<'_> {
             if own.any(|own| IpAddr::from(own.address()) == address) {
                 return Err(format!("{address} is this router's own address: write that of another"));
             }
-            let Some(interface) = nearest(interfaces, address) else {
+            let Some(interface) = nearest(interfaces, routes, address) else {
                 let all = interfaces.iter().flat_map(|interface| &interface.addresses);
                 let networks: Vec<String> = all.map(|own| network(own).to_string()).collect();
                 let networks: Vec<&str> = networks.iter().map(String::as_str).collect();
@@ -237,17 +244,24 @@ pub(super) fn network_or_address(text: &str, advice: impl Fn() -> String) -> Res
     Ok(cidr)
 }
 
-/// The interface with the longest prefix that an address has.
-pub(super) fn nearest(interfaces: &[Interface], address: IpAddr) -> Option<u16> {
-    let all = (0..).zip(interfaces).flat_map(|(number, interface)| {
-        let on = interface.addresses.iter().filter(move |own| own.contains_addr(&address.into()));
-        on.map(move |own| (own.prefix_len(), number))
-    });
-    all.max_by_key(|(len, _)| *len).map(|(_, number)| number)
+/// The interface with the longest prefix that an address has, among its networks and those routes that lead to its link.
+pub(super) fn nearest(interfaces: &[Interface], routes: &[Route], address: IpAddr) -> Option<u16> {
+    links_of(interfaces, routes, address).max_by_key(|(len, _)| *len).map(|(_, number)| number)
 }
 
-fn is_on(interface: &Interface, address: IpAddr) -> bool {
-    interface.addresses.iter().any(|own| own.contains_addr(&address.into()))
+/// The interfaces on whose links an address may be, each with the length of the prefix that says so.
+fn links_of<'a>(
+    interfaces: &'a [Interface],
+    routes: &'a [Route],
+    address: IpAddr,
+) -> impl Iterator<Item = (u8, u16)> + 'a {
+    let networks = (0..)
+        .zip(interfaces)
+        .flat_map(|(number, interface)| interface.addresses.iter().map(move |network| (network, number)));
+    let on_link = routes.iter().filter(|route| route.gateway.is_none());
+    let all = networks.chain(on_link.map(|route| (&route.destination, route.interface)));
+    let around = all.filter(move |(network, _)| network.contains_addr(&address.into()));
+    around.map(|(network, number)| (network.prefix_len(), number))
 }
 
 fn is_link_local(address: IpAddr) -> bool {

@@ -180,6 +180,14 @@ impl RouteTable {
         Ok(RouteTable { v4: Trie::compile(compiler.v4), v6: Trie::compile(compiler.v6), hops: compiler.hops })
     }
 
+    /// The next hop of a destination.
+    pub fn lookup(&self, destination: IpAddr) -> NextHop {
+        match destination {
+            IpAddr::V4(destination) => self.lookup_v4(destination),
+            IpAddr::V6(destination) => self.lookup_v6(destination),
+        }
+    }
+
     /// The next hop of an IPv4 destination.
     pub fn lookup_v4(&self, destination: Ipv4Addr) -> NextHop {
         self.hop(self.v4.lookup(&destination.octets()))

@@ -212,8 +212,7 @@ impl<P: Packet> Router<P> {
     fn way_to(&self, to: IpAddr, near: Option<u16>) -> Option<(u16, Station)> {
         let hop = match (to, near) {
             (IpAddr::V6(to), Some(near)) if to.is_unicast_link_local() => NextHop::OnLink(near),
-            (IpAddr::V6(to), _) => self.table.lookup_v6(to),
-            (IpAddr::V4(to), _) => self.table.lookup_v4(to),
+            _ => self.table.lookup(to),
         };
         match hop {
             NextHop::OnLink(interface) => Some((interface, Station::new(interface, to))),
@@ -229,7 +228,7 @@ impl<P: Packet> Router<P> {
         match message {
             Message::Question { target, asker, from, is_told } => {
                 let is_for_us = port.addresses.iter().any(|own| own.address() == target.into());
-                let heard = asker.filter(|&address| is_told && port.is_on_link(address));
+                let heard = asker.filter(|&address| is_told && self.is_on_link(ingress, address));
                 if let Some(station) = heard.map(|address| Station::new(ingress, address))
                     // A question for another tells of an asker that is known, as one for its own address does (RFC 826).
                     && (is_for_us || target.is_ipv4() && self.neighbours.state(station).is_some())
@@ -254,7 +253,7 @@ impl<P: Packet> Router<P> {
                     }
                 }
             }
-            Message::Tells { station, mac: theirs, asked } if port.is_on_link(station) => {
+            Message::Tells { station, mac: theirs, asked } if self.is_on_link(ingress, station) => {
                 let station = Station::new(ingress, station);
                 if asked {
                     self.neighbours.answered(station, theirs, now_ns);
@@ -265,6 +264,13 @@ impl<P: Packet> Router<P> {
             Message::Tells { .. } | Message::Other => {}
         }
         Verdict::Local
+    }
+
+    /// Returns whether a station may have this address on the link of an interface: it lies in one of the networks there or its route is on
+    /// that link, and it is not ours.
+    fn is_on_link(&self, interface: u16, address: IpAddr) -> bool {
+        self.ports[usize::from(interface)].is_in_network(address)
+            || self.table.lookup(address) == NextHop::OnLink(interface)
     }
 }
 
@@ -277,8 +283,8 @@ impl Port {
         near.or(own.clone().next()).map(|own| own.address().into())
     }
 
-    /// Returns whether a station may have this address on this link: it lies in one of its networks, and is not ours.
-    fn is_on_link(&self, address: IpAddr) -> bool {
+    /// Returns whether an address lies in a network of this interface, and is not ours there.
+    fn is_in_network(&self, address: IpAddr) -> bool {
         self.addresses.iter().any(|own| own.contains_addr(&address.into()))
             && self.addresses.iter().all(|own| own.address() != address.into())
     }

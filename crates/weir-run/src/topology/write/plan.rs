@@ -13,6 +13,7 @@ use toml::Spanned;
 use weir_core::classify::Target;
 use weir_core::dispatch::protocol::Mode;
 use weir_core::net::bridge::AGEING_NS;
+use weir_core::net::route::Route;
 use weir_core::net::router::RouterSettings;
 use weir_core::rate::Rate;
 use weir_core::shaper::backlog::FullPolicy;
@@ -303,8 +304,8 @@ fn lifetime_table(limits: &Limits) -> LifetimeTable {
 fn router_table(name: Spanned<String>, router: &RouterSettings, at: &[String]) -> RouterTable {
     let port = |interface: u16| at.get(usize::from(interface)).cloned().unwrap_or_default();
     // A port is said where the address alone would not lead there.
-    let said = |interface: u16, address| {
-        (nearest(&router.interfaces, address) != Some(interface)).then(|| spanned(port(interface)))
+    let said = |interface: u16, routes: &[Route], address| {
+        (nearest(&router.interfaces, routes, address) != Some(interface)).then(|| spanned(port(interface)))
     };
     let interfaces = (0..).zip(&router.interfaces).map(|(number, interface)| InterfaceTable {
         port: spanned(port(number)),
@@ -318,14 +319,15 @@ fn router_table(name: Spanned<String>, router: &RouterSettings, at: &[String]) -
             _ => route.destination.to_string(),
         }),
         via: route.gateway.map(|gateway| spanned(gateway.to_string())),
-        port: route
-            .gateway
-            .map_or_else(|| Some(spanned(port(route.interface))), |gateway| said(route.interface, gateway)),
+        port: match route.gateway {
+            Some(gateway) => said(route.interface, &[], gateway),
+            None => Some(spanned(port(route.interface))),
+        },
     });
     let neighbours = router.neighbours.iter().map(|neighbour| NeighbourTable {
         address: spanned(neighbour.address.to_string()),
         mac: mac_text(neighbour.mac),
-        port: said(neighbour.interface, neighbour.address),
+        port: said(neighbour.interface, &router.routes, neighbour.address),
     });
     RouterTable {
         at: 0..0,
