@@ -189,6 +189,25 @@ fn a_flood_of_faults_hides_no_mtu() {
     }
 }
 
+/// No route leads to a sender of link-local scope: it is on the link that its packet came by, whether it is a known neighbour or not.
+#[test]
+fn a_sender_of_link_local_scope_is_told_that_a_port_is_closed() {
+    let sender = resolve::link_local(A);
+    for ours in [resolve::link_local(R0), v6("2001:db8::1")] {
+        let mut router = router();
+        let ip = ip_v6(&sender.to_string(), &ours.to_string(), 64, UDP, &[7; 40]);
+        let mut packet = ethernet(R0, A, EthernetProtocol::Ipv6, &ip);
+        assert_eq!(one(&mut router, 0, &mut packet, 0), Verdict::Drop(DropReason::NoHandler));
+        let told = made(&mut router);
+        let [(0, error)] = &told[..] else { panic!("one error, to A: {told:?}") };
+        assert_eq!(error[..12], [A, R0].concat());
+        let ip = Ipv6Packet::new_checked(&error[14..]).expect("IPv6");
+        assert_eq!((ip.src_addr(), ip.dst_addr()), (ours, sender));
+        assert_eq!(ip.payload()[..2], [1, 4], "destination unreachable: port");
+        assert_eq!(router.counts().errors_untold, 0);
+    }
+}
+
 #[test]
 fn what_cannot_be_told_takes_no_place_among_the_errors() {
     let mut router = router();

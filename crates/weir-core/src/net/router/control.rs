@@ -1,8 +1,9 @@
 //! The messages that a router sends and receives itself: ARP, neighbour discovery, echo, errors. Off the fast path.
 //!
-//! An error goes back by the routes, from the address of the interface it leaves by. It never waits for a neighbour:
-//! if the way back is not resolved, it is sent to the station the packet came from when that is on the same interface, and
-//! otherwise not at all, counted `errors_untold`. Only an error that can be told takes from a limit ([`super::error_limits`]).
+//! An error goes back by the routes, or to a sender of link-local scope on the link it came by, from the address of the interface it
+//! leaves by. It never waits for a neighbour: if the way back is not resolved, it is sent to the station the packet came from when that is
+//! on the same interface, and otherwise not at all, counted `errors_untold`. Only an error that can be told takes from a limit
+//! ([`super::error_limits`]).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -173,7 +174,7 @@ impl<P: Packet> Router<P> {
         sender: IpAddr,
         from: Option<(u16, [u8; 6])>,
     ) -> Option<ErrorWay> {
-        let (interface, station) = self.way_to(sender, None)?;
+        let (interface, station) = self.way_to(sender, from.map(|(ingress, _)| ingress))?;
         let port = &self.ports[usize::from(interface)];
         let own = match fault {
             // It was for an address of ours, which answers (RFC 4443 section 2.2).
