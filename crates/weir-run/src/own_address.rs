@@ -1,7 +1,7 @@
 //! Addresses that a user writes down for a host: its own, and those of stations in its networks.
 //!
 //! Rule: an address that can be no station's is refused in a sentence that says what it is and what to write: a group's, the loopback
-//! address, a broadcast address, or the network itself. In a /31, /32, /127 or /128 every address is a station's (RFC 3021, RFC 6164).
+//! address, a reserved or a broadcast address, or the network itself. In a /31, /32, /127 or /128 every address is a station's (RFC 3021, RFC 6164).
 //!
 //! Owner: nobody; functions of text alone.
 
@@ -57,6 +57,7 @@ pub fn check_station(address: IpAddr) -> Result<(), String> {
         _ if address.is_loopback() => "the loopback address",
         _ if address.is_unspecified() => "no address",
         IpAddr::V4(Ipv4Addr::BROADCAST) => "the broadcast address",
+        IpAddr::V4(v4) if matches!(v4.octets()[0], 0 | 240..) => "reserved",
         _ => return Ok(()),
     };
     Err(format!("{address} is {is}, and no station's: write another"))
@@ -97,6 +98,8 @@ mod tests {
             ("224.0.0.1/24", "the address of a group"),
             ("127.0.0.1/8", "the loopback address"),
             ("255.255.255.255/24", "the broadcast address, and no station's"),
+            ("240.0.0.1/8", "240.0.0.1 is reserved, and no station's: write another"),
+            ("0.1.2.3/8", "reserved, and no station's"),
             ("192.0.2.0/24", "192.0.2.0 is the network 192.0.2.0/24 itself: write"),
             ("192.0.2.255/24", "192.0.2.255 is the broadcast address of 192.0.2.0/24: write"),
             ("2001:db8::/64", "2001:db8:: is the network"),

@@ -14,11 +14,12 @@ fn what_cannot_be_meant_is_refused_with_what_to_do() {
     let many = (1..=ADDRESSES_MAX)
         .fold(StackBuilder::default(), |builder, host| builder.address(format!("192.0.2.{host}/24")));
     let of = |address: &str| StackBuilder::default().address(address);
-    let no_root_needed: [(StackBuilder, &str); 21] = [
+    let no_root_needed: [(StackBuilder, &str); 22] = [
         (many, "63 or fewer"),
         (StackBuilder::default(), "give it one"),
         (of("192.0.2.1"), "write for example 192.0.2.1/24"),
         (of("224.0.0.1/24"), "the address of a group, and no station's"),
+        (of("240.0.0.1/24"), "240.0.0.1 is reserved, and no station's"),
         (of("192.0.2.0/24"), "192.0.2.0 is the network 192.0.2.0/24 itself: write an address in it"),
         (of("192.0.2.255/24"), "192.0.2.255 is the broadcast address of 192.0.2.0/24: write another"),
         (with().address("192.0.2.1/25"), "192.0.2.1 is given twice: give it once"),

@@ -1,7 +1,7 @@
-//! The peer of a connected socket: an address and a port, and nobody else.
+//! The peer of a socket: an address and a port, and nobody else; of link-local scope as well.
 
-use std::io::{self, ErrorKind};
-use std::net::SocketAddrV6;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -66,4 +66,36 @@ fn a_peer_is_known_by_its_address_and_port_alone() {
     let listener = TcpListener::bind(&right, "[2001:db8::2]:7").expect("listening");
     let stream = TcpStream::connect_timeout(&left, &named.into(), PATIENCE).expect("connected");
     assert_eq!(stream.peer_addr(), listener.local_addr());
+}
+
+/// Asks a socket of any address and a listener at an address of the right stack, from any address of the left one; who is asked sees that one's.
+fn ask_and_be_answered(left: &Stack, right: &Stack, [from, to]: [&str; 2]) {
+    let [from, to] = [from, to].map(|text| text.parse::<IpAddr>().expect("an address"));
+    let any = if to.is_ipv4() { "0.0.0.0" } else { "[::]" };
+    let (server, client) = (bind(right, &format!("{any}:7")), bind(left, &format!("{any}:0")));
+    for socket in [&server, &client] {
+        socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    }
+    let mut buffer = [0; 8];
+    client.send_to(b"there", (to, 7)).expect("sent");
+    let (len, peer) = server.recv_from(&mut buffer).expect("received");
+    assert_eq!(peer.ip(), from);
+    server.send_to(&buffer[..len], peer).expect("sent back");
+    let (len, peer) = client.recv_from(&mut buffer).expect("back");
+    assert_eq!((&buffer[..len], peer.ip()), (&b"there"[..], to));
+
+    let listener = TcpListener::bind(right, SocketAddr::new(to, 7)).expect("listening");
+    let mut stream = TcpStream::connect_timeout(left, &(to, 7).into(), PATIENCE).expect("connected");
+    let (mut accepted, peer) = listener.accept().expect("accepted");
+    assert_eq!(peer.ip(), from);
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    accepted.write_all(b"and back").expect("written");
+    stream.read_exact(&mut buffer).expect("read");
+    assert_eq!(&buffer, b"and back");
+}
+
+#[test]
+fn peers_have_link_local_addresses_of_ipv4() {
+    let (left, right) = Stack::pair("169.254.1.1/16", "169.254.1.2/16").expect("a pair");
+    ask_and_be_answered(&left, &right, ["169.254.1.1", "169.254.1.2"]);
 }

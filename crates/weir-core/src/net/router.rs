@@ -162,7 +162,7 @@ impl<P: Packet> Router<P> {
         let near = interfaces.iter().map(|interface| Near::new(&interface.addresses));
         let mut router = Router {
             ports: interfaces.iter().map(Port::new).collect(),
-            sources: Sources::new(own_v4.collect()),
+            sources: Sources::new(own_v4.collect(), host.is_some()),
             table,
             neighbours: Neighbours::new(near.collect(), bounds, settings.seed),
             outbox: Outbox::new(OUTBOX_FRAMES),

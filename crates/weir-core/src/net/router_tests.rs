@@ -628,11 +628,11 @@ proptest! {
 
     /// The one condition for nearly all packets and the rules one by one give the same verdicts.
     #[test]
-    fn both_looks_at_a_frame_agree(mut frame in frames(), to_us in any::<bool>()) {
+    fn both_looks_at_a_frame_agree(mut frame in frames(), to_us in any::<bool>(), is_host in any::<bool>()) {
         if to_us {
             frame[..6].copy_from_slice(&R0);
         }
-        let sources = Sources::new([[192, 168, 0, 1], [192, 168, 1, 1]].into());
+        let sources = Sources::new([[192, 168, 0, 1], [192, 168, 1, 1]].into(), is_host);
         let (mut at_once, mut by_rules) = ([0; 4], [0; 4]);
         let kind = inspect(&frame, R0, &sources, &mut at_once);
         prop_assert_eq!(kind, inspect::inspect_any(&frame, R0, &sources, &mut by_rules));

@@ -207,6 +207,20 @@ fn what_a_socket_sends_leaves_or_waits_for_its_neighbour() {
     assert_eq!(process(&mut host, socket, long).0, Verdict::Drop(DropReason::TooLong));
 }
 
+/// RFC 3927 section 7 tells routers not to forward such packets; a host forwards none, and may have such an address.
+#[test]
+fn a_peer_with_a_link_local_address_of_ipv4_is_heard() {
+    let mut host = host();
+    host.bind(binding("0.0.0.0", 7, None), 2).expect("bound");
+    let verdict = |host: &mut Router<Pkt>, from| {
+        process(host, INTERFACE, datagram(&format!("{from}:9"), "192.0.2.1:7", b"in")).0
+    };
+    assert_eq!(verdict(&mut host, "169.254.1.2"), Verdict::Forward(1 + 2));
+    for never in ["0.1.2.3", "127.0.0.1", "224.0.0.1", "240.0.0.1", "255.255.255.255", "192.0.2.1"] {
+        assert_eq!(verdict(&mut host, never), Verdict::Drop(DropReason::Martian), "{never}");
+    }
+}
+
 #[test]
 fn flows_fall_into_the_buckets_that_rss_says() {
     let mut host = host();
