@@ -4,7 +4,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{
-    IpAddr, Shutdown, SocketAddr, TcpListener as KernelListener, TcpStream as KernelStream,
+    IpAddr, Shutdown, SocketAddr, SocketAddrV6, TcpListener as KernelListener, TcpStream as KernelStream,
     UdpSocket as KernelSocket,
 };
 use std::process::ExitCode;
@@ -41,6 +41,7 @@ fn main() -> ExitCode {
         privileged!(a_port_is_the_ones_or_the_others).together(),
         privileged!(a_stack_connects_out_from_the_kernels_address).together(),
         privileged!(an_address_of_its_own_is_the_stacks_alone).together(),
+        privileged!(who_comes_from_a_link_local_address_is_answered).together(),
         privileged!(both_go_on_after_the_interface_was_down).together(),
         privileged!(a_killed_stack_leaves_the_interface_as_it_was).together(),
     ])
@@ -297,6 +298,31 @@ fn an_address_of_its_own_is_the_stacks_alone() -> Result<()> {
             require_refused(&pair, at(address, NOBODY)?)?;
         }
     }
+    Ok(stack.stop()?)
+}
+
+/// Both ends have their link-local addresses of themselves; that of the right end is the kernel's and the stack's.
+fn who_comes_from_a_link_local_address_is_answered() -> Result<()> {
+    let pair = pair(1)?;
+    let stack = open(&pair, SHARED)?;
+    let shown = pair.right.ip("-6 -o address show dev veth1 scope link")?;
+    let own = shown.split_whitespace().nth(3).and_then(|own| own.split('/').next()).context(shown.clone())?;
+    let links = pair.left.ip("-o link show dev veth0")?;
+    let ifindex = links.split(':').next().context("a number")?.parse()?;
+    let to = SocketAddrV6::new(own.parse()?, ECHO, 0, ifindex);
+    let (server, listener) = (UdpSocket::bind(&stack, "[::]:7")?, TcpListener::bind(&stack, "[::]:7")?);
+    server.set_read_timeout(Some(PATIENCE))?;
+    let client = pair.left.enter(|| KernelSocket::bind("[::]:0"))??;
+    client.set_read_timeout(Some(PATIENCE))?;
+    client.connect(to)?;
+    client.send(b"word")?;
+    let mut came = [0; 4];
+    let (_, from) = server.recv_from(&mut came)?;
+    server.send_to(&came, from)?;
+    client.recv(&mut came)?;
+    ensure!(came == *b"word", "{came:?}");
+    let theirs = pair.left.enter(|| KernelStream::connect_timeout(&to.into(), PATIENCE))??;
+    stack_talks(&listener.accept()?.0, &theirs, STREAM_BYTES)?;
     Ok(stack.stop()?)
 }
 

@@ -108,8 +108,9 @@ impl Default for StackBuilder {
 }
 
 impl StackBuilder {
-    /// An address with the length of its network's prefix, such as `192.0.2.2/24` or `2001:db8::2/64`; one or more for each family. The kernel may
-    /// have the address as well when the stack is opened: then the ports that are bound on the stack are the stack's, and all else is the kernel's.
+    /// An address with the length of its network's prefix, such as `192.0.2.2/24` or `2001:db8::2/64`; one or more for each family. With one of
+    /// IPv6 the stack has a link-local address too, made from its link-layer address. The kernel may have an address as well when the stack is opened:
+    /// then the ports that are bound on the stack are the stack's, and all else is the kernel's.
     pub fn address(mut self, address: impl Into<String>) -> StackBuilder {
         self.addresses.push(address.into());
         self

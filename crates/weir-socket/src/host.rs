@@ -1,6 +1,7 @@
 //! The part of a host that does not change: its addresses and its routes.
 //!
-//! Rule: a socket of any address sends from the address in the network of its peer, as the kernel's do (RFC 1122 section 3.3.4.3).
+//! Rule: a socket of any address sends from the address in the network of its peer, as the kernel's do (RFC 1122 section 3.3.4.3). A peer
+//! of link-local scope is on the host's only link.
 //!
 //! Owner: nobody changes it, and every thread reads it.
 
@@ -14,6 +15,7 @@ use crate::socket::os;
 
 /// See the head of the file.
 pub(crate) struct HostSide {
+    /// Its addresses, with the link-local one that it has by itself.
     pub(crate) addresses: Vec<IpCidr>,
     pub(crate) table: RouteTable,
     pub(crate) mtu_bytes: u16,
@@ -26,13 +28,10 @@ pub(crate) struct HostSide {
 impl HostSide {
     /// The source address for packets to another address: the one in its network, or the first of its family.
     pub(crate) fn source_for(&self, to: IpAddr) -> io::Result<IpAddr> {
-        let hop = match to {
-            IpAddr::V4(to) => self.table.lookup_v4(to),
-            IpAddr::V6(to) => self.table.lookup_v6(to),
-        };
-        match hop {
+        match self.table.lookup(to) {
             NextHop::Local => return Ok(to),
             NextHop::OnLink(_) | NextHop::Gateway(..) => {}
+            _ if matches!(to, IpAddr::V6(to) if to.is_unicast_link_local()) => {}
             NextHop::Broadcast => return Err(os(libc::EACCES)),
             _ if to == IpAddr::V4(Ipv4Addr::BROADCAST) => return Err(os(libc::EACCES)),
             NextHop::None | NextHop::Multicast | NextHop::Martian => return Err(os(libc::ENETUNREACH)),

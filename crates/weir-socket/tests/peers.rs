@@ -99,3 +99,9 @@ fn peers_have_link_local_addresses_of_ipv4() {
     let (left, right) = Stack::pair("169.254.1.1/16", "169.254.1.2/16").expect("a pair");
     ask_and_be_answered(&left, &right, ["169.254.1.1", "169.254.1.2"]);
 }
+
+#[test]
+fn peers_are_reached_by_the_addresses_that_their_interfaces_have_of_themselves() {
+    let (left, right) = Stack::pair("2001:db8:1::1/64", "2001:db8:2::1/64").expect("a pair");
+    ask_and_be_answered(&left, &right, ["fe80::ff:fe00:1", "fe80::ff:fe00:2"]);
+}

@@ -1,11 +1,13 @@
 //! Bindings, and a host on one link: datagrams for its sockets, datagrams of these, and any bytes at all.
 
-use std::net::SocketAddr;
+use std::net::{Ipv6Addr, SocketAddr};
 
 use proptest::prelude::*;
 use smoltcp::wire::{EthernetAddress, UdpPacket};
 
 use super::*;
+use crate::net::outbox::Outbox;
+use crate::net::resolve::{self, Speaker};
 use crate::net::route::Interface;
 use crate::net::router::{Router, RouterSettings, StaticNeighbour, Verdict};
 use crate::packet::{Carried, Meta, Packet};
@@ -41,6 +43,10 @@ const PEER: [u8; 6] = [2, 0, 0, 0, 0, 2];
 /// The ports of the stage: the interface, and then the sockets.
 const INTERFACE: u16 = 0;
 const SOCKETS: u16 = 4;
+
+/// The link-local addresses of the host and its peer.
+const HOST_NEAR: &str = "fe80::ff:fe00:1";
+const PEER_NEAR: &str = "fe80::ff:fe00:2";
 
 /// A host without TCP.
 fn host() -> Router<Pkt> {
@@ -81,6 +87,28 @@ fn host_with(has_tcp: bool) -> Router<Pkt> {
 
 fn binding(address: &str, port: u16, bucket: Option<usize>) -> Binding {
     Binding { address: address.parse().expect("an address"), port, bucket }
+}
+
+/// A datagram over IPv6 from port 9 to port 7, addressed to the host's link-layer address.
+fn datagram_v6(source: &str, destination: &str, payload: &[u8]) -> Pkt {
+    let [source, destination] =
+        [source, destination].map(|text| text.parse::<Ipv6Addr>().expect("an address"));
+    let mut frame = [&HOST[..], &PEER, &[0x86, 0xdd]].concat();
+    frame.resize(14 + 40 + 8, 0);
+    frame.extend(payload);
+    let mut ip = Ipv6Packet::new_unchecked(&mut frame[14..]);
+    ip.set_version(6);
+    ip.set_payload_len(8 + payload.len() as u16);
+    ip.set_hop_limit(64);
+    ip.set_next_header(IpProtocol::Udp);
+    ip.set_src_addr(source);
+    ip.set_dst_addr(destination);
+    let mut udp = UdpPacket::new_unchecked(ip.payload_mut());
+    udp.set_src_port(9);
+    udp.set_dst_port(7);
+    udp.set_len(8 + payload.len() as u16);
+    udp.fill_checksum(&source.into(), &destination.into());
+    Pkt(frame, Meta::default())
 }
 
 /// A datagram over IPv4, addressed to the host's link-layer address.
@@ -205,6 +233,32 @@ fn what_a_socket_sends_leaves_or_waits_for_its_neighbour() {
     assert_eq!(verdict(&mut host, "192.0.2.255:8"), Verdict::Drop(DropReason::Martian));
     let long = datagram("192.0.2.1:7", "192.0.2.2:9", &[0; 1473]);
     assert_eq!(process(&mut host, socket, long).0, Verdict::Drop(DropReason::TooLong));
+}
+
+#[test]
+fn a_peer_of_link_local_scope_is_answered_on_the_link() {
+    let mut host = host();
+    host.bind(binding("::", 7, None), 0).expect("bound");
+    let socket = 1;
+    for own in [HOST_NEAR, "2001:db8::1"] {
+        let asked = process(&mut host, INTERFACE, datagram_v6(PEER_NEAR, own, b"in")).0;
+        assert_eq!(asked, Verdict::Forward(socket));
+    }
+    let (verdict, packet) = process(&mut host, socket, datagram_v6(HOST_NEAR, PEER_NEAR, b"out"));
+    let Verdict::Hold(neighbour) = verdict else { panic!("it waits for its neighbour: {verdict:?}") };
+    host.hold(neighbour, packet);
+    let question = made(&mut host).expect("a question");
+    let source = Ipv6Packet::new_checked(&question[14..]).expect("IPv6").src_addr();
+    assert_eq!(source.to_string(), HOST_NEAR);
+    let mut outbox = Outbox::new(1);
+    let own = Speaker { interface: INTERFACE, mac: PEER, address: PEER_NEAR.parse().expect("an address") };
+    resolve::tell_nd(&mut outbox, own, Some((source, HOST)));
+    let answer = Pkt(outbox.pop().expect("an answer").1.to_vec(), Meta::default());
+    assert_eq!(process(&mut host, INTERFACE, answer).0, Verdict::Local);
+    let (packet, verdict) = host.release(&Carried, 0).expect("the datagram goes");
+    assert_eq!((verdict, &packet.0[..12]), (Verdict::Forward(INTERFACE), &[PEER, HOST].concat()[..]));
+    let to_itself = process(&mut host, socket, datagram_v6(HOST_NEAR, HOST_NEAR, b"own")).0;
+    assert_eq!(to_itself, Verdict::Forward(socket));
 }
 
 /// RFC 3927 section 7 tells routers not to forward such packets; a host forwards none, and may have such an address.

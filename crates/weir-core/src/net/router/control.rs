@@ -209,13 +209,20 @@ impl<P: Packet> Router<P> {
         }
     }
 
-    /// The next hop of a packet of ours. A link-local address is on the link `near`, if any.
-    fn way_to(&self, to: IpAddr, near: Option<u16>) -> Option<(u16, Station)> {
-        let hop = match (to, near) {
-            (IpAddr::V6(to), Some(near)) if to.is_unicast_link_local() => NextHop::OnLink(near),
+    /// The next hop of a packet of ours. A link-local address is on the link `near`, if any, unless it is ours there.
+    pub(super) fn hop_to(&self, to: IpAddr, near: Option<u16>) -> NextHop {
+        match (to, near) {
+            (IpAddr::V6(to), Some(near)) if to.is_unicast_link_local() => match self.is_ours_v6(near, to) {
+                true => NextHop::Local,
+                false => NextHop::OnLink(near),
+            },
             _ => self.table.lookup(to),
-        };
-        match hop {
+        }
+    }
+
+    /// The interface and the station that a packet of ours goes to, by [`Router::hop_to`].
+    fn way_to(&self, to: IpAddr, near: Option<u16>) -> Option<(u16, Station)> {
+        match self.hop_to(to, near) {
             NextHop::OnLink(interface) => Some((interface, Station::new(interface, to))),
             NextHop::Gateway(interface, gateway) => Some((interface, Station::new(interface, gateway))),
             _ => None,

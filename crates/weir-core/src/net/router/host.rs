@@ -18,6 +18,9 @@ use crate::net::sockets::{BindError, Binding, ToHost};
 use crate::net::station::Station;
 use crate::packet::{Bytes, Packet};
 
+/// The interface on whose link peers of link-local scope are: a host has one, and no datagram names it.
+const LINK: u16 = 0;
+
 impl<P: Packet> Router<P> {
     /// Binds a socket from the next burst on, if this is a host.
     ///
@@ -165,11 +168,7 @@ impl<P: Packet> Router<P> {
         let Some(destination) = destination_of(frame) else {
             return (Verdict::Drop(DropReason::Malformed), 0);
         };
-        let hop = match destination {
-            IpAddr::V4(address) => self.table.lookup_v4(address),
-            IpAddr::V6(address) => self.table.lookup_v6(address),
-        };
-        let (interface, station) = match hop {
+        let (interface, station) = match self.hop_to(destination, Some(LINK)) {
             NextHop::OnLink(interface) => (interface, Station::new(interface, destination)),
             NextHop::Gateway(interface, gateway) => (interface, Station::new(interface, gateway)),
             NextHop::Local => {
