@@ -5,7 +5,7 @@
 #
 # Prints the median of after / before over the pairs (of throughput; of cost or delay it is before / after), with the second least and
 # the second greatest, between which the true median lies in 98 of 100 comparisons of ten pairs. Fails where the median is below 0.98, where
-# a row has lost its figures in this tree, and where a program of this tree fails.
+# a row has lost its figures in this tree or neither tree tells any, and where a program of this tree fails.
 # Limits: both revisions are built here, by the toolchain of this tree. A row that the other one does not have is left out, and said.
 set -euo pipefail
 cd "$(dirname "$0")/.."

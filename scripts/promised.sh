@@ -10,6 +10,7 @@ held_by() {
 }
 
 mapfile -t files < <(git ls-files --cached --others --exclude-standard | while read -r file; do [[ -f $file ]] && echo "$file"; done)
+[[ ${#files[@]} -gt 0 ]] || { echo "promised: git lists no file here" >&2; exit 1; }
 there=$(
     { grep -hoE '\b(fn|mod) [a-z0-9_]+' $(printf '%s\n' "${files[@]}" | grep '\.rs$') | cut -d ' ' -f 2
       printf '%s\n' "${files[@]}" | tr / '\n' | sed 's/\.rs$//'; } | LC_ALL=C sort -u

@@ -10,6 +10,7 @@ lines_max=500
 calls='\b(thread|fs|process|env)::|\bstd::(thread|fs|process|env)\b|\bstd::\{.*\b(thread|fs|process|env)\b|\b(Tcp|Udp)(Listener|Stream|Socket)\b'
 
 mapfile -t files < <(git ls-files --cached --others --exclude-standard)
+[[ ${#files[@]} -gt 0 ]] || { echo "tidy: git lists no file here" >&2; exit 1; }
 faults=0
 fault() {
     echo "tidy: $1" >&2

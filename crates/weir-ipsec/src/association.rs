@@ -134,11 +134,6 @@ macro_rules! common {
             pub fn age(&self, now_ns: u64) -> Age {
                 self.common.lifetime.age(&self.common.usage, now_ns)
             }
-
-            /// The time at which its next limit in time is reached.
-            pub fn next_ns(&self, now_ns: u64) -> Option<u64> {
-                self.common.lifetime.next_ns(&self.common.usage, now_ns)
-            }
         }
     };
 }

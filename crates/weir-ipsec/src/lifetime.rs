@@ -104,14 +104,6 @@ impl Lifetime {
     pub fn is_over(&self, usage: &Usage, now_ns: u64) -> bool {
         usage.reached(&self.hard, now_ns)
     }
-
-    /// The time at which the next limit in time is reached, if there is one.
-    pub fn next_ns(&self, usage: &Usage, now_ns: u64) -> Option<u64> {
-        let limits = [self.soft.time_ns, self.hard.time_ns];
-        let due = |limit: u64| usage.since_ns.saturating_add(limit).saturating_sub(usage.asleep_ns);
-        let due = limits.into_iter().flatten().map(due);
-        due.filter(|&due| due > now_ns).min()
-    }
 }
 
 #[cfg(test)]
@@ -141,14 +133,13 @@ mod tests {
     }
 
     #[test]
-    fn tells_when_to_look_again() {
+    fn time_asleep_is_lived() {
         let limits = |time_ns| Limits { time_ns: Some(time_ns), ..Limits::default() };
         let lifetime = Lifetime { soft: limits(3), hard: limits(5) };
-        let usage = Usage::since(100);
-        let asleep = Usage { asleep_ns: 2, ..usage };
-        assert_eq!([100, 101].map(|now_ns| lifetime.next_ns(&asleep, now_ns)), [Some(101), Some(103)]);
-        assert_eq!([100, 101].map(|now_ns| lifetime.age(&asleep, now_ns)), [Age::Alive, Age::Soft]);
-        let next: Vec<_> = [100, 102, 103, 104, 105].map(|now_ns| lifetime.next_ns(&usage, now_ns)).into();
-        assert_eq!(next, [Some(103), Some(103), Some(105), Some(105), None]);
+        let asleep = Usage { asleep_ns: 2, ..Usage::since(100) };
+        assert_eq!(
+            [100, 101, 103].map(|now_ns| lifetime.age(&asleep, now_ns)),
+            [Age::Alive, Age::Soft, Age::Expired]
+        );
     }
 }

@@ -1,7 +1,8 @@
 //! Addresses that a user writes down for a host: its own, and those of stations in its networks.
 //!
 //! Rule: an address that can be no station's is refused in a sentence that says what it is and what to write: a group's, the loopback
-//! address, a reserved or a broadcast address, or the network itself. In a /31, /32, /127 or /128 every address is a station's (RFC 3021, RFC 6164).
+//! address, a reserved or a broadcast address, or the network itself. In a /31, /32, /127 or /128 every address is a station's
+//! (RFC 3021, RFC 6164).
 //!
 //! Owner: nobody; functions of text alone.
 

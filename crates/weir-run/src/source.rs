@@ -52,6 +52,7 @@ impl SourceText<'_> {
         let within = |byte: usize| self.text.get(start..byte.clamp(start, start + text.len()));
         let before = within(at.start).unwrap_or("").chars().count();
         let marked = within(at.end).unwrap_or("").chars().count().saturating_sub(before).max(1);
+        let what = without_keys(&what.to_string());
         let mut told = format!("{}:{line}:{}: {what}", self.name, before + 1);
         if before + marked <= SHOWN_MAX {
             let shown: String = without_keys(text).chars().take(SHOWN_MAX).collect();
@@ -65,7 +66,7 @@ impl SourceText<'_> {
 
     /// The message of the TOML reader, at a place.
     pub fn explain(&self, error: &toml::de::Error, at: Range<usize>) -> String {
-        self.tell(at, without_keys(&explained(error.message())))
+        self.tell(at, explained(error.message()))
     }
 
     /// The place of a byte of the text: `FILE:LINE:COLUMN`.
@@ -83,7 +84,7 @@ impl SourceText<'_> {
     }
 }
 
-/// Returns whether a text is a key, as a file of one has it.
+/// Returns whether a text is a key in hexadecimal digits, with or without blanks between them.
 pub fn is_key(text: &str) -> bool {
     let digits = text.strip_prefix("0x").unwrap_or(text);
     let count = digits.chars().filter(char::is_ascii_hexdigit).count();
@@ -146,6 +147,8 @@ mod tests {
             let told = source.tell(0..1, "no");
             assert!(told.contains("**") && !told.contains("abc") && !told.contains("0a"), "{told}");
         }
+        let source = SourceText { name: "f", text: "", lines: &LineStarts::of("") };
+        assert!(!source.tell(0..0, format!("\"{key}\" is no address")).contains("abc"));
         let names = "a4 = \"2001:0db8:0000:0000:0000:ff00:0042:8329\"";
         assert_eq!(without_keys(names), names);
         assert_eq!(without_keys(&format!("`{key}`")), format!("`{}`", "*".repeat(44)));

@@ -632,7 +632,7 @@ proptest! {
         if to_us {
             frame[..6].copy_from_slice(&R0);
         }
-        let sources = Sources::new([[192, 168, 0, 1], [192, 168, 1, 1]].into(), is_host);
+        let sources = Sources::new([[192, 168, 0, 1], [169, 254, 1, 1]].into(), is_host);
         let (mut at_once, mut by_rules) = ([0; 4], [0; 4]);
         let kind = inspect(&frame, R0, &sources, &mut at_once);
         prop_assert_eq!(kind, inspect::inspect_any(&frame, R0, &sources, &mut by_rules));

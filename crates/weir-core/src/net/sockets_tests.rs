@@ -54,15 +54,17 @@ fn host() -> Router<Pkt> {
 }
 
 fn host_with(has_tcp: bool) -> Router<Pkt> {
+    host_of(&["192.0.2.1/24", "2001:db8::1/64"], has_tcp)
+}
+
+fn host_of(addresses: &[&str], has_tcp: bool) -> Router<Pkt> {
     let (key, bucket_bits) = (Key::SYMMETRIC, 2);
     let host = HostSettings { sockets: SOCKETS, has_tcp, held_packets_max: 64, key, bucket_bits };
     let settings = RouterSettings {
         interfaces: vec![Interface {
             mac: EthernetAddress(HOST),
             mtu_bytes: 1500,
-            addresses: ["192.0.2.1/24", "2001:db8::1/64"]
-                .map(|text| text.parse().expect("an address"))
-                .into(),
+            addresses: addresses.iter().map(|text| text.parse().expect("an address")).collect(),
         }],
         routes: Vec::new(),
         neighbours: vec![StaticNeighbour {
@@ -263,13 +265,19 @@ fn a_peer_of_link_local_scope_is_answered_on_the_link() {
 
 /// RFC 3927 section 7 tells routers not to forward such packets; a host forwards none, and may have such an address.
 #[test]
-fn a_peer_with_a_link_local_address_of_ipv4_is_heard() {
-    let mut host = host();
-    host.bind(binding("0.0.0.0", 7, None), 2).expect("bound");
+fn a_peer_with_a_link_local_address_of_ipv4_is_heard_where_it_can_be_answered() {
+    let mut host = host_of(&["192.0.2.1/24", "169.254.0.1/16"], false);
+    let mut without = self::host();
+    for host in [&mut host, &mut without] {
+        host.bind(binding("0.0.0.0", 7, None), 2).expect("bound");
+    }
     let verdict = |host: &mut Router<Pkt>, from| {
         process(host, INTERFACE, datagram(&format!("{from}:9"), "192.0.2.1:7", b"in")).0
     };
     assert_eq!(verdict(&mut host, "169.254.1.2"), Verdict::Forward(1 + 2));
+    let answer = process(&mut host, 1 + 2, datagram("169.254.0.1:7", "169.254.1.2:9", b"out")).0;
+    assert!(matches!(answer, Verdict::Hold(_)), "its neighbour is asked for: {answer:?}");
+    assert_eq!(verdict(&mut without, "169.254.1.2"), Verdict::Drop(DropReason::Martian));
     for never in ["0.1.2.3", "127.0.0.1", "224.0.0.1", "240.0.0.1", "255.255.255.255", "192.0.2.1"] {
         assert_eq!(verdict(&mut host, never), Verdict::Drop(DropReason::Martian), "{never}");
     }

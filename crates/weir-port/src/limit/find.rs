@@ -520,6 +520,7 @@ mod tests {
         assert_eq!(misdirected(5, 2), 3);
         assert_eq!(misdirected(5, (1 << 32) + 2), 3, "both have wrapped");
         assert_eq!(misdirected(1, u64::from(u32::MAX)), 2, "the kernel's alone has");
+        assert_eq!(misdirected(3 << 30, 0), 3 << 30, "all of it");
         assert_eq!(misdirected(5, 7), 0, "the program counted on meanwhile");
         assert_eq!(misdirected(5, (1 << 32) + 7), 0, "and both have wrapped");
     }

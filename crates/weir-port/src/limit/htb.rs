@@ -85,7 +85,12 @@ pub struct QueueTraffic {
 impl QueueTraffic {
     /// The packets dropped beyond those that are `known` of, whose count may be of 64 bits; 0 if it was read later and is ahead.
     pub fn dropped_beyond(&self, known: u64) -> u64 {
-        u64::try_from((self.dropped as u32).wrapping_sub(known as u32) as i32).unwrap_or(0)
+        // More are not dropped between two reads of one look.
+        const AHEAD_MAX: u32 = 1 << 24;
+        match (self.dropped as u32).wrapping_sub(known as u32) {
+            beyond if beyond > u32::MAX - AHEAD_MAX => 0,
+            beyond => beyond.into(),
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Classes that nothing leads to.
 //!
 //! Rule: a leaf of a wire or a port is the default, or a filter leads to it. Another would show nowhere later, and is a fault; in place it is
-//! a warning.
+//! a warning. The file of a `weir run` is judged as a wire's when it begins, because it may go by one.
 //!
 //! Pure.
 

@@ -1,8 +1,8 @@
 //! The routes and static neighbours of a `[[router]]`.
 //!
 //! Rule: the interface that a route leaves by is the one whose network has its gateway; where that cannot say it (no gateway, a link-local
-//! one), the route says it itself. A static neighbour is on the link that its address leads to, by a network there or by a route without a gateway. The
-//! choice among routes is the router's own rule (`weir_core::net::route`), which is asked here.
+//! one), the route says it itself. A static neighbour is on the link that its address leads to, by a network there or by a route
+//! without a gateway. The choice among routes is the router's own rule (`weir_core::net::route`), which is asked here.
 //!
 //! Source: ip-route(8) (`default`, `via`; host bits are refused), RFC 1812 section 5.2.4.3.
 

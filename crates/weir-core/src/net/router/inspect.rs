@@ -3,8 +3,8 @@
 //! [`crate::net::input`] says whether a header may be believed; the other checks here are for a router alone.
 //!
 //! Sources that must not be on a wire: 0/8, 127/8, groups and 240/4, and our own (RFC 1812 section 5.3.7, RFC 1122 section
-//! 3.2.1.3); groups, ::1 and IPv4 mapped into IPv6 (RFC 4291 section 2.5, 2.7). Those of 169.254/16 must not leave their link:
-//! a router takes none of them (RFC 3927 section 7), a host does.
+//! 3.2.1.3); groups, ::1 and IPv4 mapped into IPv6 (RFC 4291 section 2.5, 2.7). Those of 169.254/16 must not leave their link
+//! (RFC 3927 section 7): only a host with an address there takes them, as it can answer them.
 
 use std::net::Ipv6Addr;
 
@@ -33,12 +33,12 @@ pub(super) enum Kind {
     Drop(DropReason),
 }
 
-/// IPv4 sources that must not come in to a router or a host. Few sources share their first byte with one that is never on a wire, or their last
-/// one with an own address; only those are looked at further.
+/// IPv4 sources that must not come in to a router or a host. Few sources share their first byte with one that is never on a
+/// wire, or their last one with an own address; only those are looked at further.
 #[derive(Debug)]
 pub(super) struct Sources {
     own: Box<[[u8; 4]]>,
-    is_host: bool,
+    takes_link_local: bool,
     by_first: [bool; 256],
     by_last: [bool; 256],
 }
@@ -46,12 +46,13 @@ pub(super) struct Sources {
 impl Sources {
     /// The sources that must not come in to a router, or a host, with these addresses.
     pub(super) fn new(own: Box<[[u8; 4]]>, is_host: bool) -> Sources {
+        let takes_link_local = is_host && own.iter().any(|own| own[..2] == [169, 254]);
         let by_first = std::array::from_fn(|first| match first {
-            169 => !is_host,
+            169 => !takes_link_local,
             _ => matches!(first, 0 | 127 | 224..=255),
         });
         let by_last = std::array::from_fn(|last| own.iter().any(|own| usize::from(own[3]) == last));
-        Sources { own, is_host, by_first, by_last }
+        Sources { own, takes_link_local, by_first, by_last }
     }
 
     /// Returns whether a source may be a martian; false is certain.
@@ -64,7 +65,7 @@ impl Sources {
     fn is_martian(&self, source: [u8; 4]) -> bool {
         match source {
             [0 | 127 | 224..=255, ..] => true,
-            [169, 254, ..] if !self.is_host => true,
+            [169, 254, ..] if !self.takes_link_local => true,
             _ => self.own.contains(&source),
         }
     }
