@@ -22,6 +22,7 @@
 //! | is damaged, locked by another process, or another user's to write | is refused | is refused |
 //! | is written | is safe when it is on disk ([`File::sync_all`]) | may be 30 s late when the machine fails, not when the process does |
 //! | is removed, replaced or overwritten while its key is used | is put back with the number that is safe | is put back |
+//! | has another name then, alone or with its key | says there that all numbers are used | the same |
 //!
 //! Rule: a mark is another key's only if its key line is whole and says so: of a damaged one nobody knows the numbers, and no mark may be
 //! made anew for its key. A mark is made whole, under another name, so that an empty one is a damaged one.
@@ -289,12 +290,17 @@ impl MarkFile {
             if let Ok(other) = File::open(&self.path) {
                 other.try_lock().map_err(io::Error::other)?;
             }
-            there.file = make(&self.path, &text)?;
+            let made = make(&self.path, &text)?;
+            // Under another name nobody may begin with the number that it says: later ones are written elsewhere.
+            if there.file.metadata()?.nlink() > 0 {
+                overwrite(&there.file, &self.kind.text(u64::MAX, self.fingerprint))?;
+                there.file.sync_all()?;
+            }
+            there.file = made;
         } else if is_overwritten || there.written != Some(next) {
             // If it fails half-way nobody knows what the file says.
             there.written = None;
-            there.file.write_all_at(text.as_bytes(), 0)?;
-            there.file.set_len(text.len() as u64)?;
+            overwrite(&there.file, &text)?;
             if self.kind == MarkKind::Sent {
                 there.file.sync_all()?;
             }
@@ -328,6 +334,12 @@ impl MarkFile {
         let own = identity(&file.metadata()?);
         Ok(std::fs::metadata(&self.path).is_ok_and(|there| identity(&there) == own))
     }
+}
+
+/// Makes a text all that a file has.
+fn overwrite(file: &File, text: &str) -> io::Result<()> {
+    file.write_all_at(text.as_bytes(), 0)?;
+    file.set_len(text.len() as u64)
 }
 
 /// Makes a mark, and locks it.

@@ -284,6 +284,42 @@ fn a_mark_that_is_removed_or_replaced_is_put_back() {
     }
 }
 
+/// A mark that goes with its key to another name says no number of the ones that are used after that.
+#[test]
+fn a_mark_that_is_renamed_while_its_key_is_used_uses_the_key_up() {
+    let folder = Folder::new("renamed");
+    let keys_of = [("out.key", false, MarkKind::Sent), ("in.key", true, MarkKind::Received)];
+    let wanted = |prefix: &str| {
+        keys_of.map(|(name, is_in, _)| {
+            let path = folder.0.join(format!("{prefix}{name}")).display().to_string();
+            esp(vec![association(name, is_in, path)])
+        })
+    };
+    let marks = keys_of.map(|(name, is_in, kind)| kind.path(Path::new(&folder.key(name, is_in.into()))));
+    fs::write(&marks[0], "1\n").unwrap();
+    let mut keys = EspKeys::default();
+    let [mut sent, mut received] =
+        wanted("").map(|wanted| keys.prepare(&wanted).unwrap().remove(0).change.keys.remove(0).unwrap());
+    let AssociationNumbers::Sent(_, mark) = &mut sent.numbers else { panic!("it sends") };
+    mark.begin();
+    for (name, _, kind) in keys_of {
+        let [before, after] = ["", "moved-"].map(|prefix| folder.0.join(format!("{prefix}{name}")));
+        fs::rename(&before, &after).unwrap();
+        fs::rename(kind.path(&before), kind.path(&after)).unwrap();
+    }
+    wait_until(|| marks.iter().all(|mark| mark.exists()));
+    mark.want(10 * AHEAD_SHORT);
+    wait_until(|| mark.safe() == 10 * AHEAD_SHORT);
+    mark.end(9 * AHEAD_SHORT);
+    let AssociationNumbers::Received(_, mark) = &mut received.numbers else { panic!("it receives") };
+    mark.received(77);
+    drop((sent, received, keys));
+    for wanted in wanted("moved-") {
+        let why = first_number(&mut EspKeys::default(), &wanted).unwrap_err();
+        assert!(why.contains("all sequence numbers"), "{why}");
+    }
+}
+
 /// A directory in the place of a mark can be replaced by no file.
 #[test]
 fn a_mark_that_cannot_be_written_is_told_once() {
