@@ -11,7 +11,8 @@
 //!
 //! Owner: one thread. Limits: packets that no policy of the kernel's names are dropped here, and pass there. No packet here has the
 //! kernel's marks and interface numbers. Nothing is told to the kernel: neither that packets passed, nor that a peer moved, nor that an
-//! association is missed (`ACQUIRE`), so IKE is to begin by itself.
+//! association is missed (`ACQUIRE`), so IKE is to begin by itself. After a start nobody knows that the kernel has sent with a key that
+//! no association had then.
 
 mod bytes;
 mod message;
@@ -41,6 +42,9 @@ pub struct Follower {
     /// The youngest first, as the kernel tells them.
     states: Vec<StateEntry>,
     policies: Vec<PolicyEntry>,
+    /// The packets that the kernel has sealed, by the files of their keys. An association that goes may come again with its key, and with
+    /// counters that begin anew.
+    sealed: BTreeMap<PathBuf, u64>,
     /// The sentences that were said and still hold.
     told: BTreeSet<String>,
 }
@@ -83,8 +87,13 @@ pub struct WantedPlan {
 impl Follower {
     /// A follower that knows nothing yet, and whose keys go into `directory`.
     pub fn new(directory: &Path) -> Follower {
-        let (states, policies) = (Vec::new(), Vec::new());
-        Follower { directory: directory.into(), states, policies, told: BTreeSet::new() }
+        Follower {
+            directory: directory.into(),
+            states: Vec::new(),
+            policies: Vec::new(),
+            sealed: BTreeMap::new(),
+            told: BTreeSet::new(),
+        }
     }
 
     /// Reads all associations and policies of the kernel. Returns whether to ask it once more, because they were changing.
@@ -102,6 +111,7 @@ impl Follower {
         for heard in read(bytes) {
             match heard {
                 Heard::State { id, at, state } if states.insert(id) => {
+                    note_sealed(&mut self.sealed, &self.directory, &state);
                     let name = names.get(&id).cloned();
                     self.states.push(StateEntry { id, at, state, name, refused: None });
                 }
@@ -130,18 +140,14 @@ impl Follower {
     fn hear(&mut self, heard: Heard) -> Option<String> {
         match heard {
             Heard::State { id, at, state } => {
+                note_sealed(&mut self.sealed, &self.directory, &state);
                 let line = format!("association {at}");
                 let place = self.states.iter().position(|entry| entry.id == id);
                 let is_new = |place: usize| matches!(self.states[place].state, Followed::Unfinished);
                 match place {
                     Some(place) if !is_new(place) => {
                         let entry = &mut self.states[place];
-                        let before = std::mem::replace(&mut entry.state, state);
-                        if let (Followed::State(state), Followed::State(before)) = (&mut entry.state, &before)
-                        {
-                            state.keep_sealed(before);
-                        }
-                        (entry.at, entry.refused) = (at, None);
+                        (entry.at, entry.state, entry.refused) = (at, state, None);
                         return Some(format!("~ {line}"));
                     }
                     Some(place) => drop(self.states.remove(place)),
@@ -171,6 +177,7 @@ impl Follower {
                 let Followed::State(state) = &mut entry.state else { return None };
                 let is_news = packets > state.sealed;
                 state.sealed = state.sealed.max(packets);
+                note_sealed(&mut self.sealed, &self.directory, &entry.state);
                 is_news
                     .then(|| format!("association {}: the kernel has sent {packets} packets by it", entry.at))
             }
@@ -251,7 +258,14 @@ impl Follower {
         for entry in self.states.iter_mut().rev() {
             let StateEntry { at, state, name, refused, .. } = entry;
             let state = match state {
-                Followed::State(state) => &**state,
+                Followed::State(state) => {
+                    if let Some(sealed) =
+                        state.key_file(&self.directory).and_then(|file| self.sealed.get(&file))
+                    {
+                        state.sealed = *sealed;
+                    }
+                    &**state
+                }
                 Followed::Unfinished => continue,
                 Followed::Left(why) => {
                     notes.push(why.clone());
@@ -308,6 +322,17 @@ impl Follower {
         let associations = followed.into_iter().map(|(_, plan)| plan).collect();
         let plan = EspPlan { associations, policies: plans, ..running.clone() };
         WantedPlan { plan, notes, keys }
+    }
+}
+
+/// Notes what the kernel has sealed with the key of an association.
+fn note_sealed(sealed: &mut BTreeMap<PathBuf, u64>, directory: &Path, state: &Followed) {
+    if let Followed::State(state) = state
+        && state.sealed > 0
+        && let Some(file) = state.key_file(directory)
+    {
+        let known = sealed.entry(file).or_default();
+        *known = state.sealed.max(*known);
     }
 }
 

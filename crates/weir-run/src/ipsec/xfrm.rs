@@ -15,7 +15,7 @@
 //! first).
 
 use std::net::IpAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use weir_ipsec::algorithm::Algorithm;
 use weir_ipsec::keepalive::EVERY_NS_DEFAULT;
@@ -129,15 +129,11 @@ fn holds(prefix: &AddressPrefix, address: IpAddr) -> bool {
 }
 
 impl XfrmState {
-    /// Takes over the packets that the kernel has sealed by what was told before of the same association, if the key is the same. A message
-    /// of a change has the counters of who asked for it, and not the kernel's.
-    pub(super) fn keep_sealed(&mut self, before: &XfrmState) {
-        let digits = |state: &XfrmState| {
-            [&state.aead, &state.auth, &state.enc].map(|key| key.as_ref().map(|key| key.digits.clone()))
-        };
-        if digits(self) == digits(before) && before.sealed > self.sealed {
-            (self.sealed, self.sealed_at) = (before.sealed, before.sealed_at.clone());
-        }
+    /// The file of its key in `directory`, if it has a key that can be used.
+    pub(super) fn key_file(&self, directory: &Path) -> Option<PathBuf> {
+        let (algorithm, _, digits) = self.algorithm().ok()?;
+        let key = NewKey::new(directory, algorithm, digits, false).ok()?;
+        Some(key.path().to_path_buf())
     }
 
     /// Returns whether it opens: as the kernel says, or an address of the gateway's own, or the policies that want it. Policies say nothing

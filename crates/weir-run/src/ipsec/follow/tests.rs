@@ -290,6 +290,44 @@ fn a_key_with_which_the_kernel_sends_is_given_up() {
     assert_eq!(follower.wanted(&running, &BTreeSet::new()).plan.associations.len(), 1);
 }
 
+/// IKE may take an association away and give the kernel the same key once more, with counters that begin anew.
+#[test]
+fn a_key_with_which_the_kernel_has_sent_stays_given_up() {
+    let messages = captured();
+    let again = &messages["newsa-gcm-esn"];
+    let mut expired = again.clone();
+    // `EXPIRE`: the association, and that it is over.
+    expired[4] = 0x18;
+    expired.truncate(16 + 224);
+    expired.extend([1, 0, 0, 0, 0, 0, 0, 0]);
+    expired[..4].copy_from_slice(&248u32.to_ne_bytes());
+    let mut other_spi = again.clone();
+    let spi = other_spi.windows(4).position(|window| window == [0, 0, 0x10, 1]).unwrap();
+    other_spi[spi + 3] = 9;
+    for gone in [&messages["flushsa"], &expired] {
+        for came in [again, &other_spi] {
+            let mut follower = follower();
+            hear(&mut follower, again);
+            hear(&mut follower, &sealed_event(0x1001, 7));
+            assert!(hear(&mut follower, gone).starts_with("- "));
+            hear(&mut follower, came);
+            let wanted = follower.wanted(&empty(), &BTreeSet::new());
+            assert_eq!(wanted.plan.associations, []);
+            assert!(
+                wanted.notes[0].contains("the kernel has sent 7 packets with the key"),
+                "{:?}",
+                wanted.notes
+            );
+        }
+    }
+    let mut follower = follower();
+    hear(&mut follower, again);
+    hear(&mut follower, &sealed_event(0x1001, 7));
+    assert_eq!(follower.dumped(&[]), Ok(false));
+    assert_eq!(follower.dumped(again), Ok(false));
+    assert_eq!(follower.wanted(&empty(), &BTreeSet::new()).plan.associations, []);
+}
+
 #[test]
 fn keys_that_are_refused_are_left_out_until_there_is_another() {
     let messages = captured();
