@@ -37,6 +37,7 @@ pub(super) mod attribute {
     pub const ENCAP: u16 = 4;
     pub const TMPL: u16 = 5;
     pub const POLICY: u16 = 7;
+    pub const SEC_CTX: u16 = 8;
     pub const REPLAY_VAL: u16 = 10;
     pub const POLICY_TYPE: u16 = 16;
     pub const ALG_AEAD: u16 = 18;

@@ -5,7 +5,7 @@
 //! policy:    56 limits  120 what passed  152 priority  156 index  160 direction, action
 //! ```
 //!
-//! Rule: a policy that no packet of Weir's can match, because none has a mark or an interface number, is left out. Any other that cannot be
+//! Rule: a policy that no packet of Weir's can match, because none has a mark, an interface number or a label, is left out. Any other that cannot be
 //! expressed discards the packets that it names, so that none of them goes out in the clear by a later policy; a policy that lets pass is
 //! left out instead.
 //!
@@ -57,7 +57,8 @@ pub(super) fn policy(body: &[u8]) -> Option<Heard> {
     let [mark, _] = mark(with);
     let number = find(with, attribute::IF_ID).and_then(|number| number.u32(0)).unwrap_or_default();
     let left = match (mark, number) {
-        (0, 0) => None,
+        (0, 0) => find(with, attribute::SEC_CTX)
+            .map(|_| format!("{at}: it is of packets with a security label, and none of Weir's has one")),
         (0, _) => {
             Some(format!("{at}: it is of xfrm interface {number} (if_id), which no packet of Weir's is of"))
         }

@@ -123,6 +123,26 @@ fn an_association_that_a_device_numbers_is_left_out() {
     }
 }
 
+/// Without its label a policy would be of all packets of its addresses.
+#[test]
+fn a_policy_of_labelled_packets_is_left_out() {
+    // `XFRMA_SEC_CTX`: `xfrm_user_sec_ctx` of 8 bytes, and a label of one character.
+    let mut message = captured()["newpolicy-out"].clone();
+    message.extend([14, 0, 8, 0, 10, 0, 8, 0, 1, 1, 2, 0, b'a', 0, 0, 0]);
+    let length = (message.len() as u32).to_ne_bytes();
+    message[..4].copy_from_slice(&length);
+    let mut follower = follower();
+    assert_eq!(hear(&mut follower, &message), "+ policy out from 10.1.0.0/24 to 10.2.0.0/24");
+    let wanted = follower.wanted(&empty(), &BTreeSet::new());
+    assert_eq!(wanted.plan.policies, []);
+    assert_eq!(
+        wanted.notes,
+        [
+            "policy out from 10.1.0.0/24 to 10.2.0.0/24: it is of packets with a security label, and none of Weir's has one"
+        ]
+    );
+}
+
 #[test]
 fn what_cannot_be_followed_is_one_sentence_and_harms_nothing() {
     let messages = captured();

@@ -12,7 +12,7 @@
 //! every association, `anti-replay ... oseq 0x0` or, behind `anti-replay esn context:`, `seq-hi ... oseq 0x0`. Policies of sockets and of
 //! direction `fwd` are passed over: the first are IKE's own, the second the kernel's other half of `in`. An association that IKE still
 //! negotiates is left out. So is an association or a policy that no packet of Weir's can match, because none has a mark or an interface
-//! number. A count of packets that have passed, or a time of use, tells of a used key as well as a number does; a device that numbers packets
+//! number, and a policy of a security label. A count of packets that have passed, or a time of use, tells of a used key as well as a number does; a device that numbers packets
 //! by itself tells nobody.
 //!
 //! Pure. Source: ip-xfrm(8), iproute2 `ip/ipxfrm.c`.
@@ -237,9 +237,13 @@ impl Listed {
                     return Err(words.told(why));
                 }
                 "mark" | "if_id" => is_of_others |= self.leave_to_others(&words)?,
-                "security" | "crypto" => {
-                    self.notes.push(words.told(&format!("{} is left out", words.word(0))));
+                "security" => {
+                    self.notes.push(
+                        words.told("what is of a security label is left out: no packet of Weir's has one"),
+                    );
+                    is_of_others = true;
                 }
+                "crypto" => self.notes.push(words.told("crypto is left out")),
                 _ => {}
             }
         }

@@ -341,6 +341,10 @@ fn what_is_of_some_packets_lets_no_others_pass() {
         let plan = self::import(&text, &[]).unwrap_or_else(|why| panic!("{why}")).plan;
         assert_eq!((plan.associations.len(), plan.associations[0].is_inbound), (1, true), "{more}");
     }
+    let labelled = import(&with("", "\tsecurity context system_u:object_r:ipsec_spd_t:s0 \n"), &[]).unwrap();
+    assert_eq!(labelled.plan.policies.len(), 2);
+    let [note] = &labelled.notes[..] else { panic!("{:?}", labelled.notes) };
+    assert!(note.ends_with("what is of a security label is left out: no packet of Weir's has one"), "{note}");
     let unmarked = import(&with("", "\tmark 0/0xff\n"), &[]).unwrap_or_else(|why| panic!("{why}"));
     assert_eq!(unmarked.plan.policies.len(), 3, "packets here have no mark");
     let why = refused(&with(" dev eth0", ""), &[]);
