@@ -1,8 +1,9 @@
 //! Confinement: the rights of a process of Weir once it is set up, however it is led astray.
 //!
-//! Rule, in this order: [`shed`] keeps [`KEPT`] of root's capabilities, in each thread by itself, because they are a thread's own; [`seal`]
-//! then forbids all threads to gain rights (`PR_SET_NO_NEW_PRIVS`), to make calls that Weir never makes ([`calls`]) and to leave packets in
-//! a core dump. Neither can be undone. A program that must not be confined is started before.
+//! Rule, in this order: [`leave_no_core_dump`] keeps packets and keys out of core dumps, also where the rest fails; [`shed`] keeps [`KEPT`]
+//! of root's capabilities, in each thread by itself, because they are a thread's own; [`seal`] then forbids all threads to gain rights
+//! (`PR_SET_NO_NEW_PRIVS`) and to make calls that Weir never makes ([`calls`]). The last two cannot be undone. A program that must not be
+//! confined is started before.
 //!
 //! A call that is not on the list fails with `EPERM`, which is an error like any other: the wire reports it and ends well. A call that
 //! would help an intruder (another program, another process's memory, a module, a mount) ends the process at once; the guardian then puts
@@ -87,7 +88,7 @@ pub fn seal() -> Result<()> {
     for filter in &filters {
         seal_with(filter)?;
     }
-    leave_no_core_dump()
+    Ok(())
 }
 
 /// Keeps the memory of this process, with its packets and keys, out of core dumps and from debuggers of its user.

@@ -55,9 +55,10 @@ pub fn guardian(namespaces: Namespaces) -> Result<Guardian, Failure> {
     Ok(Guardian::start(Path::new("/proc/self/exe"), namespaces == Namespaces::Others, say)?)
 }
 
-/// Gives up the rights that are not needed, of this thread and those it starts, and the calls that no thread of this process ever makes. A
-/// failure is said, and the command goes on with these rights.
+/// Keeps packets and keys out of core dumps, and gives up the rights that are not needed, of this thread and those it starts, and the calls
+/// that no thread of this process ever makes. A failure is said, and the command goes on with these rights.
 pub fn confine() {
+    confinement::leave_no_core_dump().unwrap_or_else(output::warn);
     if let Err(fault) = confinement::shed().and_then(|()| confinement::seal()) {
         output::warn(format_args!("going on with more rights than are needed: {fault}"));
     }

@@ -39,6 +39,7 @@ pub fn guard(watch_namespaces: bool) -> bool {
     // A Ctrl-C at the terminal is meant for the main process, whose end is what matters here.
     sys::leave_terminal();
     // Failing, it puts everything back all the same; the main process, for which it fails too, says so.
+    let _ = confinement::leave_no_core_dump();
     let _ = confinement::shed_as_guardian().and_then(|()| confinement::seal());
     sys::set_name(c"weir-guardian");
     let spare: Vec<File> = (0..SPARE_DESCRIPTORS).filter_map(|_| File::open("/dev/null").ok()).collect();
