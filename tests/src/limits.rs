@@ -15,7 +15,7 @@ use serde_json::Value;
 use weir_lab::bed::{End, Name4and6, Namespace, address, is_of_others, names};
 use weir_lab::clock::wait_until;
 use weir_lab::iperf::overflowed_datagrams;
-use weir_lab::process::{Finished, Process, run};
+use weir_lab::process::{Finished, Process, Signal, run};
 
 use crate::crowd::{Arrived, Crowd};
 use crate::{drops, weir_binary};
@@ -166,6 +166,18 @@ impl Row {
     pub fn weir(&self, arguments: &str) -> Result<Finished> {
         let mut command: Command = self.middle.command(&self.weir);
         run(command.args(arguments.split_whitespace()), LIMIT)
+    }
+
+    /// Runs `weir ARGUMENTS` (split at spaces) in the middle, and kills it once the sender has so many classes, if it runs so long.
+    pub fn kill_at_leaves(&self, arguments: &str, least: usize) -> Result<()> {
+        let mut command: Command = self.middle.command(&self.weir);
+        let mut weir = Process::spawn(command.args(arguments.split_whitespace()))?;
+        wait_until("as many classes are made", LIMIT, || {
+            let classes = self.left.tc("class show dev veth0 parent 7769:")?;
+            Ok(classes.lines().count() >= least || !weir.is_running()?)
+        })?;
+        weir.signal(Signal::KILL)?;
+        weir.wait(LIMIT).map(drop)
     }
 
     /// `weir stat --json`: the limits of this name, those of tests that run beside this one left out.

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use weir_lab::clock::{now, wait_until};
 use weir_lab::iperf::{Flood, Load};
-use weir_lab::process::{Process, Signal, run};
+use weir_lab::process::{Process, run};
 use weir_tests::classes::File;
 use weir_tests::crowd::Crowd;
 use weir_tests::limits::{Between, Row};
@@ -25,6 +25,7 @@ fn main() -> ExitCode {
     harness::main(&[
         privileged!(the_largest_tree_is_loaded_and_leads_to_its_last_class),
         privileged!(a_tree_left_half_made_is_said_and_finished_or_removed),
+        privileged!(classes_left_half_set_are_in_force_after_any_change),
         privileged!(a_limit_without_a_record_that_a_failure_takes_is_said).together(),
         privileged!(after_floods_new_flows_have_leaves_of_their_own).flooding(),
         privileged!(a_filter_for_all_is_the_last_that_is_asked).together(),
@@ -197,15 +198,7 @@ fn a_tree_left_half_made_is_said_and_finished_or_removed() -> Result<()> {
     for least in [1, HALF_CLASSES / 3, HALF_CLASSES * 2 / 3, HALF_CLASSES] {
         for finish in [true, false] {
             let what = format!("a kill at {least} classes");
-            let mut weir = row.middle.command(weir_binary()?);
-            let mut weir = Process::spawn(weir.args(command.split_whitespace()))?;
-            wait_until(
-                "as many classes are made",
-                PATIENCE,
-                || Ok(count()? >= least || !weir.is_running()?),
-            )?;
-            weir.signal(Signal::KILL)?;
-            weir.wait(PATIENCE)?;
+            row.kill_at_leaves(&command, least)?;
             // With all classes there, the kill may come after the last of its work.
             let is_whole =
                 row.weir("stat --check")?.success().is_ok_and(|done| done.stdout.contains("1 limit whole"));
@@ -238,6 +231,19 @@ fn a_tree_left_half_made_is_said_and_finished_or_removed() -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The command that gives a limit its classes is killed while it makes their leaves; the next one names no file.
+fn classes_left_half_set_are_in_force_after_any_change() -> Result<()> {
+    let row = Row::new(Between::Bridge)?;
+    row.weir("limit wa --rate 20mbit")?.success()?;
+    let file = File::new(HALF)?;
+    row.kill_at_leaves(&format!("limit wa --rate 20mbit --classes {}", file.path()), HALF_CLASSES / 2)?;
+    require_timing!(row.limits("wa")?[0]["stage"] == "making", "the kill came late");
+    row.weir("set wa --rate 25mbit")?.success()?;
+    row.left.sh(&format!("ping -q -c 3 -i 0.02 {}", row.right_address(Between::Bridge)))?;
+    ensure!(delivered(&row, "b")? >= 3, "no packet is of the default class: {:?}", row.limits("wa")?);
+    row.weir("stat wa --check")?.success().map(drop)
 }
 
 /// Floods are served faster than each leaf is promised. The packets that a leaf has room for take it 1.5 s at this rate, and only so long

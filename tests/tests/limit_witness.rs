@@ -9,6 +9,7 @@ use weir_lab::bed::{End, Namespace, names};
 use weir_lab::clock::{let_pass, now, wait_until};
 use weir_lab::iperf::{Flood, Load, overflowed_datagrams};
 use weir_lab::process::run;
+use weir_tests::classes::File;
 use weir_tests::limits::{Between, Row};
 use weir_tests::mixed::{set_priority, widen};
 use weir_tests::raw::{Random, RawSocket, frame};
@@ -287,12 +288,17 @@ fn what_passes_the_queue_by_is_counted() -> Result<()> {
     for number in 0..FRAMES {
         socket.send(&frame(number, 200, None, &mut random))?;
     }
-    wait_until("they are counted", PATIENCE, || {
-        Ok(row.limits("wa")?[0]["bypassed_packets"].as_u64() == Some(u64::from(FRAMES)))
-    })?;
+    let is_counted = || Ok(row.limits("wa")?[0]["bypassed_packets"] == FRAMES);
+    wait_until("they are counted", PATIENCE, is_counted)?;
     let said = fault(&row, "wa")?;
     ensure!(said.contains(&format!("passed by {FRAMES} packets")), "{said}");
-    Ok(())
+    // A change that is killed and then finished is one of a limit that was whole.
+    let class = |number| format!("[[class]]\nname = \"c{number}\"\nrate = \"100kbit\"\n");
+    let file = File::new(&format!("default = \"c0\"\n{}", (0..20).map(class).collect::<String>()))?;
+    row.kill_at_leaves(&format!("limit wa --classes {}", file.path()), 1000)?;
+    require_timing!(row.limits("wa")?[0]["stage"] == "making", "the kill came late");
+    row.weir("limit wa --rate 10mbit")?.success()?;
+    wait_until("they still are", PATIENCE, is_counted)
 }
 
 /// The other end has no clsact any more: nobody can know what passes the queue, and nobody says that it is nothing.

@@ -249,10 +249,7 @@ pub fn create(ifindex: u32, chosen: u32, first: &HtbClass) -> Result<()> {
 /// packets get a second to leave; with the filter attached only a priority that names the class leads there, and packets too long for others.
 pub fn settle(ifindex: u32, fallback: HtbClass) -> Result<()> {
     let mut looks = 0;
-    loop {
-        let classes = classes(ifindex)?;
-        let is_first = |class: &&ClassTraffic| class.number == FALLBACK && class.parent == 0;
-        let Some(first) = classes.iter().find(is_first) else { break };
+    while let Some(first) = first_class(ifindex)? {
         if first.traffic.waiting == 0 || looks == LOOKS {
             remove_classes(ifindex, [FALLBACK].into_iter())?;
             break;
@@ -261,6 +258,12 @@ pub fn settle(ifindex: u32, fallback: HtbClass) -> Result<()> {
         sleep(LOOK_EVERY);
     }
     set(ifindex, [fallback].into_iter())
+}
+
+/// The class that [`create`] made, until [`settle`] puts it below the root.
+pub fn first_class(ifindex: u32) -> Result<Option<ClassTraffic>> {
+    let is_first = |class: &ClassTraffic| class.number == FALLBACK && class.parent == 0;
+    Ok(classes(ifindex)?.into_iter().find(is_first))
 }
 
 /// Makes or changes classes, and the queues of those that name one.

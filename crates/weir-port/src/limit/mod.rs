@@ -179,22 +179,19 @@ pub fn set(
                 record.sees_arrivals = kept.sees_arrivals;
                 (record.keeps_note, record.made_clsact) = (kept.keeps_note, kept.made_clsact);
             }
-            if before.stage == LimitStage::Making {
-                // Packets that passed while the limit was half made had no queue to pass.
+            let first = || htb::first_class(place.link.ifindex);
+            if before.stage == LimitStage::Making && place.netns.run(first)?.is_some() {
+                // Packets that passed before the limit was ever whole had no queue to pass.
                 memories[0].forget_bypassed();
             }
             if processors == Processors::All {
                 order::widen(place, &memories, &before, is_whole)?;
             }
-            if asked.reshapes(Some(&before)) {
-                record = reshape::reshape(
-                    place,
-                    memories,
-                    &plan,
-                    is_whole.then_some(&before),
-                    record,
-                    asked.moves_at_once,
-                )?;
+            // A command that was killed may have recorded filters that the program does not ask yet.
+            let is_reshaped = asked.reshapes(Some(&before)) || (!is_whole && !before.filters.is_empty());
+            if is_reshaped {
+                let whole = is_whole.then_some(&before);
+                record = reshape::reshape(place, memories, &plan, whole, record, asked.moves_at_once)?;
             } else {
                 change(place, &memories, &plan, record.clone(), is_whole)?;
                 record.stage = LimitStage::Limiting;
@@ -340,6 +337,8 @@ fn make(place: &NetnsInterface, plan: &HtbTree, mut record: Record) -> Result<Re
             htb::create(ifindex, noqueue, &open.first_class())?;
             htb::CHOICE.attach(ifindex, &program)?;
             htb::set(ifindex, open.classes().filter(|class| class.number != FALLBACK))?;
+            // What passed before had no queue to pass. From here on the count is kept.
+            own.forget_bypassed();
             htb::settle(ifindex, open.fallback())
         })
     };
@@ -366,7 +365,6 @@ fn make(place: &NetnsInterface, plan: &HtbTree, mut record: Record) -> Result<Re
     record.refused_when_set = seen.map_or(0, |seen| seen.misdirected());
     record.lost_when_set += tx_dropped_of(place, far_end.as_ref()).saturating_sub(dropped_before);
     record.lost_when_set += record.refused_when_set;
-    own.forget_bypassed();
     let made = made.and_then(|()| change(place, &memories, plan, record.clone(), true));
     if made.is_err() {
         // The first error is reported; errors of the removal are not.
