@@ -218,8 +218,11 @@ impl LimitInPlace {
         self.classes.iter().find(|class| class.number == number).map(|class| class.tokens).unwrap_or_default()
     }
 
-    /// The packets that were dropped because their priority asked to pass the queue by.
+    /// The packets that were dropped because their priority asked to pass the queue by; 0 where the queue is gone, which counts them.
     pub fn misdirected(&self) -> u64 {
+        if self.is_gone {
+            return 0;
+        }
         let is_leaf =
             |number| matches!(kind_of(number), Some((_, HtbClassKind::Held | HtbClassKind::Passing)));
         let leaves = self.classes.iter().filter(|class| is_leaf(class.number));
@@ -500,7 +503,7 @@ mod tests {
 
     #[test]
     fn drops_by_priority_are_told_also_when_the_kernels_count_has_wrapped() {
-        let misdirected = |dropped, passing_full| {
+        let misdirected_of = |dropped, passing_full, is_gone| {
             let limit = LimitInPlace {
                 place: NetnsInterface::here("lo").unwrap(),
                 record: None,
@@ -510,18 +513,20 @@ mod tests {
                 counts: LimitCounts { passing_full, ..LimitCounts::default() },
                 counts_of_classes: Vec::new(),
                 arrivals: None,
-                is_gone: false,
+                is_gone,
                 seen_from: None,
                 is_strange: false,
                 command: None,
             };
             limit.misdirected()
         };
+        let misdirected = |dropped, passing_full| misdirected_of(dropped, passing_full, false);
         assert_eq!(misdirected(5, 2), 3);
         assert_eq!(misdirected(5, (1 << 32) + 2), 3, "both have wrapped");
         assert_eq!(misdirected(1, u64::from(u32::MAX)), 2, "the kernel's alone has");
         assert_eq!(misdirected(3 << 30, 0), 3 << 30, "all of it");
         assert_eq!(misdirected(5, 7), 0, "the program counted on meanwhile");
         assert_eq!(misdirected(5, (1 << 32) + 7), 0, "and both have wrapped");
+        assert_eq!(misdirected_of(0, 1 << 25, true), 0, "what counts them is gone");
     }
 }
