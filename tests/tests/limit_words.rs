@@ -1,5 +1,6 @@
 //! The messages of `weir limit` where it cannot do what is asked, or not as one might think; and that it then changes nothing.
 
+use std::os::unix::net::UnixListener;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use anyhow::{Context, Result, ensure};
 use weir_lab::bed::Namespace;
 use weir_lab::clock::wait_until;
 use weir_lab::process::{Finished, Process, Signal, run};
+use weir_run::control::Control;
 use weir_tests::classes::File;
 use weir_tests::limits::{Between, Row, idle_process};
 use weir_tests::rig::Rig;
@@ -19,6 +21,7 @@ fn main() -> ExitCode {
         privileged!(an_end_inside_a_container_is_refused).together(),
         privileged!(an_end_that_nothing_tells_the_side_of_is_said),
         privileged!(a_name_that_means_two_limits_is_refused_by_every_command).together(),
+        privileged!(a_socket_that_was_left_hides_no_limit).together(),
         privileged!(a_name_reaches_past_no_interface_that_is_here).together(),
         privileged!(an_interface_is_shown_where_it_is_meant).together(),
         privileged!(without_root_it_is_said_first_what_is_missing).together(),
@@ -293,6 +296,22 @@ fn both_ways_are_changed_or_neither() -> Result<()> {
     ensure!(rates()? == [Some(10_000_000), Some(50_000_000)], "{:?} after {}", rates()?, done.stderr);
     row.weir("set wa --rate 8mbit")?.success()?;
     ensure!(rates()? == [Some(8_000_000), Some(8_000_000)], "{:?}", rates()?);
+    Ok(())
+}
+
+/// A wire that was killed may have left its socket, and a limit is called the same.
+fn a_socket_that_was_left_hides_no_limit() -> Result<()> {
+    let row = Row::new(Between::Routes)?;
+    let name = format!("left{}", std::process::id());
+    row.weir(&format!("limit wa --rate 10mbit --name {name}"))?.success()?;
+    let path = Control::path_of(&name);
+    for command in ["stat", "show"] {
+        drop(UnixListener::bind(&path)?);
+        let done = row.weir(&format!("{command} {name}"));
+        let _ = std::fs::remove_file(&path);
+        let told = done?.success()?.stdout;
+        ensure!(told.contains(&name) && told.contains("10mbit"), "{command}: {told}");
+    }
     Ok(())
 }
 

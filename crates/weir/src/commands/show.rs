@@ -36,7 +36,7 @@ pub struct ShowArguments {
 pub fn run(arguments: &ShowArguments) -> Outcome {
     if let [name] = &arguments.devices[..]
         && is_path_name(name)
-        && Control::path_of(name).exists()
+        && control::is_up(&Control::path_of(name))
     {
         output::print(format_args!("{}", control::running(name)?.file))?;
         return Ok(ExitCode::SUCCESS);
@@ -59,7 +59,7 @@ pub fn run(arguments: &ShowArguments) -> Outcome {
     };
     for word in &arguments.devices {
         if !places.iter().any(|place| is_called(place, word)) {
-            if is_path_name(word) && Control::path_of(word).exists() {
+            if is_path_name(word) && control::is_up(&Control::path_of(word)) {
                 return Err(Failure::usage(format!(
                     "{word} is up, which is a file of its own: `weir show {word}`"
                 )));
@@ -72,6 +72,10 @@ pub fn run(arguments: &ShowArguments) -> Outcome {
             };
             if let Some((_, why)) = left_out.iter().find(is_meant) {
                 return Err(format!("no file can say {why}").into());
+            }
+            // A wire that was killed has left its socket, and is asked to no avail.
+            if is_path_name(word) && Control::path_of(word).exists() {
+                control::running(word)?;
             }
             return Err(names::unknown(word).into());
         }

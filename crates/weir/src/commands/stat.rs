@@ -140,8 +140,9 @@ fn read(arguments: &StatArguments) -> Result<Seen, Fault> {
             answers = control::stat_all();
             answers.unread.extend(unread);
         }
+        Some(_) if !limits.is_empty() => {}
         Some(name) => match control::stat(name) {
-            // The name is a limit's, or nothing's.
+            // The name is nothing's.
             Err(_) if !Control::path_of(name).exists() => {}
             told => answers.add(told),
         },
@@ -153,7 +154,7 @@ fn read(arguments: &StatArguments) -> Result<Seen, Fault> {
 fn limits_of(arguments: &StatArguments) -> Result<LimitsFound, Fault> {
     let limits = match arguments.wire.as_deref() {
         None => limits::read_all().map_err(Failure::from),
-        Some(name) if Control::path_of(name).exists() => Ok(LimitsFound::default()),
+        Some(name) if control::is_up(&Control::path_of(name)) => Ok(LimitsFound::default()),
         Some(name) => names::limits_meant(name).map(|seen| LimitsFound { seen, unread: Vec::new() }),
     };
     limits.map_err(Fault::Other)
