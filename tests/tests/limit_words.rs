@@ -22,6 +22,7 @@ fn main() -> ExitCode {
         privileged!(an_end_that_nothing_tells_the_side_of_is_said),
         privileged!(a_name_that_means_two_limits_is_refused_by_every_command).together(),
         privileged!(a_socket_that_was_left_hides_no_limit).together(),
+        privileged!(each_way_keeps_the_name_that_it_has).together(),
         privileged!(a_name_reaches_past_no_interface_that_is_here).together(),
         privileged!(an_interface_is_shown_where_it_is_meant).together(),
         privileged!(without_root_it_is_said_first_what_is_missing).together(),
@@ -312,6 +313,21 @@ fn a_socket_that_was_left_hides_no_limit() -> Result<()> {
         let told = done?.success()?.stdout;
         ensure!(told.contains(&name) && told.contains("10mbit"), "{command}: {told}");
     }
+    Ok(())
+}
+
+/// A file names the way there alone.
+fn each_way_keeps_the_name_that_it_has() -> Result<()> {
+    let row = Row::new(Between::Routes)?;
+    row.weir("limit wa --rate 10mbit --rate-back 10mbit")?.success()?;
+    let file = File::new("[[limit]]\ndevice = \"wa\"\nrate = \"20mbit\"\nname = \"office\"\n")?;
+    row.weir(&format!("apply {}", file.path()))?.success()?;
+    row.weir("limit office --rate 30mbit")?.success()?;
+    let limits = row.limits("office")?;
+    ensure!(limits.len() == 1 && limits[0]["rate_bits_per_s"] == 30_000_000, "{limits:?}");
+    row.weir("limit office --rate 30mbit --rate-back 30mbit")?.success()?;
+    let limits = row.limits("office")?;
+    ensure!(limits.len() == 1, "the way back is called office: {limits:?}");
     Ok(())
 }
 

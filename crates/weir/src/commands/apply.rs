@@ -251,17 +251,14 @@ fn tasks<'a>(
                     // A limit that the file names loses the name that it has.
                     ways.check_name(name, names.named.iter().filter(|(place, _)| !is_named_here(place)))?;
                 }
-                let own_name =
-                    names.named.iter().find(|(other, _)| other.is(place)).map(|(_, name)| name.clone());
-                let name = wanted.name.clone().or(own_name);
                 let is_given = |name: &str| {
                     let is_of_other = |task: &Task| !ways.ends().any(|end| end.is(task.place));
                     is_wanted(name) || tasks.iter().any(|task| task.asked.name == name && is_of_other(task))
                 };
                 let asked = Asked {
-                    name: match name {
-                        Some(name) => name,
-                        None => ways.default_name(target, names, is_given)?,
+                    name: match &wanted.name {
+                        Some(name) => name.clone(),
+                        None => ways.default_name(place, target, names, is_given)?,
                     },
                     direction,
                     rate: Some(rate),

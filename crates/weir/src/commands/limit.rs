@@ -172,33 +172,31 @@ fn tasks<'a>(
     names: &mut LimitNames,
 ) -> Result<Vec<(&'a NetnsInterface, Asked)>, Failure> {
     let LimitArguments { rate, rate_back, burst, .. } = arguments;
-    let name = match &arguments.name {
-        Some(name) => {
-            ways.check_name(name, names.named.iter())?;
-            name.clone()
-        }
-        None => ways.default_name(target, names, |_| false)?,
-    };
-    let wanted = |direction, rate| Asked {
-        name: name.clone(),
-        direction,
-        rate,
-        burst_bytes: *burst,
-        classes: classes.cloned(),
-        moves_at_once: arguments.now,
+    if let Some(name) = &arguments.name {
+        ways.check_name(name, names.named.iter())?;
+    }
+    let mut task = |place, direction, rate| -> Result<_, Failure> {
+        let name = match &arguments.name {
+            Some(name) => name.clone(),
+            None => ways.default_name(place, target, names, |_| false)?,
+        };
+        let classes = classes.cloned();
+        let moves_at_once = arguments.now;
+        Ok((place, Asked { name, direction, rate, burst_bytes: *burst, classes, moves_at_once }))
     };
     let mut tasks = Vec::new();
     if rate.is_some() || (rate_back.is_none() && (burst.is_some() || classes.is_some())) {
-        tasks.push((ways.there(target)?, wanted(Direction::There, *rate)));
+        tasks.push(task(ways.there(target)?, Direction::There, *rate)?);
     }
     if rate_back.is_some() {
-        tasks.push((ways.back(target, "--rate-back")?, wanted(Direction::Back, *rate_back)));
+        tasks.push(task(ways.back(target, "--rate-back")?, Direction::Back, *rate_back)?);
     }
+    let Some(name) = &arguments.name else { return Ok(tasks) };
     // A name is that of both ways.
-    for place in ways.ends().filter(|_| arguments.name.is_some()) {
+    for place in ways.ends() {
         let is_set = tasks.iter().any(|(other, _)| other.is(place));
         let there = if is_set { None } else { find::record_at(place)? };
-        if let Some(record) = there.filter(|record| record.name != name || tasks.is_empty()) {
+        if let Some(record) = there.filter(|record| record.name != *name || tasks.is_empty()) {
             let asked = Asked {
                 name: name.clone(),
                 direction: record.direction,

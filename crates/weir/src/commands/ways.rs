@@ -264,17 +264,18 @@ impl Ways {
         Err(Failure::usage(format!("{whose} is called {name} already: give this one another name")))
     }
 
-    /// The name of the limit, if there is one among `names`; else one after the interface, so that no other limit of the machine is called
-    /// the same, nothing that is up, and none that is to be. A command that gives the name has it held in `names` when this returns, and
-    /// asks [`LimitNames::given_meanwhile`] then.
+    /// The name of the limit at `place`, if there is one among `names`, or else of the other way; else one after the interface, so that no
+    /// other limit of the machine is called the same, nothing that is up, and none that is to be. A command that gives the name has it held
+    /// in `names` when this returns, and asks [`LimitNames::given_meanwhile`] then.
     pub fn default_name(
         &self,
+        place: &NetnsInterface,
         target: LimitTarget,
         names: &mut LimitNames,
         is_wanted: impl Fn(&str) -> bool,
     ) -> Result<String, Failure> {
-        let is_of_ours = |place: &NetnsInterface| self.ends().any(|end| end.is(place));
-        if let Some((_, name)) = names.named.iter().find(|(place, _)| is_of_ours(place)) {
+        let name_at = |end: &NetnsInterface| names.named.iter().find(|(other, _)| other.is(end));
+        if let Some((_, name)) = std::iter::once(place).chain(self.ends()).find_map(name_at) {
             return Ok(name.clone());
         }
         let mut taken = Vec::<String>::new();
