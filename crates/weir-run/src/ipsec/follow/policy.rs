@@ -5,9 +5,9 @@
 //! policy:    56 limits  120 what passed  152 priority  156 index  160 direction, action
 //! ```
 //!
-//! Rule: a policy that no packet of Weir's can match, because none has a mark, an interface number or a label, is left out. Any other that cannot be
-//! expressed discards the packets that it names, so that none of them goes out in the clear by a later policy; a policy that lets pass is
-//! left out instead.
+//! Rule: a policy that no packet of Weir's can match, because none has a mark, an interface number or a label, is left out. Any other
+//! that cannot be expressed discards the packets that it names, so that none of them goes out in the clear by a later policy; a policy that
+//! lets pass is left out instead.
 //!
 //! Pure. Source: linux/xfrm.h, the kernel's `copy_to_user_policy`.
 

@@ -12,8 +12,8 @@
 //! every association, `anti-replay ... oseq 0x0` or, behind `anti-replay esn context:`, `seq-hi ... oseq 0x0`. Policies of sockets and of
 //! direction `fwd` are passed over: the first are IKE's own, the second the kernel's other half of `in`. An association that IKE still
 //! negotiates is left out. So is an association or a policy that no packet of Weir's can match, because none has a mark or an interface
-//! number, and a policy of a security label. A count of packets that have passed, or a time of use, tells of a used key as well as a number does; a device that numbers packets
-//! by itself tells nobody.
+//! number, and a policy of a security label. A count of packets that have passed, or a time of use, tells of a used key as well as a number
+//! does; a device that numbers packets by itself tells nobody.
 //!
 //! Pure. Source: ip-xfrm(8), iproute2 `ip/ipxfrm.c`.
 
