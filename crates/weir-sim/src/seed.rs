@@ -89,7 +89,7 @@ impl Figure {
     }
 }
 
-/// What was published of a loss.
+/// The published figure of a loss.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Lost {
     /// The loss is this much.

@@ -50,7 +50,7 @@ const AHEAD: usize = 6;
 pub struct Rss {
     toeplitz: Toeplitz,
     kind: HashKind,
-    /// The worker of each bucket, again and again, so that it takes no question how many there are to look one up.
+    /// The worker of each bucket, repeated to the end of the table, so that a lookup needs neither a bound check nor the number of buckets.
     table: [u8; BUCKETS_MAX],
     bits: u32,
     workers: usize,

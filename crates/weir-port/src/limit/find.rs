@@ -218,7 +218,7 @@ impl LimitInPlace {
         self.classes.iter().find(|class| class.number == number).map(|class| class.tokens).unwrap_or_default()
     }
 
-    /// The packets that were dropped because their priority asked to pass the queue by; 0 where the queue is gone, which counts them.
+    /// The packets that were dropped because their priority asked to pass the queue by; 0 where that queue is gone.
     pub fn misdirected(&self) -> u64 {
         if self.is_gone {
             return 0;

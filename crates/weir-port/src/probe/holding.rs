@@ -44,10 +44,10 @@ const LOOKS_AT_ONCE: u32 = 50;
 const FRAMES: u32 = 512;
 const MEMORY_FRAME_BYTES: u32 = 4096;
 
-/// What to do where a full veth drops.
+/// The advice where a full veth drops.
 pub const HOLDING_FIX: &str =
     "use Linux 6.18 or newer (dc82a33297fc \"veth: apply qdisc backpressure on full ptr_ring\")";
-/// What to do where a veth that was full stays stopped.
+/// The advice where a veth that was full stays stopped.
 pub const REFILLING_FIX: &str =
     "use Linux 6.18 or newer (5442a9da6978 \"veth: more robust handing of race to avoid txq getting stuck\")";
 

@@ -93,7 +93,7 @@ impl Remainder {
         self.queued + self.in_ring + self.held
     }
 
-    /// What is waited for, in words; `None` if it is nothing any more.
+    /// The packets and bytes that are waited for, in words; `None` if there are none any more.
     fn awaited(&self) -> Option<String> {
         let packets = (self.packets() > 0).then(|| format!("{} it sent", plural(self.packets(), "packet")));
         let tcp =
