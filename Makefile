@@ -13,8 +13,8 @@ help:
 	@echo 'make build   install what is missing, build'
 	@echo 'make lint    formatting, clippy, documentation, tidiness'
 	@echo 'make bench   installs the peers, runs every benchmark beside them; fails when a floor is missed'
-	@echo 'make verify  model checking, Miri, sanitizers and fuzzing: two hours'
-	@echo 'make soak    the floods of the tests for 75 minutes, and the test of chaos for another (SOAK_SECONDS=3600)'
+	@echo 'make verify  model checking, Miri, sanitizers and fuzzing: two hours; as root'
+	@echo 'make soak    the floods of the tests for 75 minutes, and the test of chaos for another (SOAK_SECONDS=3600); as root'
 
 build:
 	scripts/setup.sh
@@ -23,7 +23,7 @@ build:
 demo:
 	scripts/setup.sh
 	$(RUST) cargo build --release -p weir-cli -p weir-lab
-	$(SUDO) $(TARGET)/release/weir lab qdisc --seconds 6 --html weir-lab-qdisc.html
+	$(SUDO) "$(TARGET)/release/weir" lab qdisc --seconds 6 --html weir-lab-qdisc.html
 	@echo 'See weir-lab-qdisc.html for the plots.'
 
 test:
@@ -42,8 +42,9 @@ verify:
 # Each flood gets its share of the time, and chaos as much as all of them.
 SOAK_SECONDS ?= 3600
 soak:
+	@[ "$$(id -u)" -eq 0 ] || { echo 'soak: its tests make network namespaces: run it as root' >&2; exit 1; }
 	scripts/setup.sh
 	$(RUST) cargo build --release -p weir-cli -p weir-lab
-	$(RUST) WEIR_BIN="$(abspath $(TARGET))/release/weir" WEIR_FLOOD_SECONDS=$$(( $(SOAK_SECONDS) / 8 )) \
+	$(RUST) WEIR_BIN="$$(realpath "$(TARGET)")/release/weir" WEIR_FLOOD_SECONDS=$$(( $(SOAK_SECONDS) / 8 )) \
 		cargo test -p weir-tests --test flood
-	$(RUST) WEIR_BIN="$(abspath $(TARGET))/release/weir" WEIR_CHAOS_SECONDS=$(SOAK_SECONDS) cargo test -p weir-tests --test chaos
+	$(RUST) WEIR_BIN="$$(realpath "$(TARGET)")/release/weir" WEIR_CHAOS_SECONDS=$(SOAK_SECONDS) cargo test -p weir-tests --test chaos

@@ -19,6 +19,10 @@ for row in "${rows[@]}"; do
     [[ $known == *" $row "* ]] || { echo "compare: there is no row $row: give some of$known" >&2; exit 2; }
 done
 [[ $pairs =~ ^[0-9]+$ && $pairs -ge 3 ]] || { echo "compare: 3 pairs or more, not $pairs" >&2; exit 2; }
+if [[ " ${rows[*]} " == *" forward "* && $(id -u) -ne 0 ]]; then
+    echo "compare: forward makes network namespaces: run it as root, or name other rows" >&2
+    exit 2
+fi
 command -v jq >/dev/null || scripts/setup.sh --bench
 . scripts/rust.sh
 # In the other tree rustup would take what that one asks for.

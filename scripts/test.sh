@@ -41,8 +41,11 @@ if ! cargo run -p weir-ring --features preempt --example stress -- --handoffs 10
     echo "test: the stress of the hand-off failed" >&2
     status=1
 fi
-wait "$program"
-if [[ -z ${WEIR_BIN:-} ]]; then
+if ! wait "$program"; then
+    echo "test: weir could not be built, so the whole-program tests are left out" >&2
+    status=1
+    : >"$folder/files"
+elif [[ -z ${WEIR_BIN:-} ]]; then
     target=$(cargo metadata --format-version 1 --no-deps | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
     # Programs find each other in the folder in which they are.
     mkdir -p "$target/tried"
@@ -57,28 +60,35 @@ awk -v longest='/(guardian|run|ipsec|ownership|attackers|down|limit_tree|plain_p
 mv "$folder/ordered" "$folder/files"
 # Whole-program tests that bear others beside them, as their cases say (`.together()`, `.flooding()`), so many files at once. What a file
 # says is told when all have ended.
-[[ -s $folder/files ]] || { echo "test: there are no whole-program tests" >&2 && status=1; }
-# Packets that have left limits wait in lists that all files share, and the limits of one file cannot see those of another, for which a
-# command would make room: so there is room from the start. Tests that run alone have the machine's own setting.
-if [[ -w $backlog && $(<"$backlog") -lt 10000 ]]; then
-    backlog_before=$(<"$backlog")
-    echo 10000 >"$backlog"
-fi
-for part in together:6 flooding:2; do
-    mkdir "$folder/${part%:*}"
+whole_programs() {
+    # Packets that have left limits wait in lists that all files share, and the limits of one file cannot see those of another, for which a
+    # command would make room: so there is room from the start. Tests that run alone have the machine's own setting.
+    if [[ -w $backlog && $(<"$backlog") -lt 10000 ]]; then
+        backlog_before=$(<"$backlog")
+        echo 10000 >"$backlog"
+    fi
+    for part in together:6 flooding:2; do
+        mkdir "$folder/${part%:*}"
+        # shellcheck disable=SC2016
+        WEIR_TESTS=${part%:*} scripts/awake.sh xargs -r -P "${part#*:}" -I '{}' \
+            sh -c '"$1" >"$0/$(basename "$1")" 2>&1' "$folder/${part%:*}" '{}' <"$folder/files" || status=1
+        for said in "$folder/${part%:*}"/*; do
+            [[ ! -s $said ]] || { echo "     Running ${said##*/}, ${part%:*}" && cat "$said"; }
+        done | tee -a "$log"
+    done
+    restore_backlog
+    # The others, one file after another.
+    mapfile -t files <"$folder/files"
     # shellcheck disable=SC2016
-    WEIR_TESTS=${part%:*} scripts/awake.sh xargs -r -P "${part#*:}" -I '{}' \
-        sh -c '"$1" >"$0/$(basename "$1")" 2>&1' "$folder/${part%:*}" '{}' <"$folder/files" || status=1
-    for said in "$folder/${part%:*}"/*; do
-        [[ ! -s $said ]] || { echo "     Running ${said##*/}, ${part%:*}" && cat "$said"; }
-    done | tee -a "$log"
-done
-restore_backlog
-# The others, one file after another.
-mapfile -t files <"$folder/files"
-# shellcheck disable=SC2016
-WEIR_TESTS=alone scripts/awake.sh sh -c 'for file do echo "     Running ${file##*/}, alone"; "$file" || status=1; done; exit ${status:-0}' \
-    alone "${files[@]}" 2>&1 | tee -a "$log" || status=1
+    WEIR_TESTS=alone scripts/awake.sh sh -c 'for file do echo "     Running ${file##*/}, alone"; "$file" || status=1; done; exit ${status:-0}' \
+        alone "${files[@]}" 2>&1 | tee -a "$log" || status=1
+}
+if [[ -s $folder/files ]]; then
+    whole_programs
+else
+    echo "test: there are no whole-program tests" >&2
+    status=1
+fi
 if [[ $(cat "$backlog" || true) != "$backlog_at_start" ]]; then
     echo "test: $backlog was $backlog_at_start, and is not as before" >&2
     status=1

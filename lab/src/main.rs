@@ -115,7 +115,10 @@ fn seconds(text: &str) -> Result<f64, String> {
 }
 
 fn clients(text: &str) -> Result<usize, String> {
-    text.parse().ok().filter(|count| (1..=1000).contains(count)).ok_or("give 1 to 1000 clients".into())
+    text.parse()
+        .ok()
+        .filter(|count| (1..=qdisc::CLIENTS_MAX).contains(count))
+        .ok_or(format!("give 1 to {} clients", qdisc::CLIENTS_MAX))
 }
 
 /// A failure: 1 for a failed run, 2 for something wrong with the command line.
@@ -217,6 +220,9 @@ fn run_qdisc(arguments: &Arguments) -> Result<Report, Failure> {
     refuse_netisrs(arguments)?;
     let mut options = qdisc::Options::new(std::env::current_exe()?.with_file_name("weir"));
     options.seconds = arguments.seconds.unwrap_or(options.seconds);
+    if options.seconds < qdisc::SECONDS_MIN {
+        return Err(Failure::usage(format!("a case of qdisc takes {} second at least", qdisc::SECONDS_MIN)));
+    }
     if !arguments.clients.is_empty() {
         options.clients.clone_from(&arguments.clients);
     }

@@ -46,6 +46,10 @@ use crate::wire::Wire;
 use peers::Peer;
 use tree::TREES;
 
+/// The least time of a case.
+pub const SECONDS_MIN: f64 = 1.0;
+/// The most clients of a case.
+pub const CLIENTS_MAX: usize = 256;
 /// The end of an error that tells nothing of a system: the machine was too slow to measure it.
 pub const TOO_BUSY: &str = "too busy a machine";
 const RATE_BITS_PER_S: f64 = 200e6;
@@ -229,10 +233,10 @@ pub fn run(options: &Options, progress: &mut dyn Progress) -> Result<Report> {
         bed::is_privileged(),
         "this lab makes network namespaces: run it as root, or with --sim for the simulated rows alone"
     );
-    ensure!(options.seconds >= 1.0, "a case needs at least one second, not {}", options.seconds);
+    ensure!(options.seconds >= SECONDS_MIN, "a case needs at least one second, not {}", options.seconds);
     ensure!(
-        options.clients.iter().all(|clients| (1..=256).contains(clients)),
-        "the number of clients must be from 1 to 256"
+        options.clients.iter().all(|clients| (1..=CLIENTS_MAX).contains(clients)),
+        "the number of clients must be from 1 to {CLIENTS_MAX}"
     );
     bed::begin()?;
     let machine = Machine::measure()?;

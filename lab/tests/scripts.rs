@@ -1,5 +1,6 @@
 //! Scripts of the tree, in another one, whose programs are scripts: what `compare.sh` says of figures that are missing, and how it ends;
-//! that `debian_kernel.sh` bears a space in the path of its tree; and that `.ci/run` ends as the tests did.
+//! that `debian_kernel.sh` bears a space in the path of its tree; that `.ci/run` ends as the tests did; that `verify.sh` and `make soak` do
+//! not pass where their tests would be skipped; and how `test.sh` ends where a program cannot be built.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -262,4 +263,47 @@ fn the_ci_ends_as_the_tests_did() {
         let done = tree.command("../.ci/run").output().unwrap();
         assert_eq!(done.status.code(), Some(status), "{done:?}");
     }
+}
+
+#[test]
+fn steps_that_need_root_fail_without_it() {
+    let tree = Tree::new();
+    tree.write("a tree/scripts/verify.sh", &script("verify.sh"));
+    tree.write("a tree/fuzz/tests/targets.rs", "");
+    tree.write("a tree/Makefile", &script("../Makefile"));
+    tree.write("a tree/scripts/setup.sh", "#!/bin/sh\n");
+    tree.program("id", "echo 1000");
+    tree.program("cargo", "");
+    for step in ["plain-pairs", "limits", "topologies", "programs"] {
+        let done = tree.command("verify.sh").arg(step).output().unwrap();
+        assert_eq!(done.status.code(), Some(1), "{step}: {done:?}");
+        assert!(said(&done).contains("run it as root"), "{step}: {done:?}");
+    }
+    let path = format!("{}/path:{}", tree.folder.display(), std::env::var("PATH").unwrap());
+    let mut soak = Command::new("make");
+    let done = soak.arg("-C").arg(tree.folder.join("a tree")).arg("soak").env("PATH", path).output().unwrap();
+    assert!(!done.status.success() && said(&done).contains("run it as root"), "{done:?}");
+}
+
+#[test]
+fn tests_are_counted_where_the_program_cannot_be_built() {
+    let tree = Tree::new();
+    tree.write("a tree/scripts/test.sh", &script("test.sh"));
+    tree.write("a tree/scripts/awake.sh", "#!/bin/sh\nexec \"$@\"\n");
+    tree.write("a tree/scripts/setup.sh", "#!/bin/sh\n");
+    tree.write("a tree/.cargo/config.toml", "PROPTEST_RNG_SEED = \"1\"\n");
+    tree.program(
+        "cargo",
+        "case \"$*\" in
+            build*) exit 101 ;;
+            *--no-fail-fast*--lib*) echo 'test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured' ;;
+        esac",
+    );
+    let done = tree.command("test.sh").env_remove("WEIR_BIN").output().unwrap();
+    assert_eq!(done.status.code(), Some(1), "{done:?}");
+    let said = said(&done);
+    assert!(
+        said.contains("weir could not be built") && said.contains("2 passed, 0 failed, 0 skipped"),
+        "{said}"
+    );
 }

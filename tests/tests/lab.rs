@@ -36,6 +36,7 @@ fn main() -> ExitCode {
         plain!(a_feeder_faster_than_the_work_is_held_or_loses).together(),
         plain!(packets_are_sealed_now_or_later_and_none_is_lost).together(),
         plain!(settings_of_netisr_that_cannot_be).together(),
+        plain!(settings_of_qdisc_that_cannot_be).together(),
         plain!(two_inputs_and_one_device).together(),
     ])
 }
@@ -235,6 +236,17 @@ fn two_inputs_and_one_device() -> Result<()> {
             ensure!(row["lost"] == 0 && row["reordered"] == 0, "weir lost or reordered: {row}");
             ensure!(row["tryfail"].is_number() && row["kicks_saved"].is_number(), "{row}");
         }
+    }
+    Ok(())
+}
+
+fn settings_of_qdisc_that_cannot_be() -> Result<()> {
+    for arguments in [["--clients", "257"], ["--seconds", "0.5"]] {
+        let done = run(
+            Command::new(weir_binary()?).args(["lab", "qdisc", "--systems", "weir"]).args(arguments),
+            Duration::from_secs(10),
+        )?;
+        ensure!(done.status.code() == Some(2), "{arguments:?} ended with {}: {}", done.status, done.stderr);
     }
     Ok(())
 }

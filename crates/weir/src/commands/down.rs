@@ -45,7 +45,9 @@ that nothing is lost. One whose interface has another name since is found by
 its own. One that is not there is no failure. One that cannot go, or is not for
 sure the file's, is said, and the others go.
 A `weir run` by a wire is up under its name, and ends with its program. One
-whose limit is in place is not: a signal to it or its program ends it.")]
+whose limit is in place is not: a signal to it or its program ends it.
+A topology that a service manager runs may come up again, also later when its
+interfaces come: `systemctl stop weir@office` ends that for good.")]
 pub struct DownArguments {
     /// The file, or - for standard input, or the name of what is up
     file: PathBuf,
