@@ -41,8 +41,8 @@ const LIMITS_HIDDEN: &str =
 /// The pause before a limit that is not whole is looked at again, and how often that is done: making one takes long on a busy machine.
 const MOMENT: Duration = Duration::from_millis(300);
 const MOMENTS: u32 = 5;
-/// Lines between two headers of `-i`.
-const HEADER_EVERY: u64 = 20;
+/// The lines of `-i` after which the next interval has a header again.
+const HEADER_EVERY: usize = 20;
 
 /// Show counters; with --check prove that none of them hides a lost packet.
 #[derive(clap::Args)]
@@ -311,7 +311,7 @@ fn watch(arguments: &StatArguments, interval: Duration) -> Result<ExitCode, Faul
     }
     let mut before = reading(first);
     let mut next_ns = now_ns();
-    let mut lines_printed = 0;
+    let mut below_header = None;
     for _ in 0..arguments.count.unwrap_or(u64::MAX) {
         if let (true, Some(name)) = (before.is_empty(), &arguments.wire) {
             output::say(format_args!("weir: {name} is gone"));
@@ -354,16 +354,22 @@ fn watch(arguments: &StatArguments, interval: Duration) -> Result<ExitCode, Faul
         let lines = interval::between(&before, &after);
         let name_width = lines.iter().map(interval::Line::name_width).max().unwrap_or(0).max(8);
         let mut text = String::new();
+        if !arguments.json && !lines.is_empty() && below_header.is_none_or(|below| below >= HEADER_EVERY) {
+            text += &format!("{}\n", interval::header(name_width));
+            below_header = Some(0);
+        }
         for line in &lines {
             if arguments.json {
                 text += &format!("{}\n", line.to_json());
                 continue;
             }
-            if lines_printed % HEADER_EVERY == 0 {
-                text += &format!("{}\n", interval::header(name_width));
-            }
-            lines_printed += 1;
             text += &format!("{}\n", output::harmless(&line.to_text(name_width)));
+        }
+        below_header = below_header.map(|below| below + lines.len());
+        // The last that goes is said above, with what ends.
+        if !after.is_empty() {
+            let gone = interval::gone(&before, &after);
+            gone.iter().for_each(|name| output::say(format_args!("weir: {name} is gone")));
         }
         if !output::write_while(&text, || signals.try_recv().is_err())? {
             break;

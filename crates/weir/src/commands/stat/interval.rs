@@ -14,7 +14,8 @@
 //! Nobody counts the packets that come in to a limit in place: `-`, or null. Those that go out are counted as the receiver gets them, and
 //! it is blocked while a packet waits, where that is seen.
 //!
-//! Limits: a wire that has come up since the last line counts from its start, a limit from when it was made; one that has gone has no line.
+//! Limits: a wire that has come up since the last line counts from its start, a limit from when it was made; one that has gone has no line,
+//! and is said to have gone once.
 
 use serde_json::{Value, json};
 use weir_core::drops::DropReason;
@@ -141,6 +142,16 @@ pub fn between(before: &Reading, after: &Reading) -> Vec<Line> {
         }
     }));
     lines
+}
+
+/// The names of those that were there at the earlier reading alone.
+pub fn gone(before: &Reading, after: &Reading) -> Vec<String> {
+    let names = |reading: &Reading| -> Vec<String> {
+        let wires = reading.snapshot.each().map(|(_, wire, _)| wire.name.clone());
+        wires.chain(reading.limits.iter().map(|seen| seen.name.clone())).collect()
+    };
+    let here = names(after);
+    names(before).into_iter().filter(|name| !here.contains(name)).collect()
 }
 
 fn of_wires(before: &Snapshot, after: &Snapshot) -> Vec<Line> {
@@ -311,6 +322,15 @@ mod tests {
             line.to_string(),
             r#"{"blocked_ns":876500000,"held":300,"in":{"bytes":25000000,"drops":5,"errors":0,"packets":16512},"interval_ns":1000000000,"out":{"bytes":24981000,"drops":4,"errors":8,"packets":16500},"wire":"wa"}"#
         );
+    }
+
+    #[test]
+    fn what_is_there_no_more_has_gone() {
+        let mut more = snapshot();
+        more.merge(idle());
+        let names = gone(&reading(more), &reading(snapshot()));
+        assert_eq!(names, [idle().wires[0].name.as_str()]);
+        assert!(gone(&reading(snapshot()), &later()).is_empty());
     }
 
     #[test]
