@@ -15,9 +15,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use weir_lab::bed::{End, Namespace, address, names, veth};
 use weir_lab::clock::wait_until;
-use weir_lab::process::{Process, Signal, run};
+use weir_lab::process::{Process, Signal, run, send_signal};
 use weir_tests::host::{Host, INTERNET_V4, INTERNET_V6};
-use weir_tests::{guardian, harness, privileged, weir_binary};
+use weir_tests::{guardian, harness, kill_with_guardian, privileged, weir_binary};
 
 const LIMIT: Duration = Duration::from_secs(30);
 const A_MOMENT: Duration = Duration::from_secs(20);
@@ -36,6 +36,8 @@ fn main() -> ExitCode {
         privileged!(a_host_made_a_router_meanwhile_stays_one).together(),
         privileged!(what_a_bridge_carries_is_not_cut_off).together(),
         privileged!(what_two_killed_processes_left_is_mended).together(),
+        privileged!(what_a_killed_run_left_is_mended_under_its_children).together(),
+        privileged!(a_table_whose_run_was_killed_is_named_without_its_interface).together(),
         privileged!(a_run_beside_one_whose_interface_is_renamed).together(),
         privileged!(a_guardian_that_tries_again_keeps_no_reader_waiting).together(),
         privileged!(an_uplink_joins_what_it_receives_again_after_a_run).together(),
@@ -294,17 +296,90 @@ fn what_two_killed_processes_left_is_mended() -> Result<()> {
     let name = site.host.namespace.name();
     let elsewhere = run(site.office.command(weir_binary()?).arg("mend"), LIMIT)?;
     let told = format!(
-        "forwarding in network namespace {name} is as a weir that was killed left it: put back by `ip netns exec {name} weir mend`"
+        "forwarding in network namespace {name}, the nftables table weir0 in network namespace {name} are as a weir that was killed left \
+         them: put back by `ip netns exec {name} weir mend`"
     );
     let is_told = elsewhere.status.code() == Some(1) && elsewhere.stdout.contains(&told);
     ensure!(is_told, "from another namespace: {} and {}", elsewhere.status, elsewhere.stdout);
     let stat = run(&mut site.host.weir(&["stat"]), LIMIT)?.success()?;
-    let told =
-        "forwarding in this network namespace is as a weir that was killed left it: put back by `weir mend`";
+    let told = "forwarding in this network namespace, the nftables table weir0 in this network namespace are as a weir that was killed left \
+                them: put back by `weir mend`";
     ensure!(stat.stderr.contains(told), "weir stat says: {}", stat.stderr);
     weir_lab::process::run(&mut site.host.weir(&["mend"]), LIMIT)?.success()?;
     let rules = site.host.namespace.sh("nft list ruleset")?;
     ensure!(rules.is_empty() && !site.host.forwards()?, "left behind: {rules}");
+    Ok(())
+}
+
+/// A run of this name that was killed with its guardian, and a child of its program that goes on: its number.
+fn killed_above_a_child(host: &Host, run: &str) -> Result<u32> {
+    let script = "sleep 1000 >/dev/null 2>&1 & echo child: $!; exec sleep 1000";
+    let mut process = Process::spawn(&mut host.weir_run(&["--name", run], script))?;
+    process.wait_for_output("child: ", LIMIT)?;
+    let child = process.stdout().split_whitespace().last().context("no child")?.parse()?;
+    let guardian = format!("/proc/{}/stat", kill_with_guardian(process.id())?[0]);
+    process.wait(LIMIT)?;
+    // A process that dies keeps its locks until its files are closed.
+    wait_until("the guardian is gone", LIMIT, || {
+        Ok(std::fs::read_to_string(&guardian).map_or(true, |stat| stat.contains(") Z ")))
+    })?;
+    Ok(child)
+}
+
+/// The network of a run in place stays while a process is in it; everybody is told of it, and who mends takes it down.
+fn what_a_killed_run_left_is_mended_under_its_children() -> Result<()> {
+    const RUN: &str = "way-killed";
+    let site = Site::new()?;
+    let host = &site.host;
+    let before = host.state()?;
+    let child = killed_above_a_child(host, RUN)?;
+    let weir = |arguments: &[&str]| weir_lab::process::run(&mut host.weir(arguments), LIMIT);
+    let told = "forwarding in this network namespace, weir0 in this network namespace, the nftables table weir0 in this network namespace \
+                are as a weir that was killed left them: put back by `weir mend`";
+    for (arguments, code) in
+        [(&["stat"][..], 0), (&["stat", "--check"], 1), (&["stat", RUN], 0), (&["stat", RUN, "--check"], 1)]
+    {
+        let done = weir(arguments)?;
+        let is_told = done.stderr.contains(told) && done.status.code() == Some(code);
+        ensure!(is_told, "weir {} ended with {}: {}", arguments.join(" "), done.status, done.stderr);
+    }
+    let name = host.namespace.name();
+    let elsewhere = run(site.office.command(weir_binary()?).arg("mend"), LIMIT)?;
+    let is_told = [format!("weir0 in network namespace {name}"), format!("`ip netns exec {name} weir mend`")];
+    let is_told = is_told.iter().all(|told| elsewhere.stdout.contains(told));
+    ensure!(is_told && elsewhere.status.code() == Some(1), "{}: {}", elsewhere.status, elsewhere.stdout);
+    let done = weir(&["mend"])?.success()?;
+    ensure!(done.stdout.contains("the interface weir0 of a run removed"), "it says: {}", done.stdout);
+    let after = host.state()?;
+    ensure!(after == before, "the host was\n{before}\nand is\n{after}");
+    let done = weir(&["stat", "--check"])?;
+    ensure!(!(done.stdout + &done.stderr).contains("this network namespace"), "it is told still");
+    send_signal(child, Signal::KILL)
+}
+
+/// The interface went with the last process behind it, and the table goes on dropping what the host forwards.
+fn a_table_whose_run_was_killed_is_named_without_its_interface() -> Result<()> {
+    let site = Site::new()?;
+    let host = &site.host.namespace;
+    // A router gets no gate, and so no setting to put back.
+    host.sh("sysctl -q -w net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1")?;
+    let before = site.host.state()?;
+    let child = killed_above_a_child(&site.host, "way-table")?;
+    send_signal(child, Signal::KILL)?;
+    wait_until("the run's interface is gone", LIMIT, || Ok(!host.ip("-br link")?.contains("weir0")))?;
+    let name = host.name();
+    let told = format!(
+        "the nftables table weir0 in network namespace {name} is as a weir that was killed left it: put back by `ip netns exec {name} \
+         weir mend`"
+    );
+    for (command, code) in [("stat", 0), ("mend", 1)] {
+        let done = run(site.office.command(weir_binary()?).arg(command), LIMIT)?;
+        let is_told = (done.stdout.clone() + &done.stderr).contains(&told);
+        ensure!(is_told && done.status.code() == Some(code), "{}: {} {}", command, done.status, done.stderr);
+    }
+    weir_lab::process::run(&mut site.host.weir(&["mend"]), LIMIT)?.success()?;
+    let after = site.host.state()?;
+    ensure!(after == before, "the host was\n{before}\nand is\n{after}");
     Ok(())
 }
 

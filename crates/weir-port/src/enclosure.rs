@@ -149,7 +149,8 @@ pub fn make_limited(
     // The far end is the one that may have a number in its name, and one queue keeps the order of packets of several processors.
     let make = || veth::create(&end(c"eth0", Side::Program), &end(c"weir%d", Side::Host), &host, 1);
     let (eth0, outer) = program.run(make)?;
-    keeper.record(&host, Undo::of_link(&outer), None)?;
+    let made = hold_made(&Lock::take()?, keeper, &Thing::made(&host, &outer));
+    keeper.record(&host, Undo::of_link(&outer), made)?;
     let (program, host) =
         (NetnsInterface { netns: program, link: eth0 }, NetnsInterface { netns: host, link: outer });
     let mut limited = Limited { program, host, way_out: None };
@@ -220,7 +221,8 @@ fn open_way_out(
         return Ok(None);
     }
     let name = host.run(|| nftables::name_for(outer))?;
-    keeper.record(host, Undo::NftTable { name: name.clone() }, None)?;
+    let made = hold_made(lock, keeper, &Thing::table(host, &name));
+    keeper.record(host, Undo::NftTable { name: name.clone() }, made)?;
     host.run(|| {
         let before = |setting: Setting| {
             let noted = |setting: Setting| {
@@ -256,6 +258,10 @@ fn open_way_out(
         }
         Ok(Some(table))
     })
+}
+
+fn hold_made(lock: &Lock, keeper: &dyn Keeper, thing: &Thing) -> Option<Hold> {
+    Hold::made(lock, thing, &keeper.owner()?)
 }
 
 fn no_subnet() -> PortError {

@@ -3,7 +3,8 @@
 //! A hold is a file, `/run/weir/holds/NAMESPACE-THING`, that is locked by `flock(2)`. Two kinds:
 //!
 //! ```text
-//! alone    the receive queues of an end: the next process is refused if the holder lives, and waits if it is being undone
+//! alone    the receive queues of an end: the next process is refused if the holder lives, and waits if it is being undone;
+//!          what is made for a run: its interface, and the table of its way out
 //! shared   the queue at a sending end, its checksum offload, a setting: the first notes what was before, the last puts it back
 //! ```
 //!
@@ -51,8 +52,12 @@ use crate::{directory, sys};
 /// The longest wait for a hold that is being undone, in nanoseconds.
 const WAIT_NS_MAX: u64 = 15_000_000_000;
 const BETWEEN_NS: u64 = 10_000_000;
-/// The things of an interface; all others are settings.
-const OF_INTERFACES: [&str; 4] = ["receive", "queue", "checksum", "tags"];
+/// The things of an interface; all others are of a namespace.
+const OF_INTERFACES: [&str; 5] = ["receive", "queue", "checksum", "tags", MADE];
+/// An interface that is made for a run, and removed with it.
+const MADE: &str = "made";
+/// The beginning of the name of a table, among the things of a namespace.
+const TABLE: &str = "table-";
 /// The most bytes read of a hold's file, more than any has: a saved qdisc's options have some kilobytes at most.
 const FILE_BYTES_MAX: usize = 64 * 1024;
 
@@ -85,6 +90,19 @@ impl Thing {
     /// The place where an interface of `netns` leaves VLAN tags.
     pub fn tags(netns: &NetNs, link: &Link) -> Thing {
         Thing::of_link(netns, link, "tags")
+    }
+
+    /// An interface of `netns` itself, made for a run.
+    pub fn made(netns: &NetNs, link: &Link) -> Thing {
+        Thing::of_link(netns, link, MADE)
+    }
+
+    /// The nftables table of this name of a namespace, made for a run.
+    pub fn table(netns: &NetNs, name: &str) -> Thing {
+        Thing {
+            name: format!("the nftables table {name}"),
+            ..Thing::setting(netns, &format!("{TABLE}{name}"))
+        }
     }
 
     /// A setting of a namespace, by a name without slashes.
@@ -190,6 +208,12 @@ impl Hold {
         hold.note(&note).doing(doing)?;
         try_flock(&hold.file, libc::LOCK_SH).doing(doing)?;
         Ok((hold, note.before, true))
+    }
+
+    /// Takes a thing that is made for a run, so that what two killed processes left of it is found. `None` where another process has it still,
+    /// or nothing can be noted, which keeps no run from its network.
+    pub fn made(_lock: &Lock, thing: &Thing, owner: &Owner) -> Option<Hold> {
+        Hold::try_alone(thing, owner).ok().flatten()
     }
 
     /// The old state of a thing, noted before it was changed by the process that holds it or left it behind.

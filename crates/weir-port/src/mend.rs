@@ -115,9 +115,9 @@ fn release(link: &Link, name: &str, is_left: bool, means: &mut Means) -> Result<
     Ok(is_deferred.then(|| format!("{name}: its queues left to the kernel again")))
 }
 
-/// Puts back the settings and removes the tables of this thread's namespace that runs changed and no run needs any more; returns what was
-/// done, in words.
-pub fn settings() -> Result<Vec<String>> {
+/// Puts back the settings and removes the interfaces and tables of this thread's namespace that runs changed or made and no run needs any more;
+/// returns what was done, in words.
+pub fn runs() -> Result<Vec<String>> {
     let netns = NetNs::current()?;
     let _lock = Lock::take()?;
     let mut done = Vec::new();
@@ -133,7 +133,27 @@ pub fn settings() -> Result<Vec<String>> {
         }
         hold.finish();
     }
+    for ifindex in names.iter().filter_map(|name| left::made(name)) {
+        let link = match Link::by_index(ifindex) {
+            Err(PortError::NoInterface { .. }) => continue,
+            link => link?,
+        };
+        let Some(hold) = Hold::left(&Thing::made(&netns, &link))? else { continue };
+        link::delete(ifindex)?;
+        hold.finish();
+        done.push(format!(
+            "the interface {} of a run removed: what its program left running has no network any more",
+            link.name
+        ));
+    }
     // The tables go last, as they shut what the settings open.
+    for name in names.iter().filter_map(|name| left::table(name)) {
+        let Some(hold) = Hold::left(&Thing::table(&netns, name))? else { continue };
+        if nftables::remove(name)? {
+            done.push(format!("the nftables table {name} removed"));
+        }
+        hold.finish();
+    }
     done.extend(
         nftables::remove_left_behind()?.iter().map(|name| format!("the nftables table {name} removed")),
     );

@@ -145,7 +145,7 @@ impl Undo {
                 Ok(_) | Err(PortError::NoInterface { .. }) => Ok(()),
                 Err(error) => Err(error),
             },
-            Undo::NftTable { name } => nftables::remove(name),
+            Undo::NftTable { name } => nftables::remove(name).map(drop),
             Undo::Setting { setting, before } => before.put_back(*setting).map(drop),
             Undo::File { path, identity } if FileIdentity::of(path) != Some(*identity) => Ok(()),
             Undo::File { path, .. } => match std::fs::remove_file(path) {

@@ -180,7 +180,9 @@ pub fn not_for_down(name: &str) -> Option<String> {
     let LimitInPlace { place, .. } = limits.first()?;
     let far_end = place.far_end().ok().flatten();
     Some(match is_run([Some(place), far_end.as_ref()].into_iter().flatten()) {
-        true => format!("{name} is a run: it ends with its program, or by a signal to its `weir run`"),
+        true => format!(
+            "{name} is a run: it ends with its program, or by a signal to its `weir run`; what one that was killed left, `weir mend` removes"
+        ),
         false => format!("{name} is a limit in place: remove it by `weir limit {name} --off`"),
     })
 }

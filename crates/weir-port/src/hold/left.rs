@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::{FILE_BYTES_MAX, Hold, Identity, Note, OF_INTERFACES, Thing};
+use super::{FILE_BYTES_MAX, Hold, Identity, MADE, Note, OF_INTERFACES, TABLE, Thing};
 use crate::error::{Doing, PortError, Result};
 use crate::forwarding::Setting;
 use crate::link::Link;
@@ -29,10 +29,10 @@ const UNREADABLE: &str = "was left behind and cannot be read, by this version of
 const TRIES: u32 = 1000;
 const BETWEEN_NS: u64 = 1_000_000;
 
-/// Interfaces, or the forwarding of a namespace, that are left as killed weirs had them, which one command puts back.
+/// Interfaces, or what runs changed or made in a namespace, that are left as killed weirs had them, which one command puts back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Left {
-    /// The interfaces, or the forwarding, with their namespaces, in words.
+    /// The interfaces, forwarding and tables, with their namespaces, in words.
     pub things: Vec<String>,
     /// The command.
     pub command: String,
@@ -78,19 +78,22 @@ pub fn all() -> Vec<Left> {
     }
     let namespaces = NetNs::all().unwrap_or_default();
     let mut ends: Vec<End> = Vec::new();
-    let mut forwarding: Vec<Left> = Vec::new();
+    let mut of_runs: Vec<Left> = Vec::new();
     for (name, note) in left {
         let Some((inode, of_interface)) = parts(name) else { continue };
         let found = namespaces.iter().find(|(_, netns)| netns.inode() == inode);
         let Some((path, netns)) = found else { continue };
         let Some((ifindex, thing)) = of_interface else {
-            if is_setting_of(name, netns, &note) {
-                let things = vec![format!("forwarding in {}", netns.label())];
-                forwarding.push(Left { things, command: format!("{}weir mend", way_in(path, netns)) });
+            if let Some(thing) = of_namespace(name, netns, &note) {
+                add(&mut of_runs, format!("{thing} in {}", netns.label()), &way_in(path, netns));
             }
             continue;
         };
         let Some(link) = present(netns, ifindex, note.identity.as_ref()) else { continue };
+        if thing == MADE {
+            add(&mut of_runs, format!("{} in {}", link.name, netns.label()), &way_in(path, netns));
+            continue;
+        }
         let is_port = thing == "receive";
         match ends.iter_mut().find(|end| end.key == (inode, ifindex)) {
             Some(end) => end.is_port |= is_port,
@@ -104,15 +107,38 @@ pub fn all() -> Vec<Left> {
             }),
         }
     }
-    // The files of a namespace stand together.
-    forwarding.dedup();
-    [together(ends), forwarding].concat()
+    [together(ends), of_runs].concat()
 }
 
-/// Returns whether the note of this file is of a setting of the namespace.
-fn is_setting_of<T>(name: &str, netns: &NetNs, note: &Note<T>) -> bool {
-    let thing = name.split_once('-').and_then(|(_, rest)| Setting::from_name(rest));
-    thing.is_some_and(|setting| note.is_of(&Thing::setting(netns, &setting.name())))
+/// Adds a thing that the command without an interface puts back in its namespace.
+fn add(of_runs: &mut Vec<Left>, thing: String, way_in: &str) {
+    let command = format!("{way_in}weir mend");
+    match of_runs.iter_mut().find(|left| left.command == command) {
+        Some(left) if left.things.contains(&thing) => {}
+        Some(left) => left.things.push(thing),
+        None => of_runs.push(Left { things: vec![thing], command }),
+    }
+}
+
+/// The thing of the namespace that the note of this file is of, in words: a setting, or a table.
+fn of_namespace<T>(name: &str, netns: &NetNs, note: &Note<T>) -> Option<String> {
+    let (_, rest) = name.split_once('-')?;
+    let (thing, words) = match table(rest) {
+        Some(name) => (Thing::table(netns, name), format!("the nftables table {name}")),
+        None => (Thing::setting(netns, &Setting::from_name(rest)?.name()), "forwarding".into()),
+    };
+    note.is_of(&thing).then_some(words)
+}
+
+/// The number of the interface made for a run that is the thing of this name, of those of a namespace ([`names_of`]).
+pub(crate) fn made(name: &str) -> Option<u32> {
+    let (ifindex, thing) = name.split_once('-')?;
+    (thing == MADE).then(|| ifindex.parse().ok()).flatten()
+}
+
+/// The nftables table that is the thing of this name, of those of a namespace.
+pub(crate) fn table(name: &str) -> Option<&str> {
+    name.strip_prefix(TABLE)
 }
 
 /// The notes that are left of things which are there, and that this version cannot read: a sentence each.
@@ -334,6 +360,9 @@ mod tests {
         assert_eq!(parts("12-3-queue"), Some((12, Some((3, "queue")))));
         assert_eq!(parts("12-3-ipv4-forwarding"), Some((12, None)));
         assert_eq!(parts("12-ipv6-forwarding"), Some((12, None)));
+        assert_eq!(parts("12-3-made"), Some((12, Some((3, "made")))));
+        assert_eq!(parts("12-table-weir0"), Some((12, None)));
+        assert_eq!((made("3-made"), made("3-queue"), table("table-weir0")), (Some(3), None, Some("weir0")));
         assert_eq!(parts("nonsense"), None);
     }
 }

@@ -134,17 +134,17 @@ pub fn remove_left_behind() -> Result<Vec<String>> {
     Ok(left)
 }
 
-/// Removes the table; content with it being gone, or another program's.
-pub fn remove(name: &str) -> Result<()> {
+/// Removes the table; content with it being gone, or another program's. Returns whether it was there.
+pub fn remove(name: &str) -> Result<bool> {
     if !tables()?.unwrap_or_default().iter().any(|found| found.name == name) {
-        return Ok(());
+        return Ok(false);
     }
     let removed = transact(&format!("removing the nftables table {name}"), 3, |batch| {
         batch.request().op_deltable_do(&header()).encode().push_name_bytes(name.as_bytes());
     });
     match removed {
-        Err(error) if is_code(&error, libc::ENOENT) => Ok(()),
-        removed => removed,
+        Err(error) if is_code(&error, libc::ENOENT) => Ok(false),
+        removed => removed.map(|()| true),
     }
 }
 

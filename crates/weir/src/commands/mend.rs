@@ -12,22 +12,24 @@ use super::backlog;
 use crate::output::Lines;
 use crate::{Failure, Outcome, output};
 
-/// Put back what a killed weir left behind: the queue, checksum offload, senders that stand, forwarding, control sockets; and what a limit in
-/// place changed whose queue was removed by hand, or that went with its container.
+/// Put back what a killed weir left behind: the queue, checksum offload, senders that stand, the network of a run, forwarding, control sockets;
+/// and what a limit in place changed whose queue was removed by hand, or that went with its container.
 ///
 /// Normally nothing is left behind, because a second process, the guardian, puts everything back also after a crash. If both were
 /// killed, the next weir on the same interfaces puts things right, or this command where there is none. It may be given
 /// either end of a pair, in that end's network namespace, and any number of times. What a living weir has it leaves alone. Where
-/// something is still left it names that, with the command that puts it back, and ends with status 1.
+/// something is still left it names that, with the command that puts it back, and ends with status 1. Children of a run's program that go on
+/// lose their network with the rest of the run, as they do where only its weir is killed.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   weir mend veth-a veth-b
   ip netns exec NAME weir mend eth0     from the other end
-  weir mend                             forwarding of this host, after `weir
-                                        run`, control sockets, and room for
+  weir mend                             what `weir run` left on this host: its
+                                        interface, table and forwarding;
+                                        control sockets, and room for
                                         packets of limits that are gone; it
                                         names the interfaces that are left,
-                                        and namespaces with their forwarding")]
+                                        and what runs left elsewhere")]
 pub struct MendArguments {
     /// Interfaces of this network namespace, whose pairs are mended
     #[arg(value_name = "DEV")]
@@ -39,9 +41,7 @@ pub fn run(arguments: &MendArguments) -> Outcome {
     if !weir_port::sys::is_root() {
         return Err(PortError::NotRoot { doing: "mending what weir changed".into() }.into());
     }
-    let mut done = mend::settings()?;
-    done.extend(control::remove_left().iter().map(|name| format!("the control socket of {name} removed")));
-    let mut faults: Vec<Failure> = Vec::new();
+    let (mut done, mut faults): (Vec<String>, Vec<Failure>) = Default::default();
     for interface in &arguments.interfaces {
         let say = &mut |text: &str| output::say(format_args!("weir: {text}"));
         match one(interface, say) {
@@ -49,6 +49,12 @@ pub fn run(arguments: &MendArguments) -> Outcome {
             Err(error) => faults.push(error.into()),
         }
     }
+    // Later, as an interface that is named may be a run's, which goes.
+    match mend::runs() {
+        Ok(mended) => done.extend(mended),
+        Err(error) => faults.push(error.into()),
+    }
+    done.extend(control::remove_left().iter().map(|name| format!("the control socket of {name} removed")));
     if backlog::put_back() {
         done.push("net.core.netdev_max_backlog is as before the limits that are gone".into());
     }

@@ -237,7 +237,11 @@ fn show(arguments: &StatArguments) -> Result<ExitCode, Fault> {
         output::say(format_args!("weir: {LIMITS_HIDDEN}: try sudo"));
     }
     let status = if unread.is_empty() && !unchecked { ExitCode::SUCCESS } else { ExitCode::FAILURE };
-    let left = if arguments.wire.is_none() { left::all() } else { Vec::new() };
+    let is_all = arguments.wire.is_none();
+    let mut left = if is_all || !limits.is_empty() { left::all() } else { Vec::new() };
+    // Of a run that was asked for by name, its interface.
+    let is_asked_for = |left: &Left| limits.iter().any(|seen| left.things.contains(&seen.place.describe()));
+    left.retain(|left| is_all || is_asked_for(left));
     let left = left.iter().map(Left::sentence);
     if !arguments.check {
         left.for_each(|sentence| output::say(format_args!("weir: {sentence}")));
