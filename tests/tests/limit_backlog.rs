@@ -88,10 +88,16 @@ fn packets_that_have_left_limits_have_room() -> Result<()> {
     one.weir("limit wa --rate 100mbit")?.success()?;
     require(20_000, "which is enough")?;
 
-    // A limit that goes with its container puts nothing back; the next does.
+    // A limit that goes with its container puts nothing back: who looks is told, and the next does.
     fs::write(BacklogSetting::PATH, "1000")?;
     one.weir("limit wa --rate 100mbit")?.success()?;
+    let told = "weir: net.core.netdev_max_backlog is 10,000 for limits, of which there is none any more, and was 1,000 before them: put back by \
+                `weir mend`\n";
+    ensure!(!other.weir("stat")?.success()?.stderr.contains("netdev_max_backlog"), "told beside a limit");
     drop(one);
+    wait_until("who looks is told of the room", PATIENCE, || {
+        Ok(other.weir("stat --check")?.success()?.stderr.contains(told))
+    })?;
     wait_until("the other limit is the last", PATIENCE, || {
         other.weir("limit wa --rate 100mbit")?.success()?;
         other.weir("limit wa --off")?.success()?;

@@ -70,7 +70,7 @@ pub fn put_back_if_unused() -> Result<bool> {
     if is_any_limit()? {
         return Ok(false);
     }
-    let before = kept()?.filter(|_| read(&netns).is_ok_and(|now| now == PACKETS_MIN));
+    let before = raised_from(&netns)?;
     if let Some(before) = before {
         netns.run(|| sysctl::write(SETTING, &before.to_string()))?;
     }
@@ -80,6 +80,23 @@ pub fn put_back_if_unused() -> Result<bool> {
         }
         _ => Ok(before.is_some()),
     }
+}
+
+/// The setting before [`raise`], if it is raised still and no limit can be found any more: [`put_back_if_unused`] would put it back.
+///
+/// # Errors
+/// If it cannot be looked at.
+pub fn left() -> Result<Option<u64>> {
+    if !file().exists() {
+        return Ok(None);
+    }
+    let Some(netns) = first_netns()? else { return Ok(None) };
+    if is_any_limit()? { Ok(None) } else { raised_from(&netns) }
+}
+
+/// The setting before it was raised; `None` if somebody has set it since.
+fn raised_from(netns: &NetNs) -> Result<Option<u64>> {
+    Ok(kept()?.filter(|_| read(netns).is_ok_and(|now| now == PACKETS_MIN)))
 }
 
 /// The namespace that has the setting; `None` if no process that this one may look at is in it.

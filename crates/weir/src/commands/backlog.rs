@@ -2,7 +2,7 @@
 
 use weir_port::limit::backlog::{self, PACKETS_MIN};
 
-use crate::output;
+use crate::{human, output};
 
 /// Makes room for packets that have left limits.
 pub fn raise() {
@@ -20,4 +20,14 @@ pub fn put_back() -> bool {
         output::warn(format_args!("net.core.netdev_max_backlog may stay raised: {error}"));
         false
     })
+}
+
+/// The sentence on room that limits which are gone left behind; `None` if there is none, or nobody can tell.
+pub fn left() -> Option<String> {
+    let before = backlog::left().ok()??;
+    Some(format!(
+        "net.core.netdev_max_backlog is {} for limits, of which there is none any more, and was {} before them: put back by `weir mend`",
+        human::count(PACKETS_MIN),
+        human::count(before)
+    ))
 }

@@ -32,6 +32,7 @@ use weir_run::stats::{PortStats, Snapshot};
 use weir_run::workstreams;
 
 pub use self::limits::read as limits;
+use super::backlog;
 use crate::output::{colour, written};
 use crate::{Failure, Outcome, human, names, output};
 
@@ -243,6 +244,10 @@ fn show(arguments: &StatArguments) -> Result<ExitCode, Fault> {
     let is_asked_for = |left: &Left| limits.iter().any(|seen| left.things.contains(&seen.place.describe()));
     left.retain(|left| is_all || is_asked_for(left));
     let left = left.iter().map(Left::sentence);
+    // It harms nobody, and so is no fault.
+    if is_all && limits.is_empty() && weir_port::sys::sees_limits() {
+        backlog::left().inspect(|sentence| output::say(format_args!("weir: {sentence}")));
+    }
     if !arguments.check {
         left.for_each(|sentence| output::say(format_args!("weir: {sentence}")));
         return Ok(status);
