@@ -12,7 +12,7 @@ use weir_port::limit::htb::QueueTraffic;
 use weir_port::limit::memory::Memory;
 use weir_port::limit::record::{Direction, LimitStage};
 use weir_port::limit::{self, Asked, NetnsInterface};
-use weir_port::link::Link;
+use weir_port::link::{self, Link};
 use weir_port::monitor::{LinkEvent, Monitor};
 use weir_port::netns::NetNs;
 use weir_port::{Doing, unsent};
@@ -226,20 +226,23 @@ impl RunNetwork for InPlace {
         self.gate.as_ref().map(|_| "a run with a way out, which weir guards,")
     }
 
-    fn finish(self: Box<Self>) -> Result<Totals, Failure> {
+    fn finish(mut self: Box<Self>) -> Result<Totals, Failure> {
+        // Lest the table that the guardian removes is put back.
+        drop(self.gate.take());
         let [there, back] = [&self.ends.program, &self.ends.host].map(seen);
         let dropped =
             drops(&[&there, &back], dropped_by_devices(&self.ends).saturating_sub(self.dropped_before));
         let record = self.memory.record();
         let taken = self.taken_away(there.as_ref());
+        // The pair goes with the look at what waits, as what leaves between the two would be told as lost. The guardian, which may take its
+        // time, deletes one that cannot be deleted here.
+        let traffic = there.map(|seen| Self::traffic(&self.ends.program).unwrap_or(seen.traffic));
+        let _ = self.ends.host.netns.run(|| link::delete(self.ends.host.link.ifindex));
         let limit = record.as_ref().and_then(|record| Rate::from_bits_per_s(record.rate_bits_per_s));
         let arrivals = record.filter(|record| record.sees_arrivals).map(|_| self.memory.arrivals());
-        // Lest the table that the guardian removes is put back.
-        drop(self.gate);
         let finished = self.guarded.finish();
         let _ = backlog::put_back_if_unused();
         finished?;
-        let traffic = there.as_ref().map(|seen| seen.traffic);
         if let Some(taken) = taken {
             output::say(format_args!("weir: the limit was taken away while CMD ran; {taken}"));
         }
