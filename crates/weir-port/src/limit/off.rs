@@ -3,7 +3,7 @@
 //! Rule: if the limit were opened at once, packets that wait would pour into the lists of the next interface, which drop. So the rate
 //! doubles until nothing waits. While the kernel swaps the root of an interface, packets are lost; so the queue goes in a moment in which
 //! no packet is sent. A busy machine holds a sender up for tens of milliseconds, which looks the same; so the moment must have lasted
-//! longer than that, and packets that are lost all the same are counted. If there is no such moment, the open queue stays: it limits
+//! longer than that, by looks that were not held up themselves, and packets that are lost all the same are counted. If there is no such moment, the open queue stays: it limits
 //! nothing. One who asks it to end meanwhile has the open queue left to the caller.
 
 use std::thread::sleep;
@@ -26,6 +26,8 @@ use crate::lock::Lock;
 const STEP_NS: u64 = 20_000_000;
 /// The time in which no packet must have been sent: longer than a scheduler lets a sender wait that has something to send.
 const QUIET_NS: u64 = 100_000_000;
+/// The most of that time that one look proves: what held it up for longer may have held the senders up too.
+const LOOK_NS_MAX: u64 = 10_000_000;
 /// The longest wait for such a time.
 const PATIENCE_NS: u64 = 3_000_000_000;
 
@@ -154,26 +156,40 @@ fn open_and_empty(
     }
     open(&open_plan(&plan))?;
     let end_ns = clock_ns() + PATIENCE_NS;
-    let (mut last, mut since_ns) = (traffic(place)?, clock_ns());
+    let mut quiet = Quiet { packets: traffic(place)?.packets, looked_ns: clock_ns(), quiet_ns: 0 };
     while clock_ns() < end_ns {
         if is_interrupted() {
             return Ok(Err(Off::Interrupted));
         }
         sleep(Duration::from_micros(500));
-        let now = traffic(place)?;
-        if now.waiting > 0 || now.packets != last.packets {
-            (last, since_ns) = (now, clock_ns());
-        } else if clock_ns() - since_ns >= QUIET_NS {
+        if quiet.note(&traffic(place)?, clock_ns()) {
             let lock = Lock::take()?;
-            let after = traffic(place)?;
             // Another command may have had the lock for long.
-            if after.waiting == 0 && after.packets == last.packets {
+            if quiet.note(&traffic(place)?, clock_ns()) {
                 return Ok(Ok(lock));
             }
-            (last, since_ns) = (after, clock_ns());
         }
     }
     Ok(Err(Off::Open))
+}
+
+/// The time for which a queue has sent nothing, by looks at it.
+struct Quiet {
+    /// The packets that it had sent at the last look.
+    packets: u64,
+    looked_ns: u64,
+    quiet_ns: u64,
+}
+
+impl Quiet {
+    /// Notes a look. Returns whether it has been quiet for long enough.
+    fn note(&mut self, now: &QueueTraffic, now_ns: u64) -> bool {
+        let proven_ns = (now_ns - self.looked_ns).min(LOOK_NS_MAX);
+        let is_quiet = now.waiting == 0 && now.packets == self.packets;
+        self.quiet_ns = if is_quiet { self.quiet_ns + proven_ns } else { 0 };
+        (self.packets, self.looked_ns) = (now.packets, now_ns);
+        self.quiet_ns >= QUIET_NS
+    }
 }
 
 fn traffic(place: &NetnsInterface) -> Result<QueueTraffic> {
@@ -255,4 +271,37 @@ fn put_back_left(place: &NetnsInterface, far_end: Option<NetnsInterface>) -> Res
     let _lock = Lock::take()?;
     let left = clsact::memory_at(arrivals::SPOT, &far_end)?.and_then(|memory| memory.record());
     left.map_or(Ok(()), |record| put_back_at(&far_end, place, &record))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    /// The times of the looks, in milliseconds, at which a queue is found quiet that sends nothing.
+    fn found(looks_ms: impl Iterator<Item = u64>) -> Option<u64> {
+        let mut quiet = Quiet { packets: 7, looked_ns: 0, quiet_ns: 0 };
+        let traffic = QueueTraffic { packets: 7, ..QueueTraffic::default() };
+        looks_ms.into_iter().find(|ms| quiet.note(&traffic, ms * MS))
+    }
+
+    #[test]
+    fn a_machine_that_stood_was_not_quiet() {
+        assert_eq!(found(1..1000), Some(100));
+        assert_eq!(found([1, 400, 800].into_iter()), None, "held up, as senders may have been");
+        assert_eq!(found((1..1000).map(|look| look * 50)), Some(500), "seldom, and often enough");
+    }
+
+    #[test]
+    fn a_packet_ends_a_quiet_moment() {
+        let mut quiet = Quiet { packets: 0, looked_ns: 0, quiet_ns: QUIET_NS };
+        let traffic = |packets, waiting| QueueTraffic { packets, waiting, ..QueueTraffic::default() };
+        assert!(quiet.note(&traffic(0, 0), MS));
+        for (packets, waiting) in [(1, 0), (1, 1)] {
+            assert!(!quiet.note(&traffic(packets, waiting), 2 * MS));
+            assert_eq!(quiet.quiet_ns, 0);
+            quiet.quiet_ns = QUIET_NS;
+        }
+    }
 }
