@@ -54,12 +54,13 @@ pub fn guard(watch_namespaces: bool) -> bool {
     let mut is_late = false;
     let is_done = put_back(records, &mut means, &mut |faults| {
         is_late = true;
+        // First, as whoever is told may wait for the end of a pipe.
+        null.iter().for_each(|null| sys::leave_standard_error(null.as_fd()));
         // The main process may be there no more.
         let _ = requests.send(&encoded(&Answer::Faults(faults.to_vec())), &[]);
         for fault in faults {
             journal::write(&format!("while putting things back: {fault}; it is tried again"));
         }
-        null.iter().for_each(|null| sys::leave_standard_error(null.as_fd()));
         true
     });
     if is_done && is_late {
