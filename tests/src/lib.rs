@@ -37,8 +37,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use weir_lab::bed::Namespace;
+use weir_lab::clock::wait_until;
 use weir_lab::ping::wait_for_answer;
 use weir_lab::process::{Signal, send_signal};
+
+/// The longest time until a process stands that was stopped.
+const STOPS_WITHIN: Duration = Duration::from_secs(20);
 
 /// The number of times that a test repeats its work, if `WEIR_ROUNDS` gives it, as `make verify` does; once in CI.
 pub fn rounds() -> Option<usize> {
@@ -67,6 +71,21 @@ pub fn kill_with_guardian(process: u32) -> Result<[u32; 2]> {
         }
     }
     Ok(both)
+}
+
+/// Stops a process, and returns when each of its threads stands: the kernel tells one of them, and until that runs the others go on.
+pub fn stop_whole(process: u32) -> Result<()> {
+    send_signal(process, Signal::STOP)?;
+    wait_until("all its threads stand", STOPS_WITHIN, || {
+        for thread in std::fs::read_dir(format!("/proc/{process}/task"))? {
+            let stat = std::fs::read_to_string(thread?.path().join("stat"))?;
+            // The name, in parentheses, may hold any characters.
+            if !stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('T')) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    })
 }
 
 /// The process that puts things back when this one is killed.

@@ -16,7 +16,7 @@ use weir_port::netns::NetNs;
 use weir_tests::classes::File;
 use weir_tests::limits::{Between, Row};
 use weir_tests::topology::{Hosts, Up};
-use weir_tests::{harness, nobody, privileged, weir_binary};
+use weir_tests::{harness, nobody, privileged, stop_whole, weir_binary};
 
 const PATIENCE: Duration = Duration::from_secs(40);
 
@@ -217,7 +217,7 @@ fn what_waits_for_its_interfaces_is_ended_too() -> Result<()> {
     let mut waits = Process::spawn(&mut up("600")?)?;
     wait_until("it says that it waits", PATIENCE, || Ok(waits.stderr().contains("for p2")))?;
     // One that does not answer is said.
-    waits.signal(Signal::STOP)?;
+    stop_whole(waits.id())?;
     for asked in [stat(&[])?, stat(&[name])?] {
         let told = format!("weir: {name} is not up yet: whoever listens at {}", socket.display());
         ensure!(!asked.status.success() && asked.stderr.contains(&told), "{}", asked.said());

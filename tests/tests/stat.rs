@@ -14,7 +14,7 @@ use weir_lab::wire::Wire;
 use weir_tests::host::Host;
 use weir_tests::limits::{Between, Row};
 use weir_tests::rig::{Rig, stat_of};
-use weir_tests::{fill, harness, nobody, plain, privileged, weir_binary};
+use weir_tests::{fill, harness, nobody, plain, privileged, stop_whole, weir_binary};
 
 const LIMIT: Duration = Duration::from_secs(10);
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -89,8 +89,9 @@ fn one_that_does_not_answer_does_not_hide_the_others() -> Result<()> {
     let rigs = [Rig::new(1, 1)?, Rig::new(1, 1)?];
     let (mut silent, wire) = (rigs[0].wire(&["--rate", "200mbit"])?, rigs[1].wire(&["--rate", "200mbit"])?);
     // Before the wire, because a guardian kills a process that is stopped.
-    rigs[0].middle.sh(&format!("kill -STOP {}", weir_tests::guardian(silent.id())?))?;
-    silent.signal(Signal::STOP)?;
+    for process in [weir_tests::guardian(silent.id())?, silent.id()] {
+        stop_whole(process)?;
+    }
     for arguments in [&["stat"][..], &["stat", "--check"]] {
         let done = wire.weir(arguments)?;
         ensure!(done.status.code() == Some(1), "`{}` ended with {}", done.what, done.status);
