@@ -12,7 +12,7 @@
 //!
 //! Tests of one file run one after another. A test needs the machine alone, because it judges a figure, or looks at what all programs of
 //! the machine share, unless its case says that it belongs to another [`Part`]: then tests of other files may run at the same time, each
-//! file in namespaces of its own ([`isolation`]). `WEIR_TESTS` picks a part, or none, and `scripts/test.sh` runs one part after the other.
+//! file in namespaces of its own ([`isolation`]), as when a word picks such tests alone. `WEIR_TESTS` picks a part, or none, and `scripts/test.sh` runs one part after the other.
 //! Beside others a figure says nothing, so none is excused there; one that is short, such as the packets that a server was too late for, is
 //! tried again all the same.
 
@@ -259,8 +259,9 @@ pub fn main(cases: &[Case]) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let place = Place::here();
+    let picks: Vec<&str> = words.iter().filter(|word| !word.starts_with('-')).map(String::as_str).collect();
     if place.is_root
-        && part.is_some_and(|part| part != Part::Alone)
+        && all_bear_others(cases, part, &picks)
         && let Err(error) = isolation::enter()
     {
         println!("tests beside others need namespaces of their own: {error:#}");
@@ -273,7 +274,6 @@ pub fn main(cases: &[Case]) -> ExitCode {
     {
         println!("leftovers of an earlier run could not be removed: {error:#}");
     }
-    let picks: Vec<&str> = words.iter().filter(|word| !word.starts_with('-')).map(String::as_str).collect();
     println!("\nrunning {} tests", cases.len());
     let before = Processors::now();
     let tally = run_all(cases, part, &picks, place);
@@ -310,14 +310,25 @@ fn is_asked_for(case: &Case, part: Option<Part>) -> bool {
     part.is_none_or(|part| case.part == part)
 }
 
+/// Returns whether a case is of the part that is asked for, and picked by a word if there are any.
+fn is_picked(case: &Case, cases: &[Case], part: Option<Part>, picks: &[&str]) -> bool {
+    let names = |pick: &&str| match cases.iter().any(|case| case.name == *pick) {
+        true => case.name == *pick,
+        false => case.name.contains(pick),
+    };
+    is_asked_for(case, part) && (picks.is_empty() || picks.iter().any(names))
+}
+
+/// Returns whether no test that is to run needs the machine alone: others may run beside it, and it beside them, whoever starts it.
+fn all_bear_others(cases: &[Case], part: Option<Part>, picks: &[&str]) -> bool {
+    let mut picked = cases.iter().filter(|case| is_picked(case, cases, part, picks)).peekable();
+    picked.peek().is_some() && picked.all(|case| case.part != Part::Alone)
+}
+
 fn run_all(cases: &[Case], part: Option<Part>, picks: &[&str], place: Place) -> Tally {
     let mut tally = Tally::default();
     for case in cases {
-        let names = |pick: &&str| match cases.iter().any(|case| case.name == *pick) {
-            true => case.name == *pick,
-            false => case.name.contains(pick),
-        };
-        if !is_asked_for(case, part) || !picks.is_empty() && !picks.iter().any(names) {
+        if !is_picked(case, cases, part, picks) {
             tally.filtered += 1;
             continue;
         }

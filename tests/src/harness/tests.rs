@@ -166,3 +166,14 @@ fn each_part_has_the_tests_that_the_other_leaves_out_and_excuses_none_beside_oth
     let flooding = run_all(&[plain!(passes).flooding()], Some(Part::Flooding), &[], HERE);
     assert_eq!(flooding.passed, 1);
 }
+
+#[test]
+fn tests_that_bear_others_are_isolated_however_they_are_picked() {
+    let cases = [plain!(passes).together(), plain!(fails)];
+    assert!(all_bear_others(&cases, None, &["passes"]));
+    assert!(all_bear_others(&cases, Some(Part::Together), &[]));
+    for (part, picks) in [(None, &[][..]), (None, &["fails"]), (None, &["neither"]), (Some(Part::Alone), &[])]
+    {
+        assert!(!all_bear_others(&cases, part, picks), "{part:?} {picks:?}");
+    }
+}
