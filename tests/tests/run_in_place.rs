@@ -44,7 +44,17 @@ fn main() -> ExitCode {
 }
 
 fn started(host: &Host, options: &[&str], script: &str) -> Result<Process> {
-    let mut process = Process::spawn(&mut host.weir_run(options, &format!("echo started; {script}")))?;
+    spawned(&mut host.weir_run(options, &format!("echo started; {script}")))
+}
+
+/// As [`started`], at a rate that a program exceeds also where others have most of the processors.
+fn started_slow(host: &Host, name: &str, script: &str) -> Result<Process> {
+    let script = format!("echo started; {script}");
+    spawned(&mut host.weir(&["run", "--rate", "20mbit", "--name", name, "--", "sh", "-c", &script]))
+}
+
+fn spawned(command: &mut std::process::Command) -> Result<Process> {
+    let mut process = Process::spawn(command)?;
     process.wait_for_output("started", LIMIT)?;
     Ok(process)
 }
@@ -313,7 +323,7 @@ fn a_limit_that_is_removed_meanwhile_is_said() -> Result<()> {
         (quiet, 0, &["what passed without it was not counted", "what it sent in all was not counted"][..]),
         (flood_of_four, 1, &["its queue stayed, and let everything pass since", ": sent "]),
     ] {
-        let process = started(&host, &["--name", NAME], script)?;
+        let process = started_slow(&host, NAME, script)?;
         // A file could not apply it any more when the run has ended.
         let shown = run(&mut host.weir(&["show"]), LIMIT)?.success()?.stdout;
         let left_out = format!("# left out: limit {NAME}, which is of a `weir run` and goes with it\n");
@@ -342,7 +352,7 @@ fn a_name_that_is_no_text_is_shown() -> Result<()> {
     let host = Host::alone()?;
     let _receiver = host.namespace.enter(|| UdpSocket::bind("0.0.0.0:5600"))??;
     let flood = FLOOD.replace("host=", "printf \"\\377ill\" >/proc/$$/comm; host=");
-    let process = started(&host, &["--name", NAME], &flood)?;
+    let process = started_slow(&host, NAME, &flood)?;
     let mut said = String::new();
     let shown = wait_until("who is held is shown", LIMIT, || {
         said = run(&mut host.weir(&["stat", NAME]), LIMIT)?.success()?.stdout;
