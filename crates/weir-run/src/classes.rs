@@ -87,10 +87,7 @@ pub(crate) fn of_tables(
     file: &file::File,
     interfaces: &Interfaces,
 ) -> Result<Classes, Vec<String>> {
-    let reader = Reader::new(source, file)?;
-    let classes = reader.read(interfaces)?;
-    let unreached = reader.unreached(&classes);
-    if unreached.is_empty() { Ok(classes) } else { Err(unreached) }
+    Reader::new(source, file)?.read(interfaces)
 }
 
 /// Several sentences as one message.
@@ -229,6 +226,7 @@ impl<'a> Reader<'a> {
         let (classifier, mut warnings) = rules.classifier(self.source, otherwise);
         warnings.extend(self.children_above_parents(&order, &classes));
         warnings.extend(self.ceilings_out_of_reach(&order, &classes));
+        warnings.extend(self.unreached(&order, &classes, &classifier));
         Ok(Classes { kind: self.kind, classes, classifier, default, warnings })
     }
 

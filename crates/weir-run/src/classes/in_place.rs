@@ -92,12 +92,10 @@ pub(crate) fn of_tables_in_place(source: SourceText, file: &file::File) -> Resul
 }
 
 impl Reader<'_> {
-    /// A class at the top may borrow from the limit, so a ceiling there is within reach. A class that nothing leads to has its leaves made
-    /// for nothing.
+    /// A class at the top may borrow from the limit, so a ceiling there is within reach.
     fn warnings_in_place(&self, order: &[usize], classes: &Classes) -> Vec<String> {
         let mut warnings = classes.warnings.clone();
         warnings.retain(|warning| !self.ceilings_out_of_reach(order, &classes.classes).contains(warning));
-        warnings.extend(self.unreached(classes));
         warnings
     }
 }
