@@ -5,7 +5,8 @@ pub fn called_now(before: &str, now: &str) -> String {
     format!("; the interface that was {before} is called {now} now")
 }
 
-/// `; did you mean "x"?` for the candidate that is nearest to `word`, or nothing if none is near; of several, the first by letters.
+/// `; did you mean "x"?` for the candidate that is nearest to `word`, or nothing if none is near; of several, the first by letters. What is
+/// near has a letter of `word` at least, so one name of one letter is never near to another.
 pub fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
     let letters: Vec<char> = word.chars().collect();
     let (mut other, mut row) = (Vec::new(), Vec::new());
@@ -15,7 +16,8 @@ pub fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str
     for candidate in candidates {
         other.clear();
         other.extend(candidate.chars());
-        if let Some(distance) = distance_within(&letters, &other, most, &mut row) {
+        let most_here = most.min(letters.len().max(other.len()).saturating_sub(1));
+        if let Some(distance) = distance_within(&letters, &other, most_here, &mut row) {
             most = distance;
             nearest = Some(nearest.map_or((distance, candidate), |before| before.min((distance, candidate))));
         }
@@ -108,6 +110,11 @@ mod tests {
         assert_eq!(did_you_mean("intrenet", names), "; did you mean \"internet\"?");
         assert_eq!(did_you_mean("bulk2", names), "; did you mean \"bulk\"?");
         assert_eq!(did_you_mean("voice", names), "");
+        for word in ["b", "", "cd"] {
+            assert_eq!(did_you_mean(word, ["a", "x"]), "", "{word}");
+        }
+        assert_eq!(did_you_mean("bb", ["a", "b"]), "; did you mean \"b\"?");
+        assert_eq!(did_you_mean("a", ["b", "ab"]), "; did you mean \"ab\"?");
         let distance = |a: &str, b: &str, most| {
             let [a, b] = [a, b].map(|text| text.chars().collect::<Vec<_>>());
             distance_within(&a, &b, most, &mut Vec::new())
