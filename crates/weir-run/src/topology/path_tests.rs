@@ -205,6 +205,33 @@ fn a_router_has_what_its_tables_say() {
     assert_eq!(router(&again(&topology).plan.unwrap().stages[0]), gw);
 }
 
+/// Whichever of the two routes is first in the file, and with the port or without it.
+#[test]
+fn a_gateway_may_be_on_a_route_on_the_link() {
+    let router_of = format!(
+        "{TWO}[[router]]\nname = \"gw\"\n[[router.interface]]\nport = \"a\"\naddress = [\"10.0.0.1/24\"]\n\
+         [[router.interface]]\nport = \"b\"\naddress = [\"10.0.1.1/24\"]\n"
+    );
+    let on_link = "[[router.route]]\nto = \"203.0.113.0/24\"\nport = \"b\"\n";
+    let by_gateway = "[[router.route]]\nto = \"default\"\nvia = \"203.0.113.1\"\n";
+    for routes in [
+        format!("{on_link}{by_gateway}"),
+        format!("{by_gateway}{on_link}"),
+        format!("{on_link}{by_gateway}port = \"b\"\n"),
+    ] {
+        let topology = parse(&format!("{router_of}{routes}")).unwrap();
+        let gw = router(&topology.plan.as_ref().unwrap().stages[0]);
+        let default = gw.routes.iter().find(|route| route.gateway.is_some()).unwrap();
+        assert_eq!((default.interface, default.gateway), (1, "203.0.113.1".parse().ok()));
+        assert_eq!(router(&again(&topology).plan.unwrap().stages[0]), gw);
+    }
+    let told = parse(&format!("{router_of}{on_link}{by_gateway}port = \"a\"\n")).unwrap_err();
+    assert!(told[0].contains("203.0.113.1 is on no network of this port"), "{told:?}");
+    let between = "[[router.route]]\nto = \"203.0.113.1\"\nvia = \"10.0.0.254\"\n";
+    let told = parse(&format!("{router_of}{on_link}{between}{by_gateway}")).unwrap_err();
+    assert!(told[0].contains("another route leads to 203.0.113.1 by a router"), "{told:?}");
+}
+
 #[test]
 fn a_mac_is_the_same_at_each_start_and_other_elsewhere() {
     let text = format!(

@@ -1,8 +1,9 @@
 //! The routes and static neighbours of a `[[router]]`.
 //!
 //! Rule: the interface that a route leaves by is the one whose network has its gateway; where that cannot say it (no gateway, a link-local
-//! one), the route says it itself. A static neighbour is on the link that its address leads to, by a network there or by a route
-//! without a gateway. The choice among routes is the router's own rule (`weir_core::net::route`), which is asked here.
+//! one), the route says it itself. A gateway and a static neighbour are on the link that their address leads to, by a network there or by a
+//! route without a gateway, wherever that is in the file. The choice among routes is the router's own rule (`weir_core::net::route`), which
+//! is asked here.
 //!
 //! Source: ip-route(8) (`default`, `via`; host bits are refused), RFC 1812 section 5.2.4.3.
 
@@ -28,8 +29,20 @@ impl TopologyReader<'_> {
     /// Reads the routes of a router, whose interfaces are there.
     pub(super) fn routes(&mut self, table: &RouterTable, router: &mut RouterSettings) {
         let mut seen: HashMap<IpCidr, Range<usize>> = HashMap::new();
-        for route in &table.route {
-            let Some(read) = self.route(table, route, &router.interfaces) else { continue };
+        // Those on the link first: gateways may be there.
+        let mut read: Vec<Option<Route>> = vec![None; table.route.len()];
+        for by_gateway in [false, true] {
+            let so_far: Vec<Route> = read.iter().flatten().copied().collect();
+            let each = read.iter_mut().zip(&table.route);
+            for (read, route) in each.filter(|(_, route)| route.via.is_some() == by_gateway) {
+                *read = self.route(table, route, &router.interfaces, &so_far);
+            }
+        }
+        let all: Vec<Route> = read.iter().flatten().copied().collect();
+        for (route, read) in table.route.iter().zip(read) {
+            let Some(read) = read.filter(|read| self.fits(route, *read, &router.interfaces, &all)) else {
+                continue;
+            };
             if let Some(first) = seen.insert(read.destination, route.to.span()) {
                 let why = format!(
                     "line {} has a route to {} already: keep one of them",
@@ -53,23 +66,24 @@ impl TopologyReader<'_> {
         }
     }
 
-    /// A route; `None` if it has a fault, which is told.
+    /// A route, whose gateway may be on one of those `on_link`; `None` if it has a fault, which is told.
     fn route(
         &mut self,
         table: &RouterTable,
         route: &StaticRouteTable,
         interfaces: &[Interface],
+        on_link: &[Route],
     ) -> Option<Route> {
         let gateway = match &route.via {
             Some(via) => {
-                Some(self.station(table, via, route.port.as_ref(), interfaces, &[], "10.0.0.254")?)
+                Some(self.station(table, via, route.port.as_ref(), interfaces, on_link, "10.0.0.254")?)
             }
             None => None,
         };
         let destination = self.value(&Some(route.to.clone()), |text| destination(text, gateway));
         let interface = match (&route.port, gateway) {
             (Some(port), _) => self.interface(table, port),
-            (None, Some(gateway)) => nearest(interfaces, &[], gateway),
+            (None, Some(gateway)) => nearest(interfaces, on_link, gateway),
             (None, None) => {
                 let why = "a route says by what way: write via, the router to hand packets to, or port, where its stations are on the link";
                 self.tell(route.to.span(), why);
@@ -77,27 +91,31 @@ impl TopologyReader<'_> {
             }
         };
         let (destination, interface) = destination.zip(interface)?;
-        let read = Route { destination, interface, gateway };
-        let at = route.via.as_ref().or(route.port.as_ref()).unwrap_or(&route.to);
-        match read.check(interfaces.get(usize::from(interface))?) {
-            Ok(()) => Some(read),
-            Err(why @ RouteError::Martian(_)) => {
-                self.tell(route.to.span(), format!("{why}; take it out"));
-                None
+        Some(Route { destination, interface, gateway })
+    }
+
+    /// Returns whether a route fits the interfaces and all routes of its router; if not, it is told.
+    fn fits(
+        &mut self,
+        table: &StaticRouteTable,
+        route: Route,
+        interfaces: &[Interface],
+        all: &[Route],
+    ) -> bool {
+        let at = table.via.as_ref().or(table.port.as_ref()).unwrap_or(&table.to);
+        let (at, why) = match (route.check(interfaces, all), &table.port) {
+            (Ok(()), _) => return true,
+            (Err(why @ RouteError::Martian(_)), _) => (&table.to, format!("{why}; take it out")),
+            (Err(RouteError::GatewayNotOnLink(_)), Some(_)) => {
+                (at, format!("{} is on no network of this port: leave port out, or write another", at.as_ref()))
             }
-            Err(RouteError::GatewayNotOnLink(_)) => {
-                let why = format!(
-                    "{} is on no network of this port: leave port out, or write another",
-                    at.as_ref()
-                );
-                self.tell(at.span(), why);
-                None
+            (Err(RouteError::GatewayNotOnLink(_)), None) => {
+                (at, format!("another route leads to {} by a router: take that out, or write one on a link", at.as_ref()))
             }
-            Err(why) => {
-                self.tell(at.span(), why);
-                None
-            }
-        }
+            (Err(why), _) => (at, why.to_string()),
+        };
+        self.tell(at.span(), why);
+        false
     }
 
     /// Reads the static neighbours of a router, whose interfaces are there.
@@ -176,7 +194,7 @@ impl TopologyReader<'_> {
                     // Faults of the networks are told already.
                     true => String::new(),
                     false => format!(
-                        "{address} is on no network of router {}, which are {}: give an interface an address there",
+                        "{address} is on no network of router {}, which are {}: give an interface an address there, or write a route to it with port, without via",
                         table.name.as_ref(),
                         and(&networks)
                     ),

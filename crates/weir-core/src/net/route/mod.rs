@@ -93,7 +93,7 @@ pub enum RouteError {
     NoInterface(Route),
     /// The gateway is of the other address family.
     Family(Route),
-    /// The gateway is neither on a network of the interface nor link-local.
+    /// The gateway is not on the interface's link: it is in no network there, no route on that link leads to it, and it is not link-local.
     GatewayNotOnLink(Route),
     /// The destination is never forwarded to.
     Martian(Route),
@@ -117,7 +117,7 @@ impl fmt::Display for RouteError {
             RouteError::GatewayNotOnLink(route) => {
                 write!(
                     f,
-                    "its gateway is on no network of interface {}; give that one an address there",
+                    "its gateway is on no network of interface {}; give that one an address there, or a route on the link",
                     route.interface
                 )
             }
@@ -146,9 +146,7 @@ impl RouteTable {
         let mut seen: Vec<IpCidr> = routes.iter().map(|route| network(&route.destination)).collect();
         seen.sort_unstable();
         for &route in routes {
-            let interface =
-                interfaces.get(usize::from(route.interface)).ok_or(RouteError::NoInterface(route))?;
-            route.check(interface)?;
+            route.check(interfaces, routes)?;
             let destination = network(&route.destination);
             if seen.partition_point(|other| *other <= destination)
                 - seen.partition_point(|other| *other < destination)
@@ -254,11 +252,12 @@ impl Compiler {
 }
 
 impl Route {
-    /// Checks that the route can leave by `interface`, taken for itself.
+    /// Checks that the route can leave by its interface, one of `interfaces`. Its gateway may be where one of `routes` says, as for Linux.
     ///
     /// # Errors
     /// The destination is never forwarded to, or the gateway is not reached there.
-    pub fn check(self, interface: &Interface) -> Result<(), RouteError> {
+    pub fn check(self, interfaces: &[Interface], routes: &[Route]) -> Result<(), RouteError> {
+        let interface = interfaces.get(usize::from(self.interface)).ok_or(RouteError::NoInterface(self))?;
         if is_never_forwarded(&self.destination) {
             return Err(RouteError::Martian(self));
         }
@@ -268,10 +267,24 @@ impl Route {
         if gateway.is_ipv4() != matches!(self.destination, IpCidr::Ipv4(_)) {
             return Err(RouteError::Family(self));
         }
-        let on_link = interface.addresses.iter().any(|network| network.contains_addr(&gateway.into()));
+        let in_network = interface.addresses.iter().any(|network| network.contains_addr(&gateway.into()));
         let link_local = matches!(gateway, IpAddr::V6(gateway) if gateway.is_unicast_link_local());
-        if on_link || link_local { Ok(()) } else { Err(RouteError::GatewayNotOnLink(self)) }
+        match in_network || link_local || link_of(interfaces, routes, gateway) == Some(self.interface) {
+            true => Ok(()),
+            false => Err(RouteError::GatewayNotOnLink(self)),
+        }
     }
+}
+
+/// The interface on whose link an address is, by the longest prefix among networks and routes; `None` if a gateway comes first.
+fn link_of(interfaces: &[Interface], routes: &[Route], address: IpAddr) -> Option<u16> {
+    let networks = (0..).zip(interfaces).flat_map(|(number, interface)| {
+        interface.addresses.iter().map(move |network| (network, Some(number)))
+    });
+    let routed =
+        routes.iter().map(|route| (&route.destination, route.gateway.is_none().then_some(route.interface)));
+    let around = networks.chain(routed).filter(|(network, _)| network.contains_addr(&address.into()));
+    around.max_by_key(|(network, _)| network.prefix_len()).and_then(|(_, link)| link)
 }
 
 /// Returns whether no address of a network is ever forwarded to or an interface's: martians and groups.
@@ -357,6 +370,29 @@ mod tests {
             assert_eq!(v6(martian), NextHop::Martian, "{martian}");
         }
         assert_eq!(v6("ff02::1"), NextHop::Multicast);
+    }
+
+    /// As `ip route add 203.0.113.1 dev eth0`, and `default via 203.0.113.1`, which is refused without the first.
+    #[test]
+    fn a_gateway_may_be_on_a_route_on_the_link() {
+        for (destination, gateway, link, far) in [
+            ("0.0.0.0/0", "203.0.113.1", "203.0.113.0/24", "8.8.8.8"),
+            ("::/0", "2001:db8:9::1", "2001:db8:9::/64", "2001:db8:7::7"),
+        ] {
+            let (by_gateway, on_link) = (route(destination, 1, Some(gateway)), route(link, 1, None));
+            let whole = format!("{gateway}/{}", if gateway.contains(':') { 128 } else { 32 });
+            let (gateway, far): (IpAddr, IpAddr) = (gateway.parse().unwrap(), far.parse().unwrap());
+            for routes in [[by_gateway, on_link], [on_link, by_gateway]] {
+                let table = RouteTable::compile(&interfaces(), &routes).expect("routes");
+                assert_eq!(table.lookup(far), NextHop::Gateway(1, gateway));
+                assert_eq!(table.lookup(gateway), NextHop::OnLink(1));
+            }
+            let (elsewhere, by_itself) = (route(&whole, 0, None), route(&whole, 1, Some(&gateway.to_string())));
+            for other in [elsewhere, by_itself] {
+                let refused = RouteTable::compile(&interfaces(), &[by_gateway, on_link, other]);
+                assert_eq!(refused.unwrap_err(), RouteError::GatewayNotOnLink(by_gateway));
+            }
+        }
     }
 
     #[test]

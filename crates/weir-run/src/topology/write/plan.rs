@@ -320,7 +320,7 @@ fn router_table(name: Spanned<String>, router: &RouterSettings, at: &[String]) -
         }),
         via: route.gateway.map(|gateway| spanned(gateway.to_string())),
         port: match route.gateway {
-            Some(gateway) => said(route.interface, &[], gateway),
+            Some(gateway) => said(route.interface, &router.routes, gateway),
             None => Some(spanned(port(route.interface))),
         },
     });
