@@ -25,6 +25,7 @@ fn main() -> ExitCode {
         plain!(a_file_of_ports_is_applied_to_what_is_up).together(),
         plain!(keys_that_are_missing_are_told_by_check).together(),
         plain!(warnings_are_counted_by_check).together(),
+        plain!(a_classes_file_is_checked_as_one).together(),
         plain!(nothing_is_applied_without_root).together(),
         privileged!(invalid_files_touch_nothing).together(),
         privileged!(what_cannot_be_is_said_before_anything_is_touched),
@@ -264,6 +265,41 @@ fn warnings_are_counted_by_check() -> Result<()> {
     let done = run(Command::new(weir_binary()?).args(["check", file.path()]), PATIENCE)?.success()?;
     ensure!(done.stderr.matches("weir: warning: ").count() == 1, "{}", done.stderr);
     ensure!(done.stdout.ends_with("nothing wrong but for 1 warning\n"), "{}", done.stdout);
+    Ok(())
+}
+
+/// A file for `--classes`, and what only a wire or a port can do of it.
+fn a_classes_file_is_checked_as_one() -> Result<()> {
+    let check = |text: &str| -> Result<Finished> {
+        let file = File::new(text)?;
+        let mut done = run(Command::new(weir_binary()?).args(["check", file.path()]), PATIENCE)?;
+        done.stdout = done.stdout.replace(file.path(), "FILE");
+        done.stderr = done.stderr.replace(file.path(), "FILE");
+        Ok(done)
+    };
+    let class = "default = \"a\"\n[[class]]\nname = \"a\"\nrate = \"1mbit\"\n";
+    let filter = "[[filter]]\nto_ports = 80\nclass = \"a\"\n";
+    let done = check(&format!("{class}{filter}"))?.success()?;
+    ensure!(done.stdout == "FILE: 1 class and 1 filter for --classes; nothing wrong\n", "{}", done.said());
+    let done = check(&format!("{class}[[class]]\nname = \"b\"\nrate = \"1mbit\"\nmax_wait = \"5ms\"\n"))?
+        .success()?;
+    let expected = "FILE: 2 classes and 0 filters for --classes, of a wire or a port alone (FILE:8: a limit in place holds senders and \
+                    drops nothing of theirs by time); nothing wrong but for 1 warning\n";
+    ensure!(done.stdout == expected, "{}", done.said());
+    ensure!(
+        done.stderr.starts_with("weir: warning: FILE:6:8: nothing leads to the class \"b\""),
+        "{}",
+        done.said()
+    );
+    for command in ["apply", "up", "down"] {
+        let file = File::new(class)?;
+        let done = run(Command::new(weir_binary()?).args([command, file.path()]), PATIENCE)?;
+        let expected = format!("weir: {}: it is a file of classes", file.path());
+        ensure!(done.status.code() == Some(2) && done.stderr.starts_with(&expected), "{}", done.said());
+    }
+    let done = check(&format!("{class}ceil = \"fast\"\n{filter}"))?;
+    let expected = "weir: FILE:5:8: \"fast\" is not a rate";
+    ensure!(done.status.code() == Some(2) && done.stderr.starts_with(expected), "{}", done.said());
     Ok(())
 }
 

@@ -33,6 +33,7 @@
 //! Pure: no clock, no files, no sockets. Limits: packets wait in leaves only, so only they take filters, priority, full,
 //! max_wait and queue. At most [`CLASSES_MAX`] classes, for filters reach no more.
 
+mod alone;
 mod class;
 pub(crate) mod file;
 mod filters;
@@ -53,6 +54,7 @@ use weir_core::shaper::tree::DEPTH_MAX;
 
 use crate::nearest::did_you_mean;
 use crate::source::{LineStarts, SourceText};
+pub use alone::{ClassesFile, is_classes_file, read_alone};
 pub use filters::Interfaces;
 use filters::Rules;
 pub(crate) use filters::{ports, protocol};
@@ -323,7 +325,7 @@ impl<'a> Reader<'a> {
             .filter_map(|(&place, class)| {
                 let span = self.file.class[place].ceil.as_ref()?.span();
                 let why = format!(
-                    "\"{}\" has no parent to borrow from and never gets above its rate {}: give it a parent, or leave the ceil out",
+                    "on a wire or a port \"{}\" has no parent to borrow from and never gets above its rate {}: give it a parent, or leave the ceil out",
                     class.name, class.rate
                 );
                 Some(self.source.tell(span, why))

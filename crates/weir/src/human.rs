@@ -67,7 +67,12 @@ pub fn percent(part: u64, whole: u64) -> String {
 
 /// One thing, several things.
 pub fn plural(number: u64, thing: &str) -> String {
-    format!("{} {thing}{}", count(number), if number == 1 { "" } else { "s" })
+    let ending = match number {
+        1 => "",
+        _ if thing.ends_with('s') => "es",
+        _ => "s",
+    };
+    format!("{} {thing}{ending}", count(number))
 }
 
 fn three_digits(number: u64, units: &[&str]) -> String {

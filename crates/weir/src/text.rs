@@ -130,16 +130,31 @@ pub fn classes_file(file: &Path) -> Result<(String, String), Failure> {
 /// Reads a topology file, or standard input as `-`, and the classes files that it names, which are where it is; warnings go to standard
 /// error. The first failure is that the file cannot be read, the second are its faults.
 pub fn topology(file: &Path) -> Result<Result<Topology, Vec<String>>, Failure> {
+    let (name, text) = input(file)?;
+    topology_of(file, &name, &text)
+}
+
+/// The name of a file in sentences, and its text; of standard input as `-`.
+pub fn input(file: &Path) -> Result<(String, String), Failure> {
     let name = input_name(file);
     let text = match is_standard_input(file) {
         true => read_text(std::io::stdin().lock()),
         false => read_file(file),
     };
     let text = text.map_err(|why| Failure::usage(format!("{name}: {why}")))?;
+    Ok((name, text))
+}
+
+/// Reads the text of a topology file, as [`topology`] does.
+pub fn topology_of(file: &Path, name: &str, text: &str) -> Result<Result<Topology, Vec<String>>, Failure> {
+    if classes::is_classes_file(text) {
+        let why = "it is a file of classes, for --classes or for classes_file of a [[limit]] or a [[port]]: give one of those";
+        return Ok(Err(vec![format!("{name}: {why}")]));
+    }
     let folder = file.parent().unwrap_or(Path::new(""));
     // Without a machine id the routers' MACs are derived from the rest: machine-id(5).
     let machine_id = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
-    let mut topology = topology::read(&name, &text, machine_id.trim(), |path| {
+    let mut topology = topology::read(name, text, machine_id.trim(), |path| {
         let path = folder.join(path);
         Ok((path.display().to_string(), read_file(&path)?))
     });

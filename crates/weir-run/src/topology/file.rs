@@ -25,7 +25,7 @@ pub fn name_of(text: &str) -> Option<String> {
 /// The tasks of commands, which no file has.
 const COMMANDS: [&str; 3] = ["run", "gen", "sink"];
 /// The tables that there may be, each several times, and the contents of one in words.
-const TABLES: [(&str, &str); 9] = [
+pub(crate) const TABLES: [(&str, &str); 9] = [
     ("limit", "its device and rate"),
     ("port", "its interface"),
     ("wire", "the two ports it joins"),

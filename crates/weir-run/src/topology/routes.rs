@@ -106,12 +106,17 @@ impl TopologyReader<'_> {
         let (at, why) = match (route.check(interfaces, all), &table.port) {
             (Ok(()), _) => return true,
             (Err(why @ RouteError::Martian(_)), _) => (&table.to, format!("{why}; take it out")),
-            (Err(RouteError::GatewayNotOnLink(_)), Some(_)) => {
-                (at, format!("{} is on no network of this port: leave port out, or write another", at.as_ref()))
-            }
-            (Err(RouteError::GatewayNotOnLink(_)), None) => {
-                (at, format!("another route leads to {} by a router: take that out, or write one on a link", at.as_ref()))
-            }
+            (Err(RouteError::GatewayNotOnLink(_)), Some(_)) => (
+                at,
+                format!("{} is on no network of this port: leave port out, or write another", at.as_ref()),
+            ),
+            (Err(RouteError::GatewayNotOnLink(_)), None) => (
+                at,
+                format!(
+                    "another route leads to {} by a router: take that out, or write one on a link",
+                    at.as_ref()
+                ),
+            ),
             (Err(why), _) => (at, why.to_string()),
         };
         self.tell(at.span(), why);

@@ -1,17 +1,19 @@
-//! `weir check`: whether a topology file can be brought about, as far as the file itself tells.
+//! `weir check`: whether a topology file can be brought about, as far as the file itself tells; or a classes file, which is known by its tables.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use weir_run::classes::{is_classes_file, read_alone};
 use weir_run::ipsec::missing_keys;
 use weir_run::topology::{self, Topology};
 
 use crate::{BAD_INPUT, Outcome, human, output, text};
 
-/// Check a file of limits, or of ports and what joins them, without touching anything; what is wrong is said with its line.
+/// Check a file of limits, of ports and what joins them, or of classes, without touching anything; what is wrong is said with its line.
 #[derive(clap::Args)]
 #[command(after_help = concat!("Examples:
   weir check weir.toml && sudo weir apply weir.toml
+  weir check office.toml              a file for --classes, too
   weir check --schema > weir.schema.json
 
 ", include_str!("file-help.txt"), "
@@ -36,16 +38,18 @@ pub fn run(arguments: &CheckArguments) -> Outcome {
         output::print_line(schema)?;
         return Ok(ExitCode::SUCCESS);
     };
-    match text::topology(file)? {
-        Ok(topology) => {
-            let missing = topology.plan.as_ref().map_or_else(Vec::new, missing_keys);
-            topology.placed(&missing.join("\n")).into_iter().flatten().for_each(output::warn);
-            let but = match topology.warnings.len() + missing.len() {
+    let (name, text) = text::input(file)?;
+    let checked = match is_classes_file(&text) {
+        true => check_classes(&name, &text),
+        false => text::topology_of(file, &name, &text)?.map(|topology| check_topology(&topology)),
+    };
+    match checked {
+        Ok((sum, warnings)) => {
+            let but = match warnings {
                 0 => String::new(),
                 number => format!(" but for {}", human::plural(number as u64, "warning")),
             };
-            let name = text::input_name(file);
-            output::print_line(format_args!("{name}: {}; nothing wrong{but}", sum(&topology)))?;
+            output::print_line(format_args!("{name}: {sum}; nothing wrong{but}"))?;
             Ok(ExitCode::SUCCESS)
         }
         Err(told) => {
@@ -53,6 +57,23 @@ pub fn run(arguments: &CheckArguments) -> Outcome {
             Ok(ExitCode::from(BAD_INPUT))
         }
     }
+}
+
+/// Warns of a classes file. Returns its contents in words and the number of warnings, or its faults.
+fn check_classes(name: &str, text: &str) -> Result<(String, usize), Vec<String>> {
+    let file = read_alone(name, text)?;
+    text::warn_of(&file.classes);
+    let classes = human::plural(file.classes.classes.len() as u64, "class");
+    let filters = human::plural(file.filters as u64, "filter");
+    let only = file.not_in_place.map_or(String::new(), |why| format!(", of a wire or a port alone ({why})"));
+    Ok((format!("{classes} and {filters} for --classes{only}"), file.classes.warnings.len()))
+}
+
+/// Warns of the keys of a topology that are missing, behind its own warnings. Returns its contents in words and the number of warnings.
+fn check_topology(topology: &Topology) -> (String, usize) {
+    let missing = topology.plan.as_ref().map_or_else(Vec::new, missing_keys);
+    topology.placed(&missing.join("\n")).into_iter().flatten().for_each(output::warn);
+    (sum(topology), topology.warnings.len() + missing.len())
 }
 
 /// The contents of a file, in a line: `4 ports, 1 bridge, 1 router, 2 limits`. A limit of both ways is two, as for `weir apply`.
