@@ -18,7 +18,7 @@
 //!
 //! Rule: a hold carries the cookie of its namespace and the address and name of its interface. The kernel gives the number of a namespace
 //! that is gone to the next one; so an old state that was left behind is only believed where it is of the same interface still
-//! (`hold/identity.rs`). A file without them, of an earlier version, is not believed.
+//! (`hold/identity.rs`). A file without them cannot be read, and is told and kept as such ([`left`]).
 //!
 //! Owner: the guardian, from before the change to after the last undo. A file that no process has locked was left behind by a weir that was
 //! killed together with its guardian; the old state is still in it, and the next holder goes on from there. A hold that is dropped before
@@ -133,15 +133,13 @@ impl Thing {
 #[derive(Serialize, Deserialize)]
 struct Note<T> {
     owner: Owner,
-    /// `None` in a file of an earlier version.
-    #[serde(default)]
-    identity: Option<Identity>,
+    identity: Identity,
     before: T,
 }
 
 impl<T> Note<T> {
     fn is_of(&self, thing: &Thing) -> bool {
-        self.identity.as_ref().is_some_and(|identity| identity.is_same(&thing.identity))
+        self.identity.is_same(&thing.identity)
     }
 }
 
@@ -171,8 +169,7 @@ impl Hold {
         let left_behind = hold.noted::<Value>().filter(|note| note.is_of(thing));
         let before = left_behind.map_or(Value::Null, |left_behind| left_behind.before);
         hold.is_new |= before.is_null();
-        hold.note(&Note { owner: owner.clone(), identity: Some(thing.identity.clone()), before })
-            .doing(doing)?;
+        hold.note(&Note { owner: owner.clone(), identity: thing.identity.clone(), before }).doing(doing)?;
         Ok(Some(hold))
     }
 
@@ -204,7 +201,7 @@ impl Hold {
         let left_behind = hold.noted::<T>().filter(|note| note.is_of(thing));
         hold.is_new = left_behind.is_none();
         let before = left_behind.map_or_else(look, |left_behind| Ok(left_behind.before))?;
-        let note = Note { owner: owner.clone(), identity: Some(thing.identity.clone()), before };
+        let note = Note { owner: owner.clone(), identity: thing.identity.clone(), before };
         hold.note(&note).doing(doing)?;
         try_flock(&hold.file, libc::LOCK_SH).doing(doing)?;
         Ok((hold, note.before, true))
@@ -485,7 +482,7 @@ mod tests {
         let hold = Hold::try_lock_file(path.clone(), libc::LOCK_EX, true).unwrap().unwrap();
         let note = |before: &str| Note {
             owner: Owner::this(None),
-            identity: None,
+            identity: Identity::of(&NetNs::current().unwrap(), None),
             before: Some(before.to_string()),
         };
         let mut lengths = Vec::new();
@@ -517,7 +514,8 @@ mod tests {
 
     #[test]
     fn a_note_is_read_as_it_was_written_and_nonsense_is_none() {
-        let note = Note { owner: Owner::this(None), identity: None, before: Some(vec![1u8, 2]) };
+        let identity = Identity::of(&NetNs::current().unwrap(), None);
+        let note = Note { owner: Owner::this(None), identity, before: Some(vec![1u8, 2]) };
         let text = serde_json::to_vec(&note).unwrap();
         let read: Note<Option<Vec<u8>>> = serde_json::from_slice(&text).unwrap();
         assert_eq!((read.owner, read.before), (note.owner, note.before));

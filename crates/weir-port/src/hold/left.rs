@@ -89,7 +89,7 @@ pub fn all() -> Vec<Left> {
             }
             continue;
         };
-        let Some(link) = present(netns, ifindex, note.identity.as_ref()) else { continue };
+        let Some(link) = present(netns, ifindex, &note.identity) else { continue };
         if thing == MADE {
             add(&mut of_runs, format!("{} in {}", link.name, netns.label()), &way_in(path, netns));
             continue;
@@ -198,8 +198,8 @@ pub fn sweep() {
         }
         let Some((hold, note)) = unheld(&name) else { continue };
         let is_there = netns.is_some_and(|netns| match of_interface {
-            Some((ifindex, _)) => present(netns, ifindex, note.identity.as_ref()).is_some(),
-            None => note.identity.is_none_or(|identity| identity.is_same(&Identity::of(netns, None))),
+            Some((ifindex, _)) => present(netns, ifindex, &note.identity).is_some(),
+            None => note.identity.is_same(&Identity::of(netns, None)),
         });
         if !is_there {
             hold.finish();
@@ -219,9 +219,9 @@ pub fn names_of(netns: &NetNs) -> Result<Vec<String>> {
 }
 
 /// The interface of this number, unless it is another than the one that is noted.
-fn present(netns: &NetNs, ifindex: u32, noted: Option<&Identity>) -> Option<Link> {
+fn present(netns: &NetNs, ifindex: u32, noted: &Identity) -> Option<Link> {
     let link = netns.run(|| Link::by_index(ifindex)).ok()?;
-    noted.is_none_or(|noted| noted.is_same(&Identity::of(netns, Some(&link)))).then_some(link)
+    noted.is_same(&Identity::of(netns, Some(&link))).then_some(link)
 }
 
 /// The lock; `None` where there is no hold or nobody who may look, or where another process keeps the lock.
@@ -349,7 +349,11 @@ mod tests {
 
     #[test]
     fn a_command_that_kept_others_away_left_nothing() {
-        let note = |guardian, before| Note { owner: Owner::this(guardian), identity: None, before };
+        let identity = Identity::of(&NetNs::current().unwrap(), None);
+        let note = |guardian, before| {
+            let owner = Owner::this(guardian);
+            Note { owner, identity: identity.clone(), before }
+        };
         assert!(has_changed(&note(Some(1), Value::Null)), "a wire");
         assert!(!has_changed(&note(None, Value::Null)), "a limit");
         assert!(has_changed(&note(None, Value::Bool(true))), "a limit where a wire was killed before");

@@ -387,7 +387,8 @@ mod tests {
                 assert_eq!(table.lookup(far), NextHop::Gateway(1, gateway));
                 assert_eq!(table.lookup(gateway), NextHop::OnLink(1));
             }
-            let (elsewhere, by_itself) = (route(&whole, 0, None), route(&whole, 1, Some(&gateway.to_string())));
+            let (elsewhere, by_itself) =
+                (route(&whole, 0, None), route(&whole, 1, Some(&gateway.to_string())));
             for other in [elsewhere, by_itself] {
                 let refused = RouteTable::compile(&interfaces(), &[by_gateway, on_link, other]);
                 assert_eq!(refused.unwrap_err(), RouteError::GatewayNotOnLink(by_gateway));
