@@ -61,8 +61,14 @@ where
     N: Copy + PartialOrd + Display + FromStr + Send + Sync + 'static,
 {
     move |text| {
-        let number = text.parse::<N>().ok().filter(|number| *number >= least);
-        number.ok_or_else(|| format!("write a whole number, {least} or more"))
+        let number = text.parse::<N>();
+        let is_too_large =
+            number.is_err() && !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        let number = number.ok().filter(|number| *number >= least);
+        number.ok_or_else(|| match is_too_large {
+            true => "it is too large: write a lower number".into(),
+            false => format!("write a whole number, {least} or more"),
+        })
     }
 }
 
@@ -303,6 +309,16 @@ mod tests {
         }
         for wrong in ["0", "-1", "nan", "inf", "1min", "", "61", "5ms", "1e9"] {
             assert!(seconds(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_number_that_cannot_be_kept_is_too_large() {
+        let pid = at_least(1_u32);
+        assert_eq!(pid("4294967295"), Ok(u32::MAX));
+        assert_eq!(pid("4294967296"), Err("it is too large: write a lower number".into()));
+        for wrong in ["0", "-1", "", "1.5", "x"] {
+            assert_eq!(pid(wrong), Err("write a whole number, 1 or more".into()), "{wrong}");
         }
     }
 
