@@ -30,7 +30,15 @@ fn main() -> ExitCode {
         privileged!(a_change_does_not_bring_a_removed_limit_back).together(),
         privileged!(a_limit_that_takes_the_place_of_another_stays).together(),
         privileged!(a_noqueue_that_somebody_chose_comes_back).together(),
+        privileged!(an_interface_that_is_no_pair_has_nothing_left).together(),
     ])
+}
+
+/// It is one that `weir limit` takes, so it may be mended too.
+fn an_interface_that_is_no_pair_has_nothing_left() -> Result<()> {
+    let done = Row::new(Between::Bridge)?.weir("mend lo")?.success()?;
+    ensure!(done.stdout.starts_with("nothing was left behind"), "{}", done.said());
+    Ok(())
 }
 
 fn line(done: &Finished, words: &[&str]) -> Result<()> {

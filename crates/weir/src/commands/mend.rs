@@ -79,7 +79,7 @@ pub fn run(arguments: &MendArguments) -> Outcome {
 fn one(interface: &str, say: &mut dyn FnMut(&str)) -> weir_port::Result<Vec<String>> {
     let mut done = limits(interface, say)?;
     // An interface that is no pair can have had nothing but a limit.
-    if done.is_empty() || Link::by_name(interface)?.kind == "veth" {
+    if Link::by_name(interface)?.kind == "veth" {
         done.extend(mend::pair(interface, say)?);
     }
     Ok(done)
