@@ -36,7 +36,7 @@ fn an_end_out_of_sight_is_told_before_anything_is_removed() -> Result<()> {
         ensure!(done.status.code() == Some(1), "{}: {}", done.what, done.stderr);
         let says = |word| done.stderr.contains(word);
         ensure!(
-            says("out of sight") && says("nothing was removed") && says("--off --now"),
+            says("out of sight") && says("nothing was removed") && says("`weir limit DEV --off --now`"),
             "{}",
             done.stderr
         );

@@ -203,8 +203,8 @@ fn far_end_of(place: &NetnsInterface, record: Option<&Record>, now: bool) -> Res
         Err(error) if !now && record.is_some_and(Record::changes_far_end) => {
             let why = format!(
                 "has its other end, where receive steering is to be put back, out of sight, so nothing was removed ({error}): remove \
-                 its limit in the host's PID namespace, or here with `weir limit --off --now`, which loses what waits and leaves the \
-                 steering"
+                 its limit in the host's PID namespace, or here with `weir limit DEV --off --now`, which loses what waits and leaves \
+                 the steering"
             );
             Err(unsuitable(place, &why))
         }
