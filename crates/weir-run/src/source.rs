@@ -126,6 +126,10 @@ fn explained(message: &str) -> String {
     let is_number =
         message.starts_with("invalid type: integer") || message.starts_with("invalid type: float");
     match quoted.next() {
+        // TOML's numbers have 64 bits.
+        Some(number) if is_number && message.contains("` as ") => {
+            format!("the number {number} is too large, or too far below zero: write another")
+        }
         Some(word) if message.starts_with("unknown key") => message.clone() + &did_you_mean(word, quoted),
         _ if is_number && message.ends_with("expected a string") => {
             format!("{message}; write it in quotes, a rate, size or time with its unit")
