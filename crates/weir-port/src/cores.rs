@@ -11,7 +11,6 @@
 
 use std::fs;
 use std::io;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,7 +39,7 @@ impl WorkerCore {
     /// Cores for workers: `count` of those that this thread may use, in ascending order, or all if there are not as many.
     pub fn choose(count: usize) -> Vec<WorkerCore> {
         let choosing = Lock::take_within(PATIENCE).ok().map(Arc::new);
-        let chosen = choose(&sys::allowed_cores(), count, &taken(Path::new("/proc"))).into_iter();
+        let chosen = choose(&sys::allowed_cores(), count, &taken()).into_iter();
         chosen.map(|number| WorkerCore { number, _choosing: choosing.clone() }).collect()
     }
 
@@ -69,13 +68,9 @@ fn choose(allowed: &[usize], count: usize, taken: &[usize]) -> Vec<usize> {
 }
 
 /// The cores of the workers on this machine, one for each. Threads come and go meanwhile.
-fn taken(proc: &Path) -> Vec<usize> {
-    let folders = |path: &Path| fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
-    let is_number = |path: &Path| {
-        path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.parse::<u32>().is_ok())
-    };
-    let processes = folders(proc).filter(|path| is_number(path));
-    let threads = processes.flat_map(|process| folders(&process.join("task")).collect::<Vec<_>>());
+fn taken() -> Vec<usize> {
+    let threads_of = |pid| fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let threads = sys::processes().flat_map(threads_of).map(|entry| entry.path());
     threads
         .filter(|thread| {
             fs::read_to_string(thread.join("comm")).is_ok_and(|name| name.trim_end() == WORKER_NAME)

@@ -11,7 +11,8 @@ use std::fmt;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+
+use crate::sys;
 
 /// A process that holds something.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,11 +38,8 @@ impl fmt::Display for HolderProcess {
 
 /// The process that keeps program number `program` attached.
 pub fn of_program(program: u32) -> Option<HolderProcess> {
-    let processes = fs::read_dir("/proc").ok()?.flatten();
-    let pid = processes
-        .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
-        .find(|pid| holds(&Path::new("/proc").join(pid.to_string()).join("fdinfo"), program))?;
-    Some(HolderProcess::new(pid))
+    let mut processes = sys::processes();
+    processes.find(|pid| holds(*pid, program)).map(HolderProcess::new)
 }
 
 /// The process that has a file locked by `flock(2)`; none if nobody has, or nobody who can be seen.
@@ -62,9 +60,9 @@ fn locker(line: &str, identity: &str) -> Option<u32> {
     (*file == identity).then(|| pid.parse().ok()).flatten().filter(|pid| *pid > 0)
 }
 
-fn holds(descriptors: &Path, program: u32) -> bool {
+fn holds(pid: u32, program: u32) -> bool {
     // A process that has ended meanwhile holds nothing.
-    let descriptors = fs::read_dir(descriptors).into_iter().flatten().flatten();
+    let descriptors = fs::read_dir(format!("/proc/{pid}/fdinfo")).into_iter().flatten().flatten();
     let mut texts = descriptors.filter_map(|entry| fs::read_to_string(entry.path()).ok());
     texts.any(|text| is_link_of(&text, program))
 }
@@ -79,6 +77,8 @@ pub fn is_link_of(text: &str, program: u32) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     #[test]

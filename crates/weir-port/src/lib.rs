@@ -50,6 +50,7 @@ pub mod monitor;
 pub mod mountinfo;
 pub mod napi;
 mod netlink;
+pub mod netlink_bytes;
 pub mod netns;
 pub mod ownership;
 pub mod port;

@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
 use crate::error::{Doing, Result};
 use crate::link::Link;
+use crate::netlink_bytes::{Fields, message, messages};
 use crate::sys;
 
 /// An event of an interface.
@@ -70,8 +71,7 @@ pub struct Monitor {
 
 const RTNLGRP_LINK_MASK: u32 = 1;
 const RTNLGRP_TC_MASK: u32 = 1 << 3;
-/// The bytes of a header and `struct ifinfomsg`.
-const MESSAGE_BYTES_MIN: usize = 32;
+const IFINFO_BYTES: usize = 16;
 
 impl Monitor {
     /// Starts to listen.
@@ -125,8 +125,8 @@ impl Stir {
         loop {
             match receive(&self.socket, &mut buffer, libc::MSG_DONTWAIT) {
                 Ok(length) => {
-                    heard |=
-                        messages(&buffer[..length]).any(|message| ifindexes.contains(&ifindex_of(message)));
+                    let mut of = messages(&buffer[..length]).filter_map(|(_, _, body)| ifindex_of(body));
+                    heard |= of.any(|ifindex| ifindexes.contains(&ifindex));
                 }
                 // Messages were lost, on whatever interface.
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => heard = true,
@@ -167,6 +167,14 @@ pub(crate) fn drain(socket: &OwnedFd) {
             Err(_) => return,
         }
     }
+}
+
+/// Sends a request to the kernel.
+pub(crate) fn send(socket: &OwnedFd, kind: u16, flags: i32, body: &[u8]) -> io::Result<()> {
+    let bytes = message(kind, (libc::NLM_F_REQUEST | flags) as u16, 0, body);
+    // SAFETY: the bytes are alive for the call, and as many as said.
+    let sent = unsafe { libc::send(socket.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), 0) };
+    sys::check(sent as i32).map(drop)
 }
 
 pub(crate) fn receive(socket: &OwnedFd, buffer: &mut [u8], flags: i32) -> io::Result<usize> {
@@ -279,12 +287,12 @@ impl Watch {
 
 /// The events of the messages of one reading; parsing stops at bytes that are no message.
 pub fn parse(bytes: &[u8]) -> Vec<LinkEvent> {
-    let event_of = |message: &[u8]| {
-        let ifindex = ifindex_of(message);
-        let flags = word(message, 24);
-        match word(message, 4) as u16 {
+    let event_of = |(kind, _, body): (u16, u16, &[u8])| {
+        let body = body.first_chunk::<IFINFO_BYTES>()?.as_slice();
+        let (family, ifindex, flags) = (body.u8(0)?, ifindex_of(body)?, body.u32(8)?);
+        match kind {
             // A bridge announces its ports leaving as AF_BRIDGE messages; the interface itself stays.
-            libc::RTM_DELLINK if message[16] == libc::AF_UNSPEC as u8 => Some(LinkEvent::Gone { ifindex }),
+            libc::RTM_DELLINK if family == libc::AF_UNSPEC as u8 => Some(LinkEvent::Gone { ifindex }),
             libc::RTM_NEWLINK => Some(LinkEvent::Changed {
                 ifindex,
                 up: flags & libc::IFF_UP as u32 != 0,
@@ -296,26 +304,9 @@ pub fn parse(bytes: &[u8]) -> Vec<LinkEvent> {
     messages(bytes).filter_map(event_of).collect()
 }
 
-/// The messages of one reading, up to the first that is none; each has [`MESSAGE_BYTES_MIN`] bytes or more.
-fn messages(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
-    std::iter::from_fn(move || {
-        let length = (bytes.len() >= MESSAGE_BYTES_MIN).then(|| word(bytes, 0) as usize)?;
-        if length < MESSAGE_BYTES_MIN || length > bytes.len() {
-            return None;
-        }
-        let message = &bytes[..length];
-        bytes = &bytes[length.next_multiple_of(4).min(bytes.len())..];
-        Some(message)
-    })
-}
-
 /// The interface's number, at the place where `struct ifinfomsg` and `struct tcmsg` have it.
-fn ifindex_of(message: &[u8]) -> u32 {
-    word(message, 20)
-}
-
-fn word(bytes: &[u8], at: usize) -> u32 {
-    u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+fn ifindex_of(body: &[u8]) -> Option<u32> {
+    body.u32(4)
 }
 
 #[cfg(test)]
@@ -398,6 +389,6 @@ mod tests {
     fn a_qdisc_is_heard_of_under_its_interface() {
         let bytes = message(libc::RTM_NEWQDISC, 7, 0);
         assert_eq!(parse(&bytes), []);
-        assert_eq!(messages(&bytes).map(ifindex_of).collect::<Vec<_>>(), [7]);
+        assert_eq!(messages(&bytes).map(|(_, _, body)| ifindex_of(body)).collect::<Vec<_>>(), [Some(7)]);
     }
 }

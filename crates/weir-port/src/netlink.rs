@@ -5,6 +5,7 @@ use netlink_bindings::traits::{NetlinkChained, NetlinkRequest, Protocol};
 use netlink_socket2::{NetlinkSocket, ReplyError};
 
 use crate::error::{Doing, PortError, Result};
+use crate::netlink_bytes::message;
 
 /// Sends `request` and waits for its acknowledgement.
 pub fn acknowledged<R: NetlinkRequest>(
@@ -72,13 +73,7 @@ impl RequestBatch {
         };
         let payload = request.payload();
         let flags = request.flags() | (libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16;
-        self.bytes.extend((size_of::<libc::nlmsghdr>() as u32 + payload.len() as u32).to_ne_bytes());
-        self.bytes.extend(request_type.to_ne_bytes());
-        self.bytes.extend(flags.to_ne_bytes());
-        self.bytes.extend((SEQUENCE_FIRST + self.count as u32).to_ne_bytes());
-        self.bytes.extend(0u32.to_ne_bytes());
-        self.bytes.extend(payload);
-        self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
+        self.bytes.extend(message(request_type, flags, SEQUENCE_FIRST + self.count as u32, payload));
         self.count += 1;
     }
 

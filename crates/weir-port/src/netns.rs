@@ -15,7 +15,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Doing, PortError, Result, unless_short};
-use crate::{mountinfo, sys};
+use crate::netlink_bytes::{Fields, attributes, messages};
+use crate::{monitor, mountinfo, sys};
 
 /// Of `include/uapi/asm-generic/socket.h`.
 const SO_NETNS_COOKIE: libc::c_int = 71;
@@ -162,49 +163,26 @@ impl NetNs {
     pub fn process(&self) -> Option<u32> {
         let text = format!("net:[{}]", self.inode);
         let own = std::process::id();
-        let mut processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-        processes.find_map(|entry| {
-            let pid = entry.file_name().to_str()?.parse().ok().filter(|pid| *pid != own)?;
-            let link = std::fs::read_link(entry.path().join("ns/net")).ok()?;
-            (link.to_str() == Some(text.as_str())).then_some(pid)
+        let mut others = sys::processes().filter(|pid| *pid != own);
+        others.find(|pid| {
+            let link = std::fs::read_link(format!("/proc/{pid}/ns/net"));
+            link.is_ok_and(|link| link.to_str() == Some(text.as_str()))
         })
     }
 
     /// The number by which this thread's namespace knows the other one, which is how the kernel names the place of a
     /// veth's peer (`IFLA_LINK_NETNSID`); `None` if it has none.
     pub fn id_here(&self) -> io::Result<Option<i32>> {
-        /// `struct rtgenmsg` padded, then one `NETNSA_FD` attribute.
-        #[repr(C)]
-        struct Request {
-            header: libc::nlmsghdr,
-            family: [u8; 4],
-            attribute: libc::nlattr,
-            fd: u32,
-        }
         const RTM_GETNSID: u16 = 90;
         const NETNSA_FD: u16 = 3;
-        let request = Request {
-            header: libc::nlmsghdr {
-                nlmsg_len: size_of::<Request>() as u32,
-                nlmsg_type: RTM_GETNSID,
-                nlmsg_flags: libc::NLM_F_REQUEST as u16,
-                nlmsg_seq: 1,
-                nlmsg_pid: 0,
-            },
-            family: [0; 4],
-            attribute: libc::nlattr { nla_len: 8, nla_type: NETNSA_FD },
-            fd: self.file.as_raw_fd() as u32,
-        };
         let socket = sys::socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_ROUTE)?;
-        let pointer = std::ptr::from_ref(&request).cast();
-        // SAFETY: `pointer` and the size describe `request`, which outlives the call.
-        let sent = unsafe { libc::send(socket.as_raw_fd(), pointer, size_of::<Request>(), 0) };
-        sys::check(sent as i32)?;
+        // `struct rtgenmsg` padded, then one attribute.
+        let attribute = [8, NETNSA_FD].map(u16::to_ne_bytes).concat();
+        let body = [&[0; 4], &attribute[..], &self.file.as_raw_fd().to_ne_bytes()].concat();
+        monitor::send(&socket, RTM_GETNSID, 0, &body)?;
         let mut reply = [0u8; 256];
-        // SAFETY: the kernel writes at most the length of `reply`.
-        let received = unsafe { libc::recv(socket.as_raw_fd(), reply.as_mut_ptr().cast(), reply.len(), 0) };
-        let reply = &reply[..sys::check(received as i32)? as usize];
-        Ok(id_of_reply(reply))
+        let length = monitor::receive(&socket, &mut reply, 0)?;
+        Ok(id_of_reply(&reply[..length]))
     }
 
     /// The namespace that this thread's namespace knows by the number `id`.
@@ -260,13 +238,11 @@ impl Drop for Here {
 pub fn id_of_reply(reply: &[u8]) -> Option<i32> {
     const RTM_NEWNSID: u16 = 88;
     const NETNSA_NSID: u16 = 1;
-    // `struct nlmsghdr`, `struct rtgenmsg` padded to 4 bytes, then attributes, of which the first is the number.
-    let (length, rest) = reply.split_first_chunk::<4>()?;
-    let message = rest.get(..(u32::from_ne_bytes(*length) as usize).checked_sub(4)?)?;
-    let half = |at: usize| message.get(at..at + 2).map(|two| u16::from_ne_bytes([two[0], two[1]]));
-    let is_answer = half(0)? == RTM_NEWNSID && half(16)? == 8 && half(18)? == NETNSA_NSID;
-    let id = i32::from_ne_bytes(*message.get(20..)?.first_chunk()?);
-    (is_answer && id >= 0).then_some(id)
+    // `struct rtgenmsg` padded to 4 bytes, then attributes, of which the first is the number.
+    let (kind, _, body) = messages(reply).next()?;
+    let (first, value) = attributes(body.get(4..)?).next()?;
+    let id = value.i32(0).filter(|id| *id >= 0)?;
+    (kind == RTM_NEWNSID && first == NETNSA_NSID).then_some(id)
 }
 
 impl AsFd for NetNs {

@@ -6,11 +6,11 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::path::Path;
 
 use crate::error::Result;
 use crate::netns::NetNs;
 use crate::socket_table::{self, SocketProtocol};
+use crate::sys;
 
 /// A process that has something to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,14 +51,11 @@ pub fn of(netns: &NetNs) -> Result<Vec<Sender>> {
 }
 
 fn processes(waiting: &HashMap<u64, u64>) -> Vec<Sender> {
-    let folders = fs::read_dir("/proc").into_iter().flatten().flatten();
     let mut senders = Vec::new();
-    for folder in folders {
-        let Some(pid) = folder.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-        let bytes: Vec<u64> =
-            sockets(&folder.path()).filter_map(|inode| waiting.get(&inode).copied()).collect();
+    for pid in sys::processes() {
+        let bytes: Vec<u64> = sockets(pid).filter_map(|inode| waiting.get(&inode).copied()).collect();
         if !bytes.is_empty() {
-            let command = fs::read(folder.path().join("comm")).unwrap_or_default();
+            let command = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
             senders.push(Sender {
                 pid: Some(pid),
                 command: name_of(&command),
@@ -76,8 +73,8 @@ fn name_of(comm: &[u8]) -> String {
 }
 
 /// The numbers of the sockets that a process has open, each once.
-fn sockets(process: &Path) -> impl Iterator<Item = u64> + use<> {
-    let files = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+fn sockets(pid: u32) -> impl Iterator<Item = u64> + use<> {
+    let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     let mut inodes: Vec<u64> = files
         .filter_map(|file| {
             let target = fs::read_link(file.path()).ok()?;

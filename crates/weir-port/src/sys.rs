@@ -32,6 +32,12 @@ pub fn socket(domain: c_int, kind: c_int, protocol: c_int) -> io::Result<OwnedFd
     check_fd(unsafe { libc::socket(domain, kind | libc::SOCK_CLOEXEC, protocol) })
 }
 
+/// The processes that this one sees, by their numbers.
+pub fn processes() -> impl Iterator<Item = u32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
 /// Returns whether an error says that the kernel has no descriptor or no memory for what was asked.
 pub fn is_shortage(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS))

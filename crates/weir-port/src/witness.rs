@@ -22,8 +22,8 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::mountinfo;
 use crate::netns::NetNs;
+use crate::{mountinfo, sys};
 
 /// The looks in a row that find nobody where nobody is.
 const LOOKS: u32 = 3;
@@ -70,7 +70,7 @@ impl Witness {
         let mut others = Vec::new();
         let mut mount_namespaces = BTreeSet::new();
         let mut mounts = Vec::new();
-        for process in processes() {
+        for process in sys::processes() {
             let is_ours = self.without.contains(&process);
             let folder = Path::new("/proc").join(process.to_string());
             let inside = folder.join("ns/net");
@@ -89,11 +89,6 @@ impl Witness {
         let open = others.iter().filter(|folder| !is_weir(folder)).flat_map(|folder| open_at(folder, &text));
         mounted.chain(open).find(|path| self.is_of(path))
     }
-}
-
-fn processes() -> impl Iterator<Item = u32> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
 /// The paths at which the mount namespace of a process has mounted the root named `text`.

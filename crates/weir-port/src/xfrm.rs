@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use zeroize::Zeroizing;
 
 use crate::error::{Doing, Result};
+use crate::netlink_bytes::messages;
 use crate::{monitor, sys};
 
 /// `XFRMNLGRP_EXPIRE`, `SA`, `POLICY`, `AEVENTS`, `MIGRATE` and `MAPPING`, as bits.
@@ -21,7 +22,6 @@ const XFRM_MSG_GETPOLICY: u16 = 0x15;
 const MESSAGES_BYTES: usize = 64 * 1024;
 /// The bytes of messages that may wait for us; asked for, and granted to root.
 const RECEIVE_BUFFER_BYTES: i32 = 4 << 20;
-const HEADER_BYTES: usize = 16;
 
 /// A listener for events of the associations and policies of this thread's namespace.
 pub struct XfrmEvents {
@@ -87,7 +87,7 @@ pub fn dump() -> Result<Zeroizing<Vec<u8>>> {
         let mut messages = Zeroizing::new(Vec::new());
         // The bodies `xfrm_usersa_id` and `xfrm_userpolicy_id`, which a dump does not look at.
         for (kind, body) in [(XFRM_MSG_GETSA, [0; 24].as_slice()), (XFRM_MSG_GETPOLICY, &[0; 64])] {
-            request(&socket, kind, body)?;
+            monitor::send(&socket, kind, libc::NLM_F_DUMP, body)?;
             let mut buffer = Zeroizing::new(vec![0; MESSAGES_BYTES]);
             loop {
                 let length = monitor::receive(&socket, &mut buffer, 0)?;
@@ -106,51 +106,24 @@ pub fn dump() -> Result<Zeroizing<Vec<u8>>> {
     dump().doing(|| "reading the associations and policies of the kernel's IPsec".into())
 }
 
-fn request(socket: &OwnedFd, kind: u16, body: &[u8]) -> io::Result<()> {
-    let mut bytes = Vec::with_capacity(HEADER_BYTES + body.len());
-    bytes.extend(((HEADER_BYTES + body.len()) as u32).to_ne_bytes());
-    bytes.extend(kind.to_ne_bytes());
-    bytes.extend(((libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16).to_ne_bytes());
-    bytes.extend([0; 8]);
-    bytes.extend(body);
-    // SAFETY: the bytes are alive for the call, and as many as said.
-    let sent = unsafe { libc::send(socket.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), 0) };
-    sys::check(sent as i32).map(drop)
-}
-
-/// Returns whether the last of these messages ends a dump.
-fn is_end(mut bytes: &[u8]) -> bool {
-    while let Some(header) = bytes.first_chunk::<HEADER_BYTES>() {
-        let length = u32::from_ne_bytes([header[0], header[1], header[2], header[3]]) as usize;
-        let kind = u16::from_ne_bytes([header[4], header[5]]);
-        if [libc::NLMSG_DONE as u16, libc::NLMSG_ERROR as u16].contains(&kind) || length < HEADER_BYTES {
-            return true;
-        }
-        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
-    }
-    false
+/// Returns whether the last of these messages ends a dump, or none can be read, as behind it nothing would come.
+fn is_end(bytes: &[u8]) -> bool {
+    let last = messages(bytes).last();
+    last.is_none_or(|(kind, ..)| [libc::NLMSG_DONE as u16, libc::NLMSG_ERROR as u16].contains(&kind))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn message(kind: u16, body: &[u8]) -> Vec<u8> {
-        let mut bytes = ((HEADER_BYTES + body.len()) as u32).to_ne_bytes().to_vec();
-        bytes.extend(kind.to_ne_bytes());
-        bytes.extend([0; 10]);
-        bytes.extend(body);
-        bytes.resize(bytes.len().next_multiple_of(4), 0);
-        bytes
-    }
+    use crate::netlink_bytes::message;
 
     #[test]
     fn a_dump_ends_with_its_last_message() {
+        let message = |kind, body: &[u8]| message(kind, 0, 0, body);
         let [more, done, refused] = [message(0x10, &[7; 13]), message(3, &[0; 4]), message(2, &[1; 4])];
         assert!(!is_end(&more) && !is_end(&[more.clone(), more.clone()].concat()));
         assert!(is_end(&[more.clone(), done].concat()) && is_end(&refused));
         // A message that says it is shorter than its header would never be passed.
-        assert!(is_end(&[3, 0, 0, 0, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]));
-        assert!(!is_end(&more[..9]) && !is_end(&[]));
+        assert!(is_end(&[3, 0, 0, 0, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]) && is_end(&[]));
     }
 }

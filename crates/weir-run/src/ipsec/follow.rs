@@ -14,7 +14,6 @@
 //! association is missed (`ACQUIRE`), so IKE is to begin by itself. After a start nobody knows that the kernel has sent with a key that
 //! no association had then.
 
-mod bytes;
 mod message;
 mod policy;
 mod state;

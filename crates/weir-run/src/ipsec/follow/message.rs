@@ -19,7 +19,8 @@
 
 use std::net::IpAddr;
 
-use super::bytes::{Fields, attributes, messages};
+use weir_port::netlink_bytes::{Fields, attributes, messages};
+
 use super::policy::policy;
 use super::state::{followed, sealed_by};
 use crate::ipsec::xfrm::{XfrmPolicy, XfrmState};

@@ -15,8 +15,8 @@ use std::ops::RangeInclusive;
 
 use weir_core::classify::headers::has_ports;
 use weir_ipsec::policy::{AddressPrefix, Selector};
+use weir_port::netlink_bytes::Fields;
 
-use super::bytes::Fields;
 use super::message::{FollowedPolicy, Heard, POLICY_BYTES, attribute, find, is_main, mark};
 use crate::ipsec::xfrm::{XfrmPolicy, XfrmTemplate};
 

@@ -13,9 +13,9 @@ use std::net::IpAddr;
 
 use weir_core::rate::NS_PER_S;
 use weir_ipsec::lifetime::{Lifetime, Limits};
+use weir_port::netlink_bytes::Fields;
 use zeroize::Zeroizing;
 
-use super::bytes::Fields;
 use super::message::{Followed, INFO_ID, attribute, find, mark};
 use crate::ipsec::xfrm::{XfrmKey, XfrmState};
 
