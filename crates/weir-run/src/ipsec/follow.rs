@@ -41,9 +41,9 @@ pub struct Follower {
     /// The youngest first, as the kernel tells them.
     states: Vec<StateEntry>,
     policies: Vec<PolicyEntry>,
-    /// The packets that the kernel has sealed, by the files of their keys. An association that goes may come again with its key, and with
-    /// counters that begin anew.
-    sealed: BTreeMap<PathBuf, u64>,
+    /// The packets that the kernel has sealed, and the highest number that it has received, by the files of their keys. An association that
+    /// goes may come again with its key, and with counters that begin anew.
+    counted: BTreeMap<PathBuf, [u64; 2]>,
     /// The sentences that were said and still hold.
     told: BTreeSet<String>,
 }
@@ -90,7 +90,7 @@ impl Follower {
             directory: directory.into(),
             states: Vec::new(),
             policies: Vec::new(),
-            sealed: BTreeMap::new(),
+            counted: BTreeMap::new(),
             told: BTreeSet::new(),
         }
     }
@@ -110,7 +110,7 @@ impl Follower {
         for heard in read(bytes) {
             match heard {
                 Heard::State { id, at, state } if states.insert(id) => {
-                    note_sealed(&mut self.sealed, &self.directory, &state);
+                    note_counts(&mut self.counted, &self.directory, &state);
                     let name = names.get(&id).cloned();
                     self.states.push(StateEntry { id, at, state, name, refused: None });
                 }
@@ -139,7 +139,7 @@ impl Follower {
     fn hear(&mut self, heard: Heard) -> Option<String> {
         match heard {
             Heard::State { id, at, state } => {
-                note_sealed(&mut self.sealed, &self.directory, &state);
+                note_counts(&mut self.counted, &self.directory, &state);
                 let line = format!("association {at}");
                 let place = self.states.iter().position(|entry| entry.id == id);
                 let is_new = |place: usize| matches!(self.states[place].state, Followed::Unfinished);
@@ -171,14 +171,15 @@ impl Follower {
                 self.states.retain(|entry| !is_flushed(entry.id.protocol));
                 Some("- all associations".into())
             }
-            Heard::Sealed { id, packets } => {
+            Heard::Counted { id, sealed, received } => {
                 let entry = self.states.iter_mut().find(|entry| entry.id == id)?;
                 let Followed::State(state) = &mut entry.state else { return None };
-                let is_news = packets > state.sealed;
-                state.sealed = state.sealed.max(packets);
-                note_sealed(&mut self.sealed, &self.directory, &entry.state);
+                let is_news = sealed > state.sealed;
+                state.sealed = state.sealed.max(sealed);
+                state.received = state.received.max(received);
+                note_counts(&mut self.counted, &self.directory, &entry.state);
                 is_news
-                    .then(|| format!("association {}: the kernel has sent {packets} packets by it", entry.at))
+                    .then(|| format!("association {}: the kernel has sent {sealed} packets by it", entry.at))
             }
             Heard::Policy { index, is_main, at, policy } => {
                 let line = (!matches!(policy, FollowedPolicy::PassedOver)).then(|| at.clone());
@@ -258,10 +259,10 @@ impl Follower {
             let StateEntry { at, state, name, refused, .. } = entry;
             let state = match state {
                 Followed::State(state) => {
-                    if let Some(sealed) =
-                        state.key_file(&self.directory).and_then(|file| self.sealed.get(&file))
+                    if let Some(counts) =
+                        state.key_file(&self.directory).and_then(|file| self.counted.get(&file))
                     {
-                        state.sealed = *sealed;
+                        [state.sealed, state.received] = *counts;
                     }
                     &**state
                 }
@@ -324,14 +325,14 @@ impl Follower {
     }
 }
 
-/// Notes what the kernel has sealed with the key of an association.
-fn note_sealed(sealed: &mut BTreeMap<PathBuf, u64>, directory: &Path, state: &Followed) {
+/// Notes what the kernel has sealed and received with the key of an association.
+fn note_counts(counted: &mut BTreeMap<PathBuf, [u64; 2]>, directory: &Path, state: &Followed) {
     if let Followed::State(state) = state
-        && state.sealed > 0
+        && state.sealed.max(state.received) > 0
         && let Some(file) = state.key_file(directory)
     {
-        let known = sealed.entry(file).or_default();
-        *known = state.sealed.max(*known);
+        let [sealed, received] = counted.entry(file).or_default();
+        (*sealed, *received) = (state.sealed.max(*sealed), state.received.max(*received));
     }
 }
 

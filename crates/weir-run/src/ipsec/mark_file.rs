@@ -275,6 +275,22 @@ impl MarkFile {
         Ok((with(file), next))
     }
 
+    /// Makes the mark of what was received with a key say that `highest` was, as the kernel did, unless it says more. One that is in use stays:
+    /// its user knows what was received.
+    ///
+    /// # Errors
+    /// If it says no number, or cannot be written.
+    pub fn raise_received(path: &Path, fingerprint: [u8; 16], highest: u64) -> Result<(), String> {
+        let kind = MarkKind::Received;
+        let is_known = kind.check(path, Some(fingerprint))? > highest;
+        if is_known || File::open(path).is_ok_and(|mark| mark.try_lock().is_err()) {
+            return Ok(());
+        }
+        let (mark, next) = MarkFile::open(kind, path, fingerprint)?;
+        let raised = mark.write(next.max(highest.saturating_add(1)));
+        raised.map(drop).map_err(|error| format!("{}: {error}", path.display()))
+    }
+
     /// Writes a number, unless it is the last that was written. That of what is sent is safe then. A mark that was removed, has another
     /// file in its place, or says another number than was written, is put back; returns whether it was.
     ///

@@ -3,10 +3,12 @@
 //! ```text
 //! DIRECTORY/FINGERPRINT.key            the digits, which only their owner may read
 //! DIRECTORY/FINGERPRINT.key.sequence   of one that seals, its mark (`ipsec/mark_file.rs`)
+//! DIRECTORY/FINGERPRINT.key.received   of one that opens, its mark, once anything was received with it
 //! ```
 //!
 //! Rule: a file is called by its key, so the same key finds its mark again, for any association and however often it comes, and no number
-//! is used twice. A mark that is there is never touched, and it stays when the key is removed.
+//! is used twice. A mark of what was sent is never touched once it is there. One of what was received is raised to what the kernel has
+//! received. Both stay when the key is removed.
 //!
 //! Limits: marks of keys that are gone stay, 90 bytes each; in `/run` until the machine starts anew. Another directory knows no marks.
 
@@ -20,7 +22,7 @@ use weir_ipsec::algorithm::Algorithm;
 use zeroize::Zeroizing;
 
 use super::key_file;
-use super::mark_file::MarkKind;
+use super::mark_file::{MarkFile, MarkKind};
 
 /// The mark of a key that was never used.
 const UNUSED: &str = "1\n";
@@ -30,11 +32,12 @@ pub(super) struct NewKey {
     path: PathBuf,
     digits: Zeroizing<String>,
     fingerprint: [u8; 16],
-    is_inbound: bool,
+    /// The highest number that was received with it, 0 if none was; `None` if it seals.
+    received: Option<u64>,
 }
 
 impl NewKey {
-    /// The file of a key in `directory`.
+    /// The file of a key in `directory`, with which numbers up to `received` were received, if it opens.
     ///
     /// # Errors
     /// If the digits are no key of this algorithm.
@@ -42,7 +45,7 @@ impl NewKey {
         directory: &Path,
         algorithm: Algorithm,
         digits: &str,
-        is_inbound: bool,
+        received: Option<u64>,
     ) -> Result<NewKey, String> {
         // A kernel in lockdown (`LOCKDOWN_XFRM_SECRET`) tells every key as zeros.
         if digits.bytes().all(|digit| digit == b'0') {
@@ -50,7 +53,7 @@ impl NewKey {
         }
         let fingerprint = key_file::of_digits(digits.as_bytes(), algorithm)?.fingerprint();
         let path = directory.join(format!("{:032x}.key", u128::from_be_bytes(fingerprint)));
-        Ok(NewKey { path, digits: Zeroizing::new(digits.into()), fingerprint, is_inbound })
+        Ok(NewKey { path, digits: Zeroizing::new(digits.into()), fingerprint, received })
     }
 
     /// The path of the file.
@@ -58,8 +61,8 @@ impl NewKey {
         &self.path
     }
 
-    /// Writes the file, and the mark of a key that seals. A file that is there already is left as it is, if it is of this key. Returns whether
-    /// the file of the key is made.
+    /// Writes the file, and its mark. A file that is there already is left as it is, if it is of this key. Returns whether the file of the key
+    /// is made.
     ///
     /// # Errors
     /// If a file cannot be written, or is another key's.
@@ -69,13 +72,19 @@ impl NewKey {
 
     fn write_both(&self) -> Result<bool, String> {
         let told = |error: io::Error| error.to_string();
-        match std::fs::read_to_string(&self.path).map(Zeroizing::new) {
-            Ok(there) if there.trim() == self.digits.as_str() => return Ok(false),
+        let is_there = match std::fs::read_to_string(&self.path).map(Zeroizing::new) {
+            Ok(there) if there.trim() == self.digits.as_str() => true,
             Ok(_) => return Err("this is another key: name another directory with --keys".into()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => false,
             Err(error) => return Err(told(error)),
+        };
+        if let Some(received) = self.received.filter(|received| *received > 0) {
+            MarkFile::raise_received(&MarkKind::Received.path(&self.path), self.fingerprint, received)?;
         }
-        if !self.is_inbound {
+        if is_there {
+            return Ok(false);
+        }
+        if self.received.is_none() {
             // First: a key without a mark is refused by the datapath that runs it; a mark of no number, left by one who was cut off, is as
             // good.
             let mark = MarkKind::Sent.path(&self.path);

@@ -5,7 +5,8 @@
 //! events of the kernel          --`follow/message.rs`--> XfrmPolicy  --> PolicyPlan
 //! ```
 //!
-//! Rule: a key that has sealed a packet is refused, because its numbers would begin again. A property that a file of Weir cannot express is
+//! Rule: a key that has sealed a packet is refused, because its numbers would begin again. What the kernel has received with a key counts as
+//! received here, up to the highest number, so that nobody sends it once more. A property that a file of Weir cannot express is
 //! refused in a sentence that begins with where it was found; nothing of a key is in it.
 //!
 //! Limits: a policy in transport mode whose selector holds several peers seals for all of them with the youngest association; the kernel
@@ -53,6 +54,8 @@ pub(super) struct XfrmState {
     pub keepalive_ns: Option<u64>,
     /// Packets that the kernel has sealed with it.
     pub sealed: u64,
+    /// The highest number that the kernel has received with it, if it looks for replays.
+    pub received: u64,
     pub lifetime: Lifetime,
 }
 
@@ -132,7 +135,7 @@ impl XfrmState {
     /// The file of its key in `directory`, if it has a key that can be used.
     pub(super) fn key_file(&self, directory: &Path) -> Option<PathBuf> {
         let (algorithm, _, digits) = self.algorithm().ok()?;
-        let key = NewKey::new(directory, algorithm, digits, false).ok()?;
+        let key = NewKey::new(directory, algorithm, digits, None).ok()?;
         Some(key.path().to_path_buf())
     }
 
@@ -187,7 +190,7 @@ impl XfrmState {
         let key = match algorithm.key_len() {
             0 => None,
             _ => Some(
-                NewKey::new(directory, algorithm, digits, is_inbound)
+                NewKey::new(directory, algorithm, digits, is_inbound.then_some(self.received))
                     .map_err(|why| format!("{key_at}: {why}"))?,
             ),
         };

@@ -5,7 +5,7 @@
 //! | `NEWSA`, `UPDSA` | `xfrm_usersa_info`, 224 bytes | an association, with its key |
 //! | `DELSA` | `xfrm_usersa_id`, 24 | it is gone |
 //! | `EXPIRE` | `xfrm_usersa_info`, 224, and `hard` | a successor is due, or it is gone |
-//! | `NEWAE` | `xfrm_aevent_id`, 48 | how many packets the kernel has sealed |
+//! | `NEWAE` | `xfrm_aevent_id`, 48 | how many packets the kernel has sealed, and which received |
 //! | `NEWPOLICY`, `UPDPOLICY` | `xfrm_userpolicy_info`, 168 | a policy |
 //! | `DELPOLICY` | `xfrm_userpolicy_id`, 64, the policy as an attribute | it is gone |
 //! | `POLEXPIRE` | `xfrm_userpolicy_info`, 168, and `hard` | the same, by its age |
@@ -22,7 +22,7 @@ use std::net::IpAddr;
 use weir_port::netlink_bytes::{Fields, attributes, messages};
 
 use super::policy::policy;
-use super::state::{followed, sealed_by};
+use super::state::{followed, numbers};
 use crate::ipsec::xfrm::{XfrmPolicy, XfrmState};
 
 const INFO_BYTES: usize = 224;
@@ -94,10 +94,11 @@ pub(super) enum Heard {
     },
     /// All associations of a protocol, or of any (0).
     StatesFlushed(u8),
-    /// The kernel has sealed so many packets.
-    Sealed {
+    /// The kernel has sealed so many packets, and received numbers up to this one.
+    Counted {
         id: StateId,
-        packets: u64,
+        sealed: u64,
+        received: u64,
     },
     Policy {
         index: u32,
@@ -166,7 +167,7 @@ fn message(kind: u16, body: &[u8]) -> Option<Heard> {
         }),
         0x1c => ("FLUSHSA", |body| Some(Heard::StatesFlushed(body.u8(0)?))),
         0x1d => ("FLUSHPOLICY", |body| Some(Heard::PoliciesFlushed { is_main: is_main(body) })),
-        0x1e => ("NEWAE", sealed),
+        0x1e => ("NEWAE", counted),
         0x21 => return Some(Heard::Migrated),
         0x26 => return Some(Heard::Mapping),
         _ => return None,
@@ -215,7 +216,7 @@ fn state_gone(body: &[u8]) -> Option<Heard> {
     Some(Heard::StateGone(id))
 }
 
-fn sealed(body: &[u8]) -> Option<Heard> {
+fn counted(body: &[u8]) -> Option<Heard> {
     let (event, with) = body.split_at_checked(48)?;
     let id = StateId {
         destination: event.address(0, event.u16(20)?)?,
@@ -223,7 +224,8 @@ fn sealed(body: &[u8]) -> Option<Heard> {
         protocol: event.u8(22)?,
         mark: mark(with),
     };
-    Some(Heard::Sealed { id, packets: sealed_by(with)?.unwrap_or_default() })
+    let [sealed, received] = numbers(with)?.unwrap_or_default();
+    Some(Heard::Counted { id, sealed, received })
 }
 
 /// Returns whether a policy is of the main table (`XFRMA_POLICY_TYPE`).

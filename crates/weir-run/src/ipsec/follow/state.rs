@@ -94,7 +94,7 @@ pub(super) fn followed(info: &[u8], with: &[u8], ends: [IpAddr; 2], at: &str) ->
         Some(extended) => extended.u32(20)?,
         None => info.u8(215)?.into(),
     };
-    let Some(sealed) = sealed_by(with)? else {
+    let Some([sealed, received]) = numbers(with)? else {
         return left("the kernel does not tell its counters, and may have sent with its key");
     };
     // Packets that passed; of an inbound association those received.
@@ -120,6 +120,7 @@ pub(super) fn followed(info: &[u8], with: &[u8], ends: [IpAddr; 2], at: &str) ->
             .filter(|seconds| *seconds > 0)
             .map(|seconds| u64::from(seconds) * NS_PER_S),
         sealed: sealed.max(passed),
+        received,
         lifetime: lifetime(info)?,
     })))
 }
@@ -134,14 +135,14 @@ fn mode_name(mode: u8) -> &'static str {
     }
 }
 
-/// The numbers that the kernel has used, where it says them.
-pub(super) fn sealed_by(with: &[u8]) -> Option<Option<u64>> {
+/// The highest numbers that the kernel has sent and received, where it says them.
+pub(super) fn numbers(with: &[u8]) -> Option<Option<[u64; 2]>> {
     if let Some(extended) = find(with, attribute::REPLAY_ESN_VAL) {
-        let [low, high] = [extended.u32(4)?, extended.u32(12)?];
-        return Some(Some(u64::from(high) << 32 | u64::from(low)));
+        let number = |low| Some(u64::from(extended.u32(low + 8)?) << 32 | u64::from(extended.u32(low)?));
+        return Some(Some([number(4)?, number(8)?]));
     }
     match find(with, attribute::REPLAY_VAL) {
-        Some(replay) => Some(Some(replay.u32(0)?.into())),
+        Some(replay) => Some(Some([replay.u32(0)?.into(), replay.u32(4)?.into()])),
         None => Some(None),
     }
 }

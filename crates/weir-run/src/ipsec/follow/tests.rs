@@ -8,6 +8,8 @@ use weir_ipsec::algorithm::Algorithm;
 use weir_path::esp::plan::EspDispatch;
 
 use super::*;
+use crate::ipsec::mark_file::MarkKind;
+use crate::ipsec::tests::Folder;
 
 /// A name and a message a line.
 const CAPTURED: &str = include_str!("captured.txt");
@@ -269,19 +271,51 @@ fn what_expires_is_said_and_ends() {
     assert_eq!(hear(&mut follower, &messages["delsa"]), "", "it is gone already");
 }
 
-/// `NEWAE` of an association with 64-bit numbers, as `xfrm_aevent_id` and `XFRMA_REPLAY_ESN_VAL` have it.
 fn sealed_event(spi: u32, sealed: u32) -> Vec<u8> {
-    let mut body = vec![192, 0, 2, 2];
+    counted_event(2, spi, [sealed, 0])
+}
+
+/// `NEWAE` of an association to 192.0.2.N with 64-bit numbers, as `xfrm_aevent_id` and `XFRMA_REPLAY_ESN_VAL` have it.
+fn counted_event(to: u8, spi: u32, [sealed, received]: [u32; 2]) -> Vec<u8> {
+    let mut body = vec![192, 0, 2, to];
     body.resize(16, 0);
     body.extend(spi.to_be_bytes());
     body.extend([2, 0, 50, 0]);
     body.resize(48, 0);
     body.extend([28, 0, 23, 0]);
-    body.extend([0; 4].into_iter().chain(sealed.to_ne_bytes()).chain([0; 16]));
+    body.extend([0, sealed, received, 0, 0, 0].into_iter().flat_map(u32::to_ne_bytes));
     let mut message = ((16 + body.len()) as u32).to_ne_bytes().to_vec();
     message.extend([0x1e, 0, 0, 0]);
     message.resize(16, 0);
     [message, body].concat()
+}
+
+/// Who recorded what the kernel received cannot send it once more: neither what came before the association was known here, nor what came
+/// until it ran, nor what came by another with its key.
+#[test]
+fn what_the_kernel_received_is_not_received_again() {
+    let folder = Folder::new("follow-received");
+    let new = captured()["newsa-in"].clone();
+    let mut counted = new.clone();
+    let replay = counted.windows(4).position(|window| window == [16, 0, 10, 0]).unwrap();
+    counted[replay + 8..replay + 12].copy_from_slice(&7u32.to_ne_bytes());
+    let next = |follower: &mut Follower| {
+        let wanted = follower.wanted(&empty(), &BTreeSet::new());
+        assert_eq!(names(&wanted), ["in-00002001"], "{:?}", wanted.notes);
+        assert_eq!(wanted.write_keys(&mut BTreeSet::new()), []);
+        let key = PathBuf::from(wanted.plan.associations[0].key_file.clone().unwrap());
+        let mark = std::fs::read_to_string(MarkKind::Received.path(&key)).unwrap_or_default();
+        mark.lines().find_map(|line| line.strip_prefix("next ")?.parse::<u64>().ok())
+    };
+    let mut follower = Follower::new(&folder.0);
+    hear(&mut follower, &new);
+    assert_eq!(next(&mut follower), None);
+    assert_eq!(follower.dumped(&counted), Ok(false));
+    assert_eq!(next(&mut follower), Some(8));
+    assert_eq!(hear(&mut follower, &counted_event(1, 0x2001, [0, 9])), "");
+    hear(&mut follower, &captured()["flushsa"]);
+    hear(&mut follower, &new);
+    assert_eq!(next(&mut follower), Some(10));
 }
 
 #[test]

@@ -88,6 +88,7 @@ impl Listed {
             udp_ports: None,
             keepalive_ns: None,
             sealed: 0,
+            received: 0,
             lifetime: Lifetime::default(),
         };
         let (mut has_counters, mut is_of_others) = (false, false);
@@ -123,11 +124,12 @@ impl Listed {
                 }
                 "anti-replay" if words.has("oseq") => {
                     (state.sealed, state.sealed_at) = (words.counter("oseq")?.into(), words.at());
+                    state.received = words.counter("seq")?.into();
                     has_counters = true;
                 }
                 "seq-hi" => {
-                    let [upper, lower] = [words.counter("oseq-hi")?, words.counter("oseq")?];
-                    (state.sealed, state.sealed_at) = (u64::from(upper) << 32 | u64::from(lower), words.at());
+                    state.received = words.long_counter(["seq-hi", "seq"])?;
+                    (state.sealed, state.sealed_at) = (words.long_counter(["oseq-hi", "oseq"])?, words.at());
                     has_counters = true;
                 }
                 "limit:" | "expire" => words.lifetime(&mut state.lifetime),
@@ -318,6 +320,11 @@ impl<'a> Words<'a> {
             Ok(text) if text.len() > 2 && text.starts_with("0x") => self.number(key),
             _ => Err(self.uncounted()),
         }
+    }
+
+    /// A counter in two halves, the upper one first.
+    fn long_counter(&self, [upper, lower]: [&str; 2]) -> Result<u64, String> {
+        Ok(u64::from(self.counter(upper)?) << 32 | u64::from(self.counter(lower)?))
     }
 
     /// The packets that the line says have passed by an association: a count, or one at least where it says when that was.

@@ -377,6 +377,50 @@ fn an_inbound_key_may_have_been_used() {
         .unwrap_or_else(|why| panic!("{why}"));
 }
 
+/// Who recorded what the kernel received cannot send it once more.
+#[test]
+fn what_the_kernel_received_is_not_received_again() {
+    let folder = Folder::new("import-received");
+    let received = |text: &str| {
+        let import = super::read(text, &folder.0, &[]).unwrap_or_else(|why| panic!("{why}"));
+        import.write_keys().unwrap();
+        let key = PathBuf::from(import.plan.associations[1].key_file.clone().unwrap());
+        let mark = MarkKind::Received.path(&key);
+        let fingerprint = key.file_stem().unwrap().to_str().unwrap();
+        let fingerprint = u128::from_str_radix(fingerprint, 16).unwrap().to_be_bytes();
+        (MarkKind::Received.check(&mark, Some(fingerprint)).unwrap(), mark)
+    };
+    let counted = |counter: &str| {
+        let text = printed();
+        let (out, back) = text.split_at(text.find("src 192.0.2.2 dst").unwrap());
+        out.to_string() + &back.replacen("seq-hi 0x0, seq 0x0", counter, 1)
+    };
+    let (next, mark) = received(&counted("seq-hi 0x0, seq 0x0"));
+    assert!(next == 1 && !mark.exists());
+    // The key is there already, as of an import before.
+    assert_eq!(received(&counted("seq-hi 0x1, seq 0x9")).0, 0x1_0000_000a);
+    assert_eq!(received(&counted("seq-hi 0x0, seq 0x5")).0, 0x1_0000_000a, "it says more");
+    // A number of 32 bits, of an association whose mark is somebody's who uses it.
+    let short =
+        printed().replace("replay-window 0 flag af-unspec esn", "replay-window 32 flag af-unspec").replace(
+            "anti-replay esn context:\n\t seq-hi 0x0, seq 0x0, oseq-hi 0x0, oseq 0x0\n",
+            "anti-replay context: seq 0x7, oseq 0x0, bitmap 0x0000007f\n",
+        );
+    fs::remove_file(&mark).unwrap();
+    assert_eq!(received(&short).0, 8);
+    fs::remove_file(&mark).unwrap();
+    received(&short);
+    let user = fs::File::open(&mark).unwrap();
+    user.lock().unwrap();
+    assert_eq!(received(&short.replace("seq 0x7", "seq 0x70")).0, 8);
+    drop(user);
+    assert_eq!(received(&short.replace("seq 0x7", "seq 0x70")).0, 0x71);
+    fs::write(&mark, "?").unwrap();
+    let import = super::read(&short, &folder.0, &[]).unwrap_or_else(|why| panic!("{why}"));
+    let why = import.write_keys().unwrap_err();
+    assert!(why.contains("this mark is damaged"), "{why}");
+}
+
 #[test]
 fn key_files_are_made_once() {
     let folder = Folder::new("import");
