@@ -54,8 +54,8 @@ KEY, once; `weir up` keeps it, and KEY.received of what comes in.
 `weir sa follow` does it live.
 
 Left out are associations that IKE still negotiates, policies of sockets and
-of direction fwd, what is of a mark or an interface number (if_id), and
-policies of a security label.
+of direction fwd, and what is of a mark, an interface number (if_id) or a
+security label.
 Refused with their line are AH, compression, other algorithms, several
 templates in a policy, and one of an interface (dev) that lets pass in the
 clear.")]

@@ -4,8 +4,8 @@
 //! 0 selector  56 destination, SPI, protocol  80 source  96 limits  160 what passed  204 sequence, reqid  212 family, mode, window, flags
 //! ```
 //!
-//! Rule: an association that no packet of Weir's can match, because none has a mark or an interface number, is left out, and so is one that
-//! Weir does not do; the reason is a sentence without a key.
+//! Rule: an association that no packet of Weir's can match, because none has a mark, an interface number or a label, is left out, and so is
+//! one that Weir does not do; the reason is a sentence without a key.
 //!
 //! Pure. Source: linux/xfrm.h, the kernel's `copy_to_user_state_extra`.
 
@@ -71,6 +71,9 @@ pub(super) fn followed(info: &[u8], with: &[u8], ends: [IpAddr; 2], at: &str) ->
     }
     if let Some(number) = of(attribute::IF_ID).and_then(|number| number.u32(0)).filter(|number| *number > 0) {
         return left(&format!("it is of xfrm interface {number} (if_id), which no packet of Weir's is of"));
+    }
+    if of(attribute::SEC_CTX).is_some() {
+        return left("it is of packets with a security label, and none of Weir's has one");
     }
     // `xfrm_user_offload`: the device, and flags.
     let offload = of(attribute::OFFLOAD_DEV).and_then(|offload| offload.u8(4)).unwrap_or_default();

@@ -125,14 +125,34 @@ fn an_association_that_a_device_numbers_is_left_out() {
     }
 }
 
-/// Without its label a policy would be of all packets of its addresses.
-#[test]
-fn a_policy_of_labelled_packets_is_left_out() {
-    // `XFRMA_SEC_CTX`: `xfrm_user_sec_ctx` of 8 bytes, and a label of one character.
-    let mut message = captured()["newpolicy-out"].clone();
+/// The message with `XFRMA_SEC_CTX`: `xfrm_user_sec_ctx` of 8 bytes, and a label of one character.
+fn labelled(message: &[u8]) -> Vec<u8> {
+    let mut message = message.to_vec();
     message.extend([14, 0, 8, 0, 10, 0, 8, 0, 1, 1, 2, 0, b'a', 0, 0, 0]);
     let length = (message.len() as u32).to_ne_bytes();
     message[..4].copy_from_slice(&length);
+    message
+}
+
+/// Without its label an association would seal packets of any.
+#[test]
+fn an_association_of_labelled_packets_is_left_out() {
+    let messages = captured();
+    let mut follower = follower();
+    hear(&mut follower, &messages["newpolicy-out"]);
+    hear(&mut follower, &labelled(&messages["newsa-gcm-esn"]));
+    let wanted = follower.wanted(&empty(), &BTreeSet::new());
+    assert_eq!((names(&wanted), wanted.plan.policies[0].verb), (vec![], PolicyVerb::Discard));
+    assert_eq!(
+        wanted.notes[0],
+        "SPI 0x00001001 from 192.0.2.1 to 192.0.2.2: it is of packets with a security label, and none of Weir's has one"
+    );
+}
+
+/// Without its label a policy would be of all packets of its addresses.
+#[test]
+fn a_policy_of_labelled_packets_is_left_out() {
+    let message = labelled(&captured()["newpolicy-out"]);
     let mut follower = follower();
     assert_eq!(hear(&mut follower, &message), "+ policy out from 10.1.0.0/24 to 10.2.0.0/24");
     let wanted = follower.wanted(&empty(), &BTreeSet::new());

@@ -11,8 +11,8 @@
 //! without its counters is refused: the text may be cut off, and the kernel may have sent with its key. The kernel tells the counters of
 //! every association, `anti-replay ... oseq 0x0` or, behind `anti-replay esn context:`, `seq-hi ... oseq 0x0`. Policies of sockets and of
 //! direction `fwd` are passed over: the first are IKE's own, the second the kernel's other half of `in`. An association that IKE still
-//! negotiates is left out. So is an association or a policy that no packet of Weir's can match, because none has a mark or an interface
-//! number, and a policy of a security label. A count of packets that have passed, or a time of use, tells of a used key as well as a number
+//! negotiates is left out. So is an association or a policy that no packet of Weir's can match, because none has a mark, an
+//! interface number or a security label. A count of packets that have passed, or a time of use, tells of a used key as well as a number
 //! does; a device that numbers packets by itself tells nobody.
 //!
 //! Pure. Source: ip-xfrm(8), iproute2 `ip/ipxfrm.c`.
@@ -140,7 +140,11 @@ impl Listed {
                     ));
                 }
                 "mark" | "if_id" => is_of_others |= self.leave_to_others(&words)?,
-                "output-mark" | "security" | "crypto" | "tfcpad" | "coa" => {
+                "security" => {
+                    self.leave_label(&words);
+                    is_of_others = true;
+                }
+                "output-mark" | "crypto" | "tfcpad" | "coa" => {
                     self.notes.push(words.told(&format!("{} is left out", words.word(0))));
                 }
                 // A key by which something has passed was used, also if no number says so.
@@ -177,6 +181,10 @@ impl Listed {
             );
         }
         Ok(number > 0)
+    }
+
+    fn leave_label(&mut self, words: &Words) {
+        self.notes.push(words.told("what is of a security label is left out: no packet of Weir's has one"));
     }
 
     fn flags(&mut self, words: &Words, state: &mut XfrmState) {
@@ -240,9 +248,7 @@ impl Listed {
                 }
                 "mark" | "if_id" => is_of_others |= self.leave_to_others(&words)?,
                 "security" => {
-                    self.notes.push(
-                        words.told("what is of a security label is left out: no packet of Weir's has one"),
-                    );
+                    self.leave_label(&words);
                     is_of_others = true;
                 }
                 "crypto" => self.notes.push(words.told("crypto is left out")),

@@ -345,6 +345,15 @@ fn what_is_of_some_packets_lets_no_others_pass() {
     assert_eq!(labelled.plan.policies.len(), 2);
     let [note] = &labelled.notes[..] else { panic!("{:?}", labelled.notes) };
     assert!(note.ends_with("what is of a security label is left out: no packet of Weir's has one"), "{note}");
+    let labelled = printed().replacen(
+        "\tsel src 0.0.0.0/0",
+        "\tsecurity context system_u:object_r:ipsec_spd_t:s0 \n\tsel src 0.0.0.0/0",
+        1,
+    );
+    let labelled = import(&labelled, &["192.0.2.1"]).unwrap_or_else(|why| panic!("{why}"));
+    assert_eq!(labelled.plan.associations.iter().map(|plan| plan.is_inbound).collect::<Vec<_>>(), [true]);
+    let note = &labelled.notes[0];
+    assert!(note.starts_with("line 8: what is of a security label is left out"), "{note}");
     let unmarked = import(&with("", "\tmark 0/0xff\n"), &[]).unwrap_or_else(|why| panic!("{why}"));
     assert_eq!(unmarked.plan.policies.len(), 3, "packets here have no mark");
     let why = refused(&with(" dev eth0", ""), &[]);

@@ -63,10 +63,10 @@ file says which of them are this gateway's own. Each change is a line:
   ~ esp    what has changed of the esp
 
 Left out, each with a sentence: AH, compression, other algorithms and modes,
-marks, interface numbers (if_id), security labels of policies. A policy that
-cannot be said (several templates, level use, a type of ICMP) discards what it
-names. A key with which the kernel has sent is refused, so its packets must
-come by Weir alone.
+marks, interface numbers (if_id), security labels. A policy that cannot be
+said (several templates, level use, a type of ICMP) discards what it names. A
+key with which the kernel has sent is refused, so its packets must come by Weir
+alone.
 
 What no policy names is dropped here, while the kernel lets it pass: add
 policies with action allow for what is to pass in the clear. The kernel asks
