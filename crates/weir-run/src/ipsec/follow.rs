@@ -14,6 +14,7 @@
 //! association is missed (`ACQUIRE`), so IKE is to begin by itself. After a start nobody knows that the kernel has sent with a key that
 //! no association had then.
 
+mod key_files;
 mod message;
 mod policy;
 mod state;
@@ -21,12 +22,12 @@ mod state;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use weir_path::esp::plan::{AssociationPlan, EspPlan, PolicyPlan, PolicyVerb};
 
+pub use self::key_files::KeyFiles;
 use self::message::{Followed, FollowedPolicy, Heard, StateId, read};
 use super::new_key::{self, NewKey};
 use super::xfrm::{XfrmPolicy, XfrmState, as_asked};
@@ -369,13 +370,13 @@ fn call(plan: &AssociationPlan, running: &EspPlan, taken: &mut BTreeSet<String>)
 }
 
 impl WantedPlan {
-    /// Writes the keys of associations that do not run yet, and adds the files that it makes to `made`. Returns those that could not be
-    /// written, by the names of their associations.
-    pub fn write_keys(&self, made: &mut BTreeSet<PathBuf>) -> Vec<(String, String)> {
+    /// Writes the keys of associations that do not run yet, and notes the files that it makes. Returns those that could not be written,
+    /// by the names of their associations.
+    pub fn write_keys(&self, files: &mut KeyFiles) -> Vec<(String, String)> {
         let mut failed: Vec<_> = Vec::new();
         for (name, key) in &self.keys {
             match key.write() {
-                Ok(true) => drop(made.insert(key.path().to_path_buf())),
+                Ok(true) => files.note_made(key.path()),
                 Ok(false) => {}
                 Err(why) => failed.push((name.clone(), why)),
             }
@@ -438,41 +439,4 @@ pub fn without(plan: &EspPlan, names: &BTreeSet<String>) -> EspPlan {
         }
     }
     plan
-}
-
-/// Removes the key files among those that were `made` whose associations do not run, as they were refused; their marks stay.
-///
-/// # Errors
-/// If a file could not be removed, with its name. The others are removed then too.
-pub fn remove_refused_keys(made: &BTreeSet<PathBuf>, runs: &EspPlan) -> Result<(), String> {
-    let used = key_files(runs);
-    remove_all(made.difference(&used))
-}
-
-/// Removes the key files in `directory` that ran and do not any more; their marks stay.
-///
-/// # Errors
-/// As of [`remove_refused_keys`].
-pub fn remove_keys(directory: &Path, ran: &EspPlan, runs: &EspPlan) -> Result<(), String> {
-    let [ran, used] = [ran, runs].map(key_files);
-    remove_all(ran.difference(&used).filter(|file| file.parent() == Some(directory)))
-}
-
-fn key_files(plan: &EspPlan) -> BTreeSet<PathBuf> {
-    let files = plan.associations.iter().filter_map(|association| association.key_file.as_ref());
-    files.map(PathBuf::from).collect()
-}
-
-/// Removes files, passing over those that are gone; returns the first error.
-fn remove_all<'a>(files: impl Iterator<Item = &'a PathBuf>) -> Result<(), String> {
-    let mut removed = Ok(());
-    for file in files {
-        match std::fs::remove_file(file) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                removed = removed.and(Err(format!("{}: {error}", file.display())));
-            }
-            _ => {}
-        }
-    }
-    removed
 }

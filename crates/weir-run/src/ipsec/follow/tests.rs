@@ -322,7 +322,7 @@ fn what_the_kernel_received_is_not_received_again() {
     let next = |follower: &mut Follower| {
         let wanted = follower.wanted(&empty(), &BTreeSet::new());
         assert_eq!(names(&wanted), ["in-00002001"], "{:?}", wanted.notes);
-        assert_eq!(wanted.write_keys(&mut BTreeSet::new()), []);
+        assert_eq!(wanted.write_keys(&mut KeyFiles::new(&folder.0)), []);
         let key = PathBuf::from(wanted.plan.associations[0].key_file.clone().unwrap());
         let mark = std::fs::read_to_string(MarkKind::Received.path(&key)).unwrap_or_default();
         mark.lines().find_map(|line| line.strip_prefix("next ")?.parse::<u64>().ok())

@@ -27,7 +27,7 @@ use weir_port::signals::{SIGHUP, SIGINT, SIGTERM, Signals};
 use weir_port::sys;
 use weir_port::xfrm::{self, XfrmEvents, XfrmReceived};
 use weir_run::control::{self, ApplyFile, Control};
-use weir_run::ipsec::follow::{Follower, WantedPlan, remove_keys, remove_refused_keys, without};
+use weir_run::ipsec::follow::{Follower, KeyFiles, WantedPlan, without};
 use weir_run::limits::is_path_name;
 use weir_run::nearest::{did_you_mean, or};
 use weir_run::topology;
@@ -112,11 +112,10 @@ pub fn run(arguments: &FollowArguments) -> Outcome {
 /// The esp that follows.
 struct Following<'a> {
     arguments: &'a FollowArguments,
-    directory: PathBuf,
     events: XfrmEvents,
     follower: Follower,
-    /// The key files that were made since the esp was last as wanted: those of a change that is refused have no user.
-    made: BTreeSet<PathBuf>,
+    /// The key files that are to go when no association of the esp has them.
+    files: KeyFiles,
     /// The obstacle, as it was said last.
     trouble: Option<String>,
     /// The number of looks since refused associations were tried.
@@ -142,9 +141,8 @@ impl Following<'_> {
             )));
         }
         let (events, follower) = (XfrmEvents::listen()?, Follower::new(&directory));
-        let made = BTreeSet::new();
-        let mut following =
-            Following { arguments, directory, events, follower, made, trouble: None, looks: 0 };
+        let files = KeyFiles::new(&directory);
+        let mut following = Following { arguments, events, follower, files, trouble: None, looks: 0 };
         following.dump()?;
         Ok(following)
     }
@@ -160,12 +158,10 @@ impl Following<'_> {
         Ok(())
     }
 
-    /// Removes the key files that it made and nothing uses; where nobody says what runs they stay.
-    fn remove_unused_keys(&self) {
-        if !self.made.is_empty()
-            && let Ok(running) = Running::ask(self.arguments)
-        {
-            remove_refused_keys(&self.made, running.esp()).unwrap_or_else(output::warn);
+    /// Removes the key files that nothing uses; where nobody says what runs they stay.
+    fn remove_unused_keys(&mut self) {
+        if let Ok(running) = Running::ask(self.arguments) {
+            self.files.remove_unused(running.esp()).unwrap_or_else(output::warn);
         }
     }
 
@@ -257,15 +253,16 @@ impl Following<'_> {
     /// Makes the esp as it is wanted, but for associations that are refused, which is said of each.
     fn bring_about(&mut self) -> Result<(), Failure> {
         let running = Running::ask(self.arguments)?;
+        self.files.note_running(running.esp());
         loop {
             let wanted = self.wanted(&running);
             let is_new = !wanted.is_as(running.esp());
-            let mut refused = if is_new { wanted.write_keys(&mut self.made) } else { Vec::new() };
+            let mut refused = if is_new { wanted.write_keys(&mut self.files) } else { Vec::new() };
             if refused.is_empty() {
                 let applied = if is_new { self.apply(&running, &wanted) } else { Ok(()) };
                 let Err(why) = applied else {
-                    let made = std::mem::take(&mut self.made);
-                    remove_refused_keys(&made, &wanted.plan).unwrap_or_else(output::warn);
+                    // Not earlier: a key that stays while its association changes is in no plan in between.
+                    self.files.remove_unused(&wanted.plan).unwrap_or_else(output::warn);
                     return Ok(());
                 };
                 refused = running.refused(&wanted);
@@ -295,8 +292,6 @@ impl Following<'_> {
                 let _ = output::print_line(line);
             });
         }
-        // A key that stays while its association changes is in no plan in between.
-        remove_keys(&self.directory, running.esp(), &wanted.plan).unwrap_or_else(output::warn);
         Ok(())
     }
 }

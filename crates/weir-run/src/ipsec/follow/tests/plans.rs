@@ -38,20 +38,21 @@ fn an_association_that_moves_ends_before_it_begins() {
     hear(&mut follower, &messages["newsa-gcm-esn"]);
     hear(&mut follower, &messages["newpolicy-out"]);
     let before = follower.wanted(&empty(), &BTreeSet::new());
-    let mut made = BTreeSet::new();
+    let file = PathBuf::from(before.plan.associations[0].key_file.clone().unwrap());
+    let mut made = KeyFiles::new(&folder.0);
     assert_eq!(before.write_keys(&mut made), []);
-    assert!(!made.is_empty());
-    let again = &mut BTreeSet::new();
-    assert_eq!((before.write_keys(again), again.len()), (Vec::new(), 0), "they are there");
+    let again = &mut KeyFiles::new(&folder.0);
+    assert_eq!(before.write_keys(again), [], "it is there");
+    again.remove_unused(&empty()).unwrap();
+    assert!(file.exists(), "it is another's");
     // Those of a plan that was refused go, and can be made again.
-    remove_refused_keys(&made, &before.plan).unwrap();
-    assert!(made.iter().all(|file| file.exists()));
-    remove_refused_keys(&made, &empty()).unwrap();
-    assert!(!made.iter().any(|file| file.exists()));
+    made.remove_unused(&before.plan).unwrap();
+    assert!(file.exists());
+    made.remove_unused(&empty()).unwrap();
+    assert!(!file.exists());
     assert_eq!(before.write_keys(again), []);
     assert_eq!(before.steps(&empty()).len(), 1);
     let running = before.plan;
-    let file = PathBuf::from(running.associations[0].key_file.clone().unwrap());
     let mark = MarkKind::Sent.path(&file);
     assert_eq!((fs::read_to_string(&mark).unwrap(), file.exists()), ("1\n".into(), true));
 
@@ -88,11 +89,36 @@ fn an_association_that_moves_ends_before_it_begins() {
     let first = change(after).unwrap().expect("it has numbers");
     assert!(first > crate::ipsec::marks::AHEAD, "{first} may have been used");
     // The key stays with its association, and goes with it; its mark stays.
-    remove_keys(&folder.0, &running, after).unwrap();
+    let mut files = KeyFiles::new(&folder.0);
+    files.note_running(&running);
+    files.remove_unused(after).unwrap();
     assert!(file.exists() && mark.exists());
-    remove_keys(&folder.0, after, between).unwrap();
+    files.remove_unused(between).unwrap();
     assert!(!file.exists() && mark.exists());
-    remove_keys(&folder.0, after, between).unwrap();
+    files.remove_unused(between).unwrap();
+}
+
+/// `weir up` is started anew, without associations, and what ran before has a successor when the next plan is wanted.
+#[test]
+fn a_key_goes_also_where_its_association_was_forgotten() {
+    let messages = captured();
+    let folder = Folder::new("follow-forgotten");
+    let mut follower = Follower::new(&folder.0);
+    let mut files = KeyFiles::new(&folder.0);
+    let mut bring_about = |follower: &mut Follower| {
+        files.note_running(&empty());
+        let wanted = follower.wanted(&empty(), &BTreeSet::new());
+        assert_eq!(wanted.write_keys(&mut files), []);
+        files.remove_unused(&wanted.plan).unwrap();
+        PathBuf::from(wanted.plan.associations[0].key_file.clone().unwrap())
+    };
+    hear(&mut follower, &messages["newsa-gcm-esn"]);
+    let old = bring_about(&mut follower);
+    assert_eq!((bring_about(&mut follower), old.exists()), (old.clone(), true));
+    hear(&mut follower, &messages["flushsa"]);
+    hear(&mut follower, &messages["newsa-in"]);
+    let new = bring_about(&mut follower);
+    assert_eq!([old.exists(), new.exists(), MarkKind::Sent.path(&old).exists()], [false, true, true]);
 }
 
 /// The first is gone already, and the second cannot be removed.
@@ -114,11 +140,12 @@ fn all_keys_that_can_be_removed_are() {
     for is_made in [false, true] {
         fs::create_dir(&files[1]).unwrap();
         fs::write(&files[2], "00").unwrap();
-        let removed = match is_made {
-            true => remove_refused_keys(&files.iter().cloned().collect(), &empty()),
-            false => remove_keys(&folder.0, &ran, &empty()),
-        };
-        assert!(removed.unwrap_err().contains("2.key: "));
+        let mut known = KeyFiles::new(&folder.0);
+        match is_made {
+            true => files.iter().for_each(|file| known.note_made(file)),
+            false => known.note_running(&ran),
+        }
+        assert!(known.remove_unused(&empty()).unwrap_err().contains("2.key: "));
         assert!(!files[2].exists());
         fs::remove_dir(&files[1]).unwrap();
     }
