@@ -1,6 +1,7 @@
 //! The rights that the processes of Weir keep, and those of a program of `weir run`.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use anyhow::{Context, Result, ensure};
 use weir_lab::clock;
 use weir_lab::process::{Process, Signal, run};
 use weir_tests::host::Host;
+use weir_tests::lacking::Lacking;
 use weir_tests::pair::Pair;
 use weir_tests::rig::Rig;
 use weir_tests::{harness, nobody, privileged};
@@ -19,6 +21,7 @@ const NOBODY: &str = "65534";
 fn main() -> ExitCode {
     harness::main(&[
         privileged!(a_wire_and_its_guardian_keep_few_rights).together(),
+        privileged!(a_wire_leaves_no_core_dump_where_there_are_no_seccomp_filters).together(),
         privileged!(generators_and_sinks_keep_few_rights).together(),
         privileged!(a_program_run_under_sudo_is_the_user_who_called_it).together(),
         privileged!(a_program_is_root_where_that_is_asked_for).together(),
@@ -113,6 +116,39 @@ fn a_wire_and_its_guardian_keep_few_rights() -> Result<()> {
     ensure!(std::fs::metadata(format!("/proc/{}/mem", wire.id()))?.uid() == 0, "its memory is a user's");
     wire.check()?;
     wire.stop()?;
+    Ok(())
+}
+
+/// Returns whether a process that aborts leaves a core dump, as one of a program without secrets does where such dumps are made at all.
+fn leaves_core_dump(mut process: Process) -> Result<bool> {
+    let of = format!("--pid={}", process.id());
+    run(Command::new("prlimit").args([&of, "--core=unlimited"]), LIMIT)?.success()?;
+    process.signal(Signal::ABORT)?;
+    let done = process.wait(LIMIT)?;
+    ensure!(done.status.signal() == Some(Signal::ABORT.as_raw()), "{}: {}", done.status, done.said());
+    Ok(done.status.core_dumped())
+}
+
+/// The other rights cannot be given up there, and the wire goes on.
+fn a_wire_leaves_no_core_dump_where_there_are_no_seccomp_filters() -> Result<()> {
+    let rig = Rig::new(1, 1)?;
+    let folder = std::env::temp_dir().join(format!("weir-core-{}", std::process::id()));
+    std::fs::create_dir(&folder)?;
+    let crash = || -> Result<[bool; 2]> {
+        let mut command = rig.weir(&["wire", "wa", "wb", "--rate", "200mbit", "--workers", "1"]);
+        let lacking = Lacking { call: libc::SYS_seccomp, first: None, error: libc::ENOSYS };
+        let wire = Process::spawn(lacking.apply(command.current_dir(&folder)))?;
+        let is_unconfined = || Ok(wire.stderr().contains("going on with more rights than are needed"));
+        clock::wait_until("it says that it has more rights", LIMIT, is_unconfined)
+            .with_context(|| wire.stderr())?;
+        let other = Process::spawn(Command::new("sleep").arg("100").current_dir(&folder))?;
+        Ok([leaves_core_dump(wire)?, leaves_core_dump(other)?])
+    };
+    let crashed = crash();
+    std::fs::remove_dir_all(&folder)?;
+    let [of_wire, of_other] = crashed?;
+    ensure!(!of_wire, "packets and keys are in a core dump");
+    ensure!(of_other, "no program leaves a core dump here (core_pattern), so this says nothing");
     Ok(())
 }
 
