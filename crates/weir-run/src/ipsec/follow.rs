@@ -184,17 +184,11 @@ impl Follower {
             }
             Heard::Policy { index, is_main, at, policy } => {
                 let line = (!matches!(policy, FollowedPolicy::PassedOver)).then(|| at.clone());
-                let entry = PolicyEntry { index, is_main, at, policy };
-                let sign = match self.policies.iter_mut().find(|entry| entry.index == index) {
-                    Some(before) => {
-                        *before = entry;
-                        '~'
-                    }
-                    None => {
-                        self.policies.insert(0, entry);
-                        '+'
-                    }
-                };
+                let known = self.policies.iter().position(|entry| entry.index == index);
+                // The kernel puts one that is updated behind its equals, as a new one.
+                known.into_iter().for_each(|place| drop(self.policies.remove(place)));
+                self.policies.insert(0, PolicyEntry { index, is_main, at, policy });
+                let sign = if known.is_some() { '~' } else { '+' };
                 line.map(|line| format!("{sign} {line}"))
             }
             Heard::PolicyGone(index) => self.policy_goes(index, ""),

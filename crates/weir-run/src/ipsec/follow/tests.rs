@@ -103,6 +103,28 @@ fn a_tunnel_comes_and_goes() {
     assert_eq!(follower.wanted(&running, &BTreeSet::new()).plan, empty());
 }
 
+/// Of equal priorities the kernel asks the oldest, and one that is updated counts as new.
+#[test]
+fn a_policy_that_is_updated_is_asked_last_of_its_equals() {
+    /// The places of the selector's protocol, and the policy's index, in a message with a policy.
+    const PROTOCOL_AT: usize = 16 + 44;
+    const INDEX_AT: usize = 16 + 156;
+    let first = captured()["newpolicy-out"].clone();
+    let mut second = first.clone();
+    second[PROTOCOL_AT] = 17;
+    second[INDEX_AT] ^= 0x80;
+    let mut follower = follower();
+    let protocols = |follower: &mut Follower| -> Vec<_> {
+        let plan = follower.wanted(&empty(), &BTreeSet::new()).plan;
+        plan.policies.iter().map(|policy| policy.selector.protocol).collect()
+    };
+    hear(&mut follower, &first);
+    hear(&mut follower, &second);
+    assert_eq!(protocols(&mut follower), [None, Some(17)]);
+    assert!(hear(&mut follower, &first).starts_with("~ policy out"));
+    assert_eq!(protocols(&mut follower), [Some(17), None]);
+}
+
 /// Of a device that seals by itself the kernel's counters may tell nothing.
 #[test]
 fn an_association_that_a_device_numbers_is_left_out() {
