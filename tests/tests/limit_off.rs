@@ -16,6 +16,7 @@ use weir_port::limit::{self, Asked, NetnsInterface};
 use weir_port::link::Link;
 use weir_port::netns::NetNs;
 use weir_run::limits::burst_bytes_default;
+use weir_tests::classes::File;
 use weir_tests::limits::{Between, Row};
 use weir_tests::tun::{Layer, Tun};
 use weir_tests::{harness, privileged, require_timing, weir_binary};
@@ -31,6 +32,8 @@ fn main() -> ExitCode {
         privileged!(a_limit_that_takes_the_place_of_another_stays).together(),
         privileged!(a_noqueue_that_somebody_chose_comes_back).together(),
         privileged!(an_interface_that_is_no_pair_has_nothing_left).together(),
+        privileged!(a_class_outside_the_limit_is_put_below_it).together(),
+        privileged!(a_removal_of_a_half_made_limit_makes_no_class_outside).together(),
     ])
 }
 
@@ -231,4 +234,55 @@ fn a_noqueue_that_somebody_chose_comes_back() -> Result<()> {
         ensure!(after == before, "tun7 had {before}, has {after}");
     }
     Ok(())
+}
+
+/// So many classes below a limit, each with 272 leaves.
+fn classes(count: usize) -> Result<File> {
+    let class = |index: usize| format!("[[class]]\nname = \"c{index}\"\nrate = \"1mbit\"\n");
+    File::new(&format!("default = \"c0\"\n{}", (0..count).map(class).collect::<String>()))
+}
+
+/// The classes of the sender's queue that are beside the limit: the kernel puts one there whose parent is missing.
+fn outside(row: &Row) -> Result<Vec<String>> {
+    let shown = row.left.tc("class show dev veth0")?;
+    let at_root = shown.lines().filter(|line| line.contains(" root ") && !line.contains("htb 7769:1 "));
+    Ok(at_root.map(str::to_owned).collect())
+}
+
+/// A command sets a limit whole, with all of its classes below it.
+fn require_whole(row: &Row, command: &str) -> Result<()> {
+    row.weir(command)?.success()?;
+    ensure!(outside(row)?.is_empty(), "{:?}", outside(row)?.first());
+    row.weir("stat wa --check")?.success()?;
+    row.weir("limit wa --off --now")?.success().map(drop)
+}
+
+/// Alone, or with all that is below it.
+fn a_class_outside_the_limit_is_put_below_it() -> Result<()> {
+    let row = Row::new(Between::Bridge)?;
+    let file = classes(2)?;
+    let command = format!("limit wa --rate 10mbit --classes {}", file.path());
+    row.weir(&command)?.success()?;
+    row.left.tc("class del dev veth0 classid 7769:910")?;
+    row.left.tc("class add dev veth0 parent 7769: classid 7769:910 htb rate 1mbit ceil 100mbit")?;
+    ensure!(outside(&row)?.len() == 1, "{:?}", outside(&row)?);
+    require_whole(&row, &command)
+}
+
+fn a_removal_of_a_half_made_limit_makes_no_class_outside() -> Result<()> {
+    let row = Row::new(Between::Bridge)?;
+    const COUNT: usize = 10;
+    let file = classes(COUNT)?;
+    let command = format!("limit wa --rate 10mbit --classes {}", file.path());
+    row.weir("limit wa --rate 10mbit")?.success()?;
+    row.kill_at_leaves(&command, 300)?;
+    let there = row.left.tc("class show dev veth0")?.lines().filter(|line| line.contains("htb")).count();
+    require_timing!(there < COUNT * 273, "the kill came late");
+    sending(&row, || {
+        let mut process = opening(&row)?;
+        process.signal(Signal::KILL)?;
+        process.wait(PATIENCE).map(drop)
+    })?;
+    ensure!(outside(&row)?.is_empty(), "{:?}", outside(&row)?.first());
+    require_whole(&row, &command)
 }

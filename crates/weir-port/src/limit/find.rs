@@ -248,7 +248,7 @@ impl LimitInPlace {
         let record =
             self.record.as_ref().filter(|record| record.stage == LimitStage::Limiting && !self.is_gone);
         let plan = record.and_then(|record| record.plan().ok());
-        plan.map_or(0, |plan| super::classes_unlike(&plan, &self.classes))
+        plan.map_or(0, |plan| super::tree::classes_unlike(&plan, &self.classes))
     }
 
     /// The steering at the other end, if it can be seen and differs from that before the limit.

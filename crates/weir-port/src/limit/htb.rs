@@ -3,12 +3,11 @@
 //! Rule: every request can be repeated with the same result, so repeating them finishes a limit that was left half made. The qdisc and the
 //! class of packets for which no leaf is found go to the kernel in one call: in between packets have nowhere to wait, because none may pass
 //! past the classes (`direct_qlen` 0: a priority of `7769:0`, which a container may set, would otherwise be the way round the limit). That
-//! class takes packets before there is a root class, and [`settle`] puts it below the root.
+//! class takes packets before there is a root class, and [`super::tree`] puts it below the root.
 //!
 //! Source: `include/uapi/linux/pkt_sched.h`, `pkt_cls.h`; kernel `net/sched/sch_htb.c`, `sch_api.c:tc_modify_qdisc`.
 
 use std::collections::HashMap;
-use std::thread::sleep;
 use std::time::Duration;
 
 use netlink_bindings::tc::{self, TcHtbGlob, TcHtbOpt, TcRatespec, TcTbfQopt, Tcmsg};
@@ -132,7 +131,7 @@ impl ClassRates {
 }
 
 /// One class of a limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClassTraffic {
     /// Its number.
     pub number: u16,
@@ -243,27 +242,6 @@ pub fn create(ifindex: u32, chosen: u32, first: &HtbClass) -> Result<()> {
         },
         _ => lacking(error),
     })
-}
-
-/// Puts the class that [`create`] made below the root, where it is this one: removes it, as the kernel moves none, and makes it again. Its
-/// packets get a second to leave; with the filter attached only a priority that names the class leads there, and packets too long for others.
-pub fn settle(ifindex: u32, fallback: HtbClass) -> Result<()> {
-    let mut looks = 0;
-    while let Some(first) = first_class(ifindex)? {
-        if first.traffic.waiting == 0 || looks == LOOKS {
-            remove_classes(ifindex, [FALLBACK].into_iter())?;
-            break;
-        }
-        looks += 1;
-        sleep(LOOK_EVERY);
-    }
-    set(ifindex, [fallback].into_iter())
-}
-
-/// The class that [`create`] made, until [`settle`] puts it below the root.
-pub fn first_class(ifindex: u32) -> Result<Option<ClassTraffic>> {
-    let is_first = |class: &ClassTraffic| class.number == FALLBACK && class.parent == 0;
-    Ok(classes(ifindex)?.into_iter().find(is_first))
 }
 
 /// Makes or changes classes, and the queues of those that name one.

@@ -1,11 +1,12 @@
 //! A limit in place: the kernel's own HTB with a leaf for each flow, on an interface as it stands.
 //!
 //! From the outside in: this file sets and changes a limit as it is [`Asked`], [`reshape`] changes the classes below it, [`mod@off`]
-//! removes it, [`find`] finds the limits there are. [`htb`] and [`filter`] are the kernel's objects; [`program`] gives each flow a leaf,
-//! of the class that [`classify`] finds; [`mod@passing`] bounds what waits of packets without a socket; [`memory`] is what the program
-//! works on and where [`record`] is kept (`record_slots.rs`). The order of a flow is kept (`order.rs`) at the other end of a pair by
-//! [`steering`], also of packets that come from [`mod@behind`] another device, and [`arrivals`] sees there what has passed; otherwise
-//! `note.rs` keeps the memory at the interface itself, both by `clsact.rs`. `inside.rs` tells which end of a pair is a container's.
+//! removes it, [`find`] finds the limits there are. [`htb`] and [`filter`] are the kernel's objects, and `tree.rs` brings the classes to a
+//! plan. [`program`] gives each flow a leaf, of the class that [`classify`] finds; [`mod@passing`] bounds what waits of packets without a
+//! socket; [`memory`] is what the program works on and where [`record`] is kept (`record_slots.rs`). The order of a flow is kept
+//! (`order.rs`) at the other end of a pair by [`steering`], also of packets that come from [`mod@behind`] another device, and [`arrivals`]
+//! sees there what has passed; otherwise `note.rs` keeps the memory at the interface itself, both by `clsact.rs`. `inside.rs` tells which
+//! end of a pair is a container's.
 //!
 //! Rule: all state is with the queue. The qdisc holds its filter, the filter its program, the program its memory. The memory says what the
 //! limit is and what to put back, and outlives a queue that somebody removes. So there is no process, file or pin, and all of it goes with
@@ -38,23 +39,24 @@ pub mod record;
 mod record_slots;
 pub mod reshape;
 pub mod steering;
+mod tree;
 
-use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
 
-use weir_core::limit::{FALLBACK, HtbClass, HtbTree, LeafQueue};
+use weir_core::limit::{FALLBACK, HtbTree, LeafQueue};
 use weir_core::rate::Rate;
 
 pub use self::asked::Asked;
 use self::find::Found;
-use self::htb::{ClassTraffic, QueueTraffic, RootKind, RootQueue};
+use self::htb::{QueueTraffic, RootKind, RootQueue};
 use self::inside::Sight;
 pub use self::inside::sees_all_processes;
 use self::memory::Memory;
 use self::record::{LimitStage, Record};
 use self::reshape::Shape;
 use self::steering::{Processors, ReceiveSteering};
+use self::tree::{leaves_first, open_plan};
 use crate::bpf::program::Program;
 use crate::error::{Doing, PortError, Result};
 use crate::link::Link;
@@ -179,7 +181,7 @@ pub fn set(
                 record.sees_arrivals = kept.sees_arrivals;
                 (record.keeps_note, record.made_clsact) = (kept.keeps_note, kept.made_clsact);
             }
-            let first = || htb::first_class(place.link.ifindex);
+            let first = || tree::first_class(place.link.ifindex);
             if before.stage == LimitStage::Making && place.netns.run(first)?.is_some() {
                 // Packets that passed before the limit was ever whole had no queue to pass.
                 memories[0].forget_bypassed();
@@ -269,7 +271,7 @@ fn prepare(place: &NetnsInterface, asked: &Asked, burst_default: impl Fn(Rate) -
     let asked = again.as_ref().unwrap_or(asked);
     // A command that ended half-way may have left out leaves or their queues.
     let is_whole = before.is_some_and(|before| before.stage != LimitStage::Making);
-    let is_whole = is_whole && before.is_some_and(|before| lacks_nothing(place, before));
+    let is_whole = is_whole && before.is_some_and(|before| tree::lacks_nothing(place, before));
     let mut record = record::wanted(place, asked, before, burst_default)?;
     if let Some(classes) = asked.classes.as_ref().filter(|_| asked.reshapes(before)) {
         let shape = Shape::new(classes, before).map_err(|why| unsuitable(place, &why))?;
@@ -278,26 +280,6 @@ fn prepare(place: &NetnsInterface, asked: &Asked, burst_default: impl Fn(Rate) -
     let plan = record.plan().map_err(|why| unsuitable(place, &format!("cannot be limited: {why}")))?;
     memory::text_of(&record).map_err(|why| unsuitable(place, &format!("cannot be limited so: {why}")))?;
     Ok(Prepared { found, is_whole, record, plan })
-}
-
-/// Returns whether all classes of a limit and their queues are there, as its record has them. A user who is root where the interface is may
-/// have removed or changed some.
-fn lacks_nothing(place: &NetnsInterface, record: &Record) -> bool {
-    let Ok(plan) = record.plan() else { return false };
-    let ifindex = place.link.ifindex;
-    let there = || Ok((htb::classes(ifindex)?, htb::leaf_queues(ifindex)?));
-    let (classes, queues) = place.netns.run(there).unwrap_or_default();
-    let queues: HashMap<_, _> = queues.into_iter().collect();
-    let has_queue =
-        |class: &HtbClass| class.queue.is_none() || queues.get(&class.number) == class.queue.as_ref();
-    classes_unlike(&plan, &classes) == 0 && plan.classes().all(|class| has_queue(&class))
-}
-
-/// The number of classes of a plan that are not there, or not as the plan has them.
-fn classes_unlike(plan: &HtbTree, there: &[ClassTraffic]) -> usize {
-    let there: HashMap<_, _> = there.iter().map(|class| (class.number, class)).collect();
-    let is_there = |class: &HtbClass| there.get(&class.number).is_some_and(|there| there.is_as(class));
-    plan.classes().filter(|class| !is_there(class)).count()
 }
 
 /// The counters and the backlog of an interface's limit; `None` if there is no limit.
@@ -339,7 +321,7 @@ fn make(place: &NetnsInterface, plan: &HtbTree, mut record: Record) -> Result<Re
             htb::set(ifindex, open.classes().filter(|class| class.number != FALLBACK))?;
             // What passed before had no queue to pass. From here on the count is kept.
             own.forget_bypassed();
-            htb::settle(ifindex, open.fallback())
+            tree::settle(ifindex, &open)
         })
     };
     let steer = |record: &mut Record| {
@@ -358,7 +340,7 @@ fn make(place: &NetnsInterface, plan: &HtbTree, mut record: Record) -> Result<Re
     // the record, a command that is killed here would leave steering that nobody knows of, so the queue comes first.
     let is_kept = record.sees_arrivals || record.keeps_note;
     let made = write(own, &record).and_then(|()| if is_kept { steer(&mut record) } else { Ok(()) });
-    let made = made.and_then(|()| make_queue(&record));
+    let made = made.and_then(|()| make_queue(&record)).map(|lost| record.lost_when_set += lost);
     let made = made.and_then(|()| if is_kept { Ok(()) } else { steer(&mut record) });
     // Packets that came before the first class was there, and packets that waited in a leaf whose queue replaced the kernel's default.
     let seen = place.try_clone().and_then(find::seen_at).ok().flatten();
@@ -393,22 +375,22 @@ fn change(
     record: Record,
     is_whole: bool,
 ) -> Result<()> {
-    let limiting = |stage| Record { stage, ..record.clone() };
-    write(&memories[0], &limiting(LimitStage::Making))?;
+    write(&memories[0], &Record { stage: LimitStage::Making, ..record.clone() })?;
     set_words(memories, plan, |word, before| word < before);
     let ifindex = place.link.ifindex;
-    place.netns.run(|| {
+    let lost = place.netns.run(|| {
         if !is_whole {
             htb::set(ifindex, leaves_first(plan, is_whole))?;
-            return htb::settle(ifindex, plan.fallback());
+            return tree::settle(ifindex, plan);
         }
         // No packet comes to a leaf that is longer than its quantum.
         htb::set_queues(ifindex, plan.classes(), LeafQueue::cuts_shorter)?;
         htb::set(ifindex, leaves_first(plan, is_whole))?;
-        htb::set_queues(ifindex, plan.classes(), LeafQueue::ne)
+        htb::set_queues(ifindex, plan.classes(), LeafQueue::ne).map(|()| 0)
     })?;
     set_words(memories, plan, |_, _| true);
-    write(&memories[0], &limiting(LimitStage::Limiting))
+    let lost_when_set = record.lost_when_set + lost;
+    write(&memories[0], &Record { stage: LimitStage::Limiting, lost_when_set, ..record })
 }
 
 /// Sets the clocks of all leaves, and the longest packet that all take, for a plan where `is_due` by the new value and the one before. The
@@ -451,23 +433,6 @@ fn load(place: &NetnsInterface, memories: &[Memory], record: &Record) -> Result<
         ));
     }
     loaded.doing(|| "loading the program that gives flows their leaves".into())
-}
-
-/// The classes in the order in which the kernel's tree is changed. In a whole tree each comes before the class that it borrows from, whose
-/// rate its own must not exceed, and queues stay as they are; in one that is not whole, after it.
-fn leaves_first(plan: &HtbTree, is_whole: bool) -> impl Iterator<Item = HtbClass> {
-    let mut classes: Vec<_> = plan.classes().collect();
-    if is_whole {
-        classes.reverse();
-        classes.iter_mut().for_each(|class| class.queue = None);
-    }
-    classes.into_iter()
-}
-
-/// The plan at a rate so high that no packet waits.
-fn open_plan(plan: &HtbTree) -> HtbTree {
-    let rate = plan.wanted().rate;
-    plan.opened(weir_core::limit::opening(rate).last().unwrap_or(rate))
 }
 
 fn refuse(place: &NetnsInterface, kind: &str, handle: u32) -> PortError {

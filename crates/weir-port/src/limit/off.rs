@@ -15,10 +15,7 @@ use super::find::Found;
 use super::htb::{self, QueueTraffic};
 use super::memory::Memory;
 use super::record::{LimitStage, Record};
-use super::{
-    NetnsInterface, arrivals, behind, clsact, find, leaves_first, note, open_plan, order, tx_dropped,
-    unsuitable,
-};
+use super::{NetnsInterface, arrivals, behind, clsact, find, note, order, tree, tx_dropped, unsuitable};
 use crate::error::{Doing, Result, unless_short};
 use crate::lock::Lock;
 
@@ -134,13 +131,13 @@ fn open_and_empty(
     is_interrupted: &dyn Fn() -> bool,
 ) -> Result<std::result::Result<Lock, Off>> {
     if traffic(place)?.waiting > 0 {
-        order::widen(place, memories, record, true)?;
+        order::widen(place, memories, record, tree::lacks_nothing(place, record))?;
     }
     let write =
         |record: &Record| memories[0].write(record).doing(|| "writing that the limit is being opened".into());
     write(&Record { stage: LimitStage::Opening, ..record.clone() })?;
     let plan = record.plan().map_err(|why| unsuitable(place, &why))?;
-    let open = |plan: &HtbTree| place.netns.run(|| htb::set(place.link.ifindex, leaves_first(plan, true)));
+    let open = |plan: &HtbTree| place.netns.run(|| tree::change_those_there(place.link.ifindex, plan));
     for rate in opening(plan.wanted().rate) {
         if traffic(place)?.waiting == 0 {
             break;
@@ -154,7 +151,7 @@ fn open_and_empty(
             sleep(Duration::from_millis(1));
         }
     }
-    open(&open_plan(&plan))?;
+    open(&tree::open_plan(&plan))?;
     let end_ns = clock_ns() + PATIENCE_NS;
     let mut quiet = Quiet { packets: traffic(place)?.packets, looked_ns: clock_ns(), quiet_ns: 0 };
     while clock_ns() < end_ns {

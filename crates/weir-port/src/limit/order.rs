@@ -15,11 +15,10 @@ use std::time::Duration;
 
 use weir_core::rate::Rate;
 
-use super::htb;
 use super::memory::Memory;
 use super::record::{LimitStage, Record};
 use super::steering::{Processors, ReceiveSteering};
-use super::{NetnsInterface, behind, change, leaves_first, set_words, unsuitable, write};
+use super::{NetnsInterface, behind, change, set_words, tree, unsuitable, write};
 use crate::error::Result;
 use crate::ethtool;
 use crate::lock::Lock;
@@ -140,11 +139,10 @@ pub(super) fn widen(
     // A command that ends here leaves a half-made limit, which the next command finishes.
     write(&memories[0], &Record { stage: LimitStage::Making, ..record.clone() })?;
     set_words(memories, &slow, |word, before| word < before);
-    let widened =
-        place.netns.run(|| htb::set(place.link.ifindex, leaves_first(&slow, is_whole))).and_then(|()| {
-            wait_until_idle(one);
-            steering.widen()
-        });
+    let widened = place.netns.run(|| tree::change_those_there(place.link.ifindex, &slow)).and_then(|()| {
+        wait_until_idle(one);
+        steering.widen()
+    });
     if widened.is_err() {
         // The first error is reported; an error of this change is not.
         let _ = change(place, memories, &plan, record.clone(), is_whole);

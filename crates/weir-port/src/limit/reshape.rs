@@ -32,7 +32,8 @@ use super::drain::wait_until_left;
 use super::htb::{self, LOOK_EVERY, LOOKS, QueueTraffic};
 use super::memory::{LimitCounts, Memory};
 use super::record::{ClassRecord, LimitStage, Record};
-use super::{NetnsInterface, change, leaves_first, load, memories, set_words, unsuitable, write};
+use super::tree::{self, leaves_first};
+use super::{NetnsInterface, change, load, memories, set_words, unsuitable, write};
 use crate::error::Result;
 
 /// The classes that a limit has, without those that go. Settings that the kernel's queue has no place for are at their defaults.
@@ -183,7 +184,7 @@ pub fn reshape(
     there: Vec<Memory>,
     plan: &HtbTree,
     whole: Option<&Record>,
-    record: Record,
+    mut record: Record,
     moves_at_once: bool,
 ) -> Result<Record> {
     let ifindex = place.link.ifindex;
@@ -201,14 +202,14 @@ pub fn reshape(
     let is_set = |class: &HtbClass| whole.is_some() || class.number != FALLBACK;
     let classes = plan.classes().filter(is_set);
     let new: Vec<HtbClass> = classes.filter(|class| !numbers.contains(&class.number)).collect();
-    place.netns.run(|| {
+    record.lost_when_set += place.netns.run(|| {
         htb::set(ifindex, new.into_iter())?;
         let queues = || plan.classes().filter(is_set);
         htb::set_queues(ifindex, queues(), LeafQueue::cuts_shorter)?;
         htb::set(ifindex, leaves_first(plan, true).filter(is_set))?;
         htb::set_queues(ifindex, queues(), LeafQueue::ne)?;
         htb::CHOICE.attach(ifindex, &program)?;
-        if whole.is_none() { htb::settle(ifindex, plan.fallback()) } else { Ok(()) }
+        if whole.is_none() { tree::settle(ifindex, plan) } else { Ok(0) }
     })?;
     set_words(&memories, plan, |_, _| true);
     write(&memories[0], &Record { stage: LimitStage::Limiting, ..record.clone() })?;
