@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use weir_lab::clock::wait_until;
-use weir_lab::process::{Finished, Process, Signal};
+use weir_lab::process::{Finished, Process, Signal, run};
 use weir_port::hold::ends::hold;
 use weir_port::limit::record::Direction;
 use weir_port::limit::{self, Asked, NetnsInterface};
@@ -34,6 +34,7 @@ fn main() -> ExitCode {
         privileged!(an_interface_that_is_no_pair_has_nothing_left).together(),
         privileged!(a_class_outside_the_limit_is_put_below_it).together(),
         privileged!(a_removal_of_a_half_made_limit_makes_no_class_outside).together(),
+        privileged!(steering_that_the_second_of_two_limits_switches_on_is_switched_off).together(),
     ])
 }
 
@@ -285,4 +286,26 @@ fn a_removal_of_a_half_made_limit_makes_no_class_outside() -> Result<()> {
     })?;
     ensure!(outside(&row)?.is_empty(), "{:?}", outside(&row)?.first());
     require_whole(&row, &command)
+}
+
+/// Somebody had steered when the first was set, and has switched that off since its queue is gone.
+fn steering_that_the_second_of_two_limits_switches_on_is_switched_off() -> Result<()> {
+    const MASKS: &str = "/sys/class/net/wa/queues/rx-0/rps_cpus";
+    let row = Row::new(Between::Bridge)?;
+    let is_on = || -> Result<bool> {
+        Ok(row.middle.sh(&format!("cat {MASKS}"))?.trim().chars().any(|digit| !"0,".contains(digit)))
+    };
+    let steer = |mask: &str| -> Result<()> {
+        let line = format!("echo {mask} > {MASKS}");
+        run(row.middle.command("sh").args(["-c", &line]), PATIENCE)?.success().map(drop)
+    };
+    steer("1")?;
+    row.weir("limit wa --rate 10mbit")?.success()?;
+    row.left.tc("qdisc del dev veth0 root")?;
+    steer("0")?;
+    row.weir("limit wa --rate 10mbit")?.success()?;
+    ensure!(is_on()? || std::thread::available_parallelism()?.get() == 1, "nothing is steered");
+    row.weir("limit wa --off")?.success()?;
+    ensure!(!is_on()?, "it is still steered");
+    Ok(())
 }

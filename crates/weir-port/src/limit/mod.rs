@@ -327,7 +327,8 @@ fn make(place: &NetnsInterface, plan: &HtbTree, mut record: Record) -> Result<Re
     let steer = |record: &mut Record| {
         if let Some(steering) = &steering {
             let _lock = Lock::take()?;
-            if gone.is_none() {
+            // What is off is switched on here, whatever a limit that is gone found before.
+            if gone.is_none() || steering.is_off()? {
                 record.steering_before = order::steering_before(place, steering)?;
             }
             write(own, record)?;
