@@ -35,6 +35,7 @@ fn main() -> ExitCode {
         privileged!(a_class_outside_the_limit_is_put_below_it).together(),
         privileged!(a_removal_of_a_half_made_limit_makes_no_class_outside).together(),
         privileged!(steering_that_the_second_of_two_limits_switches_on_is_switched_off).together(),
+        privileged!(a_limit_of_the_way_back_takes_over_from_one_of_the_way_there).together(),
     ])
 }
 
@@ -308,4 +309,33 @@ fn steering_that_the_second_of_two_limits_switches_on_is_switched_off() -> Resul
     row.weir("limit wa --off")?.success()?;
     ensure!(!is_on()?, "it is still steered");
     Ok(())
+}
+
+/// A pair with both ends here, at one of which the limit of either way may be. The queue of the first is gone.
+fn a_limit_of_the_way_back_takes_over_from_one_of_the_way_there() -> Result<()> {
+    let row = Row::new(Between::Bridge)?;
+    let [first, second] = pair_with_both_ends(&row, "r")?;
+    let shown = || -> Result<String> {
+        // An interface without that hook has no filters, and tc says so by failing.
+        let filters = row.middle.tc(&format!("filter show dev {first} ingress")).unwrap_or_default();
+        let of = |end| row.middle.tc(&format!("qdisc show dev {end}"));
+        Ok(of(&first)? + &of(&second)? + &filters)
+    };
+    let before = shown()?;
+    row.weir(&format!("limit {first} --rate 10mbit"))?.success()?;
+    row.middle.tc(&format!("qdisc del dev {second} root"))?;
+    ensure!(shown()?.contains("weir-arrivals"), "{}", shown()?);
+    row.weir(&format!("limit {second} --rate-back 10mbit"))?.success()?;
+    ensure!(!shown()?.contains("weir-arrivals"), "the program of the first is left");
+    row.weir(&format!("limit {second} --off"))?.success()?;
+    ensure!(shown()? == before, "{}", shown()?);
+    Ok(())
+}
+
+/// A pair in the middle, whose ends nobody else calls so.
+fn pair_with_both_ends(row: &Row, name: &str) -> Result<[String; 2]> {
+    let ends = [1, 2].map(|end| format!("{name}{end}-{}", std::process::id()));
+    row.middle.ip(&format!("link add {} up type veth peer name {}", ends[0], ends[1]))?;
+    row.middle.ip(&format!("link set {} up", ends[1]))?;
+    Ok(ends)
 }

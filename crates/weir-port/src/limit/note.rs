@@ -37,11 +37,7 @@ pub fn keep_beside(
         let made_clsact = record.sees_arrivals && record.made_clsact || makes_clsact(far_end);
         let seen = Record { sees_arrivals: true, made_clsact, ..record.clone() };
         if memory.write(&seen).is_ok() && arrivals::watch(far_end, memory, seen.made_clsact).is_ok() {
-            // The note of a limit before, whose packets no program saw arrive, would outlive this one.
-            let noted = clsact::memory_at(SPOT, place).ok().flatten().and_then(|memory| memory.record());
-            if let Some(before) = noted {
-                let _ = clsact::detach(SPOT, place, before.made_clsact);
-            }
+            take_off_others(SPOT, place);
             *record = seen;
             return;
         }
@@ -49,6 +45,15 @@ pub fn keep_beside(
     let noted = Record { keeps_note: true, made_clsact: makes_clsact(place), ..record.clone() };
     if memory.write(&noted).is_ok() && leave(place, memory, noted.made_clsact).is_ok() {
         *record = noted;
+        far_end.into_iter().for_each(|far_end| take_off_others(arrivals::SPOT, far_end));
+    }
+}
+
+/// Takes off what a limit before has left at the other of both spots: it would outlive this one, and be taken for it.
+fn take_off_others(spot: Spot, end: &NetnsInterface) {
+    let left = clsact::memory_at(spot, end).ok().flatten().and_then(|memory| memory.record());
+    if let Some(before) = left {
+        let _ = clsact::detach(spot, end, before.made_clsact);
     }
 }
 
