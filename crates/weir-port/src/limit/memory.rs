@@ -369,7 +369,7 @@ impl Memory {
         Ok(())
     }
 
-    fn record_slots(&self) -> RecordSlots<'_> {
+    pub(super) fn record_slots(&self) -> RecordSlots<'_> {
         RecordSlots {
             generation: self.word(RECORDS_WORD),
             slots: [self.record_bytes(0), self.record_bytes(1)],

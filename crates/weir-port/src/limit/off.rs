@@ -104,6 +104,10 @@ fn take_off(
             put_back(&lock, place, far_end.as_ref(), record)?;
             Ok(Off::Removed { lost, leaves_far_end: record.changes_far_end() && far_end.is_none() })
         }
+        None if is_strange => {
+            forget_strange(&lock, place, far_end.as_ref())?;
+            Ok(Off::Removed { lost, leaves_far_end: false })
+        }
         // The limit is half made, or without its filter: the other end remembers what was changed beside it.
         None => {
             let left = forget(&lock, place, now)?;
@@ -234,6 +238,20 @@ fn forget(lock: &Lock, place: &NetnsInterface, now: bool) -> Result<Off> {
     Ok(Off::Removed { lost: 0, leaves_far_end })
 }
 
+/// Takes off what a limit of another version of weir left beside its queue, whose record says nothing here: its programs, and all steering
+/// that is as a limit sets it.
+fn forget_strange(lock: &Lock, place: &NetnsInterface, far_end: Option<&NetnsInterface>) -> Result<()> {
+    let behind: Vec<_> = behind::find(place, &[])?.pairs.iter().map(|pair| pair.ifindex).collect();
+    behind::put_back(lock, place, &behind, &[])?;
+    if let Some(far_end) = far_end {
+        if !behind::is_needed_by_others(place)? {
+            far_end.steering(&[])?.switch_off()?;
+        }
+        clsact::detach(arrivals::SPOT, far_end, false)?;
+    }
+    clsact::detach(note::SPOT, place, false)
+}
+
 /// Puts back what the limit changed beside the queue, unless somebody changed it again, as far as the other end of the pair is seen. What
 /// remembers that goes last, so that after a failure the same command finds it.
 pub(super) fn put_back(
@@ -272,7 +290,14 @@ fn put_back_left(place: &NetnsInterface, far_end: Option<NetnsInterface>) -> Res
 
 #[cfg(test)]
 mod tests {
+    use weir_core::rate::Rate;
+
+    use super::super::record::Direction;
+    use super::super::{Asked, set};
     use super::*;
+    use crate::netns::NetNs;
+    use crate::probe::scratch::{self, ScratchPair};
+    use crate::sys;
 
     const MS: u64 = 1_000_000;
 
@@ -300,5 +325,42 @@ mod tests {
             assert_eq!(quiet.quiet_ns, 0);
             quiet.quiet_ns = QUIET_NS;
         }
+    }
+
+    #[test]
+    fn a_limit_of_another_version_leaves_nothing_when_it_is_taken_off_at_once() {
+        if !sys::is_root() {
+            return;
+        }
+        let told = scratch::run(|answer| {
+            let pair = ScratchPair::new(c"near", &NetNs::current()?)?;
+            let [place, far_end] =
+                [&pair.receiver, &pair.sender].map(|link| NetnsInterface::here(&link.name));
+            let (place, far_end) = (place?, far_end?);
+            let asked = Asked {
+                name: "near".into(),
+                direction: Direction::There,
+                rate: Rate::from_bits_per_s(10_000_000),
+                burst_bytes: None,
+                classes: None,
+                moves_at_once: false,
+            };
+            set(&place, &asked, |_| 20_480)?;
+            let off = |now| off(&place, now, || 0, &|| false);
+            let left = || -> Result<(bool, bool)> {
+                let has_program = arrivals::SPOT.program_id(far_end.link.ifindex)?.is_some();
+                Ok((has_program, far_end.steering(&[])?.is_ours()?))
+            };
+            let memory = clsact::memory_at(arrivals::SPOT, &far_end)?.expect("it sees what arrives");
+            memory.record_slots().write(b"a later form");
+            assert!(off(false).is_err_and(|error| error.to_string().contains("does not know")));
+            let before = left()?;
+            off(true)?;
+            answer((before, left()?));
+            Ok(())
+        });
+        let ((has_program, _), after) = told.unwrap();
+        assert!(has_program, "this sees nothing");
+        assert_eq!(after, (false, false), "a program that is left, and steering that is");
     }
 }
