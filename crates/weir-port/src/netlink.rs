@@ -16,18 +16,92 @@ pub fn acknowledged<R: NetlinkRequest>(
     socket.request(request).doing(&doing)?.recv_ack().map_err(|error| explained(error, doing()))
 }
 
+/// The most times that a list is read for two readings that are alike.
+const READINGS: usize = 5;
+/// The bytes of an item by which it is the same in two readings: a header such as `struct tcmsg` without its last word, or a shorter one
+/// and what is behind. Counters come later.
+const KEY_BYTES: usize = 16;
+
 /// Hands each item of the list that `request` asks for to `each`.
+///
+/// The kernel sends a long list in parts, and counts what it lists between them: if some of it goes meanwhile, something else is passed
+/// over, of which it says nothing (`net/sched/sch_api.c:tc_dump_qdisc`). So such a list is read until two readings are alike.
 pub fn dump<R: NetlinkRequest>(
     request: &R,
     doing: impl Fn() -> String,
     mut each: impl FnMut(R::ReplyType<'_>),
 ) -> Result<()> {
-    let mut socket = NetlinkSocket::new();
-    let mut reply = socket.request(request).doing(&doing)?;
-    while let Some(item) = reply.recv() {
-        each(item.map_err(|error| explained(error, doing()))?);
+    let mut list = List::read(request, &doing)?;
+    for _ in 1..READINGS {
+        if !list.has_parts {
+            break;
+        }
+        let before = std::mem::replace(&mut list, List::read(request, &doing)?);
+        if before.keys().eq(list.keys()) {
+            break;
+        }
     }
+    list.items.iter().for_each(|item| each(R::decode_reply(item)));
     Ok(())
+}
+
+/// A list as the kernel sent it.
+struct List {
+    items: Vec<Vec<u8>>,
+    /// True if it came in more than one part.
+    has_parts: bool,
+}
+
+impl List {
+    fn read<R: NetlinkRequest>(request: &R, doing: impl Fn() -> String) -> Result<List> {
+        let mut socket = NetlinkSocket::new();
+        let mut reply = socket.request(&Undecoded(request)).doing(&doing)?;
+        let (mut items, mut has_parts, mut last_at) = (Vec::new(), false, 0);
+        while let Some(item) = reply.recv() {
+            let item = item.map_err(|error| explained(error, doing()))?;
+            // Each part is at the beginning of the socket's one buffer.
+            let at = item.as_ptr().addr();
+            has_parts |= at <= last_at;
+            last_at = at;
+            items.push(item.to_vec());
+        }
+        Ok(List { items, has_parts })
+    }
+
+    fn keys(&self) -> impl Iterator<Item = &[u8]> {
+        self.items.iter().map(|item| &item[..item.len().min(KEY_BYTES)])
+    }
+}
+
+/// A request whose replies are left as they are.
+struct Undecoded<'a, R>(&'a R);
+
+impl<R: NetlinkRequest> NetlinkRequest for Undecoded<'_, R> {
+    type ReplyType<'buf> = &'buf [u8];
+
+    fn protocol(&self) -> Protocol {
+        self.0.protocol()
+    }
+
+    fn flags(&self) -> u16 {
+        self.0.flags()
+    }
+
+    fn payload(&self) -> &[u8] {
+        self.0.payload()
+    }
+
+    fn decode_reply(reply: &[u8]) -> &[u8] {
+        reply
+    }
+
+    fn lookup(
+        request: &[u8],
+        offset: usize,
+        missing: Option<u16>,
+    ) -> (Vec<(&'static str, usize)>, Option<&'static str>) {
+        R::lookup(request, offset, missing)
+    }
 }
 
 /// A netlink error as a sentence.

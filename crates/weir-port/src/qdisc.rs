@@ -69,9 +69,6 @@ const WHOLE: [&str; 12] = [
     "cake",
 ];
 
-/// The most dumps for an interface that they do not show.
-const DUMPS: usize = 3;
-
 /// The losses and the backlog of a qdisc.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
@@ -290,12 +287,7 @@ fn counters(ifindex: u32) -> Result<Counters> {
 
 /// The qdisc at the root of an interface of this thread's namespace.
 pub fn root(ifindex: u32) -> Result<Root> {
-    let mut root = None;
-    until_shown(|| {
-        root = Roots::read()?.of(ifindex).cloned();
-        Ok(root.is_some())
-    })?;
-    Ok(root.unwrap_or_default())
+    Ok(Roots::read()?.of(ifindex).cloned().unwrap_or_default())
 }
 
 /// The qdiscs at the roots of all interfaces of a namespace, at one time. The kernel tells of all at once, so whoever looks at many
@@ -365,33 +357,17 @@ fn kind_of(attributes: &tc::IterableAttrs<'_>) -> String {
     attributes.get_kind().map(|kind| kind.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// Every qdisc of an interface of this thread's namespace, some more than once.
+/// Every qdisc of an interface of this thread's namespace.
 fn each_of(ifindex: u32, mut with: impl FnMut(&Tcmsg, &tc::IterableAttrs<'_>)) -> Result<()> {
-    until_shown(|| {
-        let mut is_shown = false;
-        each(|header, attributes| {
-            if header.ifindex == ifindex as i32 {
-                is_shown |= header.parent == ROOT;
-                with(header, attributes);
-            }
-        })?;
-        Ok(is_shown)
+    each(|header, attributes| {
+        if header.ifindex == ifindex as i32 {
+            with(header, attributes);
+        }
     })
 }
 
-/// Looks until an interface's root is shown, or it counts as having none. The kernel counts interfaces between two parts of a dump, so one
-/// is passed over if another goes meanwhile. To ask for one alone (`RTM_GETQDISC` with a parent) would tell everybody who listens for
-/// changes of qdiscs, each time (`net/sched/sch_api.c:tc_get_qdisc`).
-pub(crate) fn until_shown(mut look: impl FnMut() -> Result<bool>) -> Result<()> {
-    for _ in 0..DUMPS {
-        if look()? {
-            break;
-        }
-    }
-    Ok(())
-}
-
-/// Every qdisc of this thread's namespace.
+/// Every qdisc of this thread's namespace. To ask for those of one interface alone (`RTM_GETQDISC` with a parent) would tell everybody who
+/// listens for changes of qdiscs, each time (`net/sched/sch_api.c:tc_get_qdisc`).
 pub(crate) fn each(mut with: impl FnMut(&Tcmsg, &tc::IterableAttrs<'_>)) -> Result<()> {
     let request = tc::Request::new().op_getqdisc_dump(&Tcmsg::default());
     let doing = || "reading the qdiscs of a network namespace".to_string();
@@ -400,6 +376,11 @@ pub(crate) fn each(mut with: impl FnMut(&Tcmsg, &tc::IterableAttrs<'_>)) -> Resu
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+    use std::process::{Command, Stdio};
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+    use std::thread;
+
     use super::*;
     use crate::probe::scratch::{self, ScratchPair};
     use crate::sys;
@@ -447,17 +428,47 @@ mod tests {
     }
 
     #[test]
-    fn an_interface_that_a_dump_passed_over_is_looked_for_again() {
-        let looks = |shown_at: usize| {
-            let mut looks = 0;
-            until_shown(|| {
-                looks += 1;
-                Ok(looks == shown_at)
-            })
-            .unwrap();
-            looks
-        };
-        assert_eq!([looks(1), looks(2), looks(99)], [1, 2, DUMPS], "one that has never been up has no root");
+    fn what_goes_while_the_kernel_lists_hides_nothing_that_stays() {
+        if !sys::is_root() {
+            return;
+        }
+        const PAIRS: usize = 60;
+        let missed = scratch::run(|answer| {
+            let ip = |commands: String| {
+                let mut ip = Command::new("ip");
+                let mut ip = ip.args(["-batch", "-"]).stdin(Stdio::piped()).spawn().unwrap();
+                ip.stdin.take().unwrap().write_all(commands.as_bytes()).unwrap();
+                assert!(ip.wait().unwrap().success());
+            };
+            // The kernel lists them in the order in which they were made.
+            for name in ["goes", "stays"] {
+                let add = |pair| format!("link add {name}{pair}a up type veth peer name {name}{pair}b\n");
+                ip((0..PAIRS).map(add).collect());
+            }
+            let stay: Vec<_> =
+                (0..PAIRS).map(|pair| Link::by_name(&format!("stays{pair}a")).unwrap().ifindex).collect();
+            let (looks, mut missed) = (AtomicUsize::new(0), 0);
+            thread::scope(|scope| {
+                let going = scope.spawn(|| {
+                    for pair in 0..PAIRS {
+                        let seen = looks.load(Relaxed);
+                        ip(format!("link del goes{pair}a\n"));
+                        // No look comes upon more than two that go.
+                        while looks.load(Relaxed) < seen + 2 {
+                            thread::yield_now();
+                        }
+                    }
+                });
+                while !going.is_finished() {
+                    let roots = Roots::read().unwrap_or_default();
+                    missed += stay.iter().filter(|ifindex| roots.of(**ifindex).is_none()).count();
+                    looks.fetch_add(1, Relaxed);
+                }
+            });
+            answer(missed);
+            Ok(())
+        });
+        assert_eq!(missed.unwrap(), 0);
     }
 
     #[test]

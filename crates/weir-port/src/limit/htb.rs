@@ -20,7 +20,7 @@ use weir_core::limit::{FALLBACK, HtbClass, LeafQueue, ROOT_CLASS};
 use super::filter::{Spot, content_if_gone};
 use crate::error::{Doing, PortError, Result};
 use crate::netlink::{RequestBatch, dump, explained, is_code};
-use crate::qdisc::{self, until_shown};
+use crate::qdisc;
 use crate::sys::Realtime;
 
 /// The handle by which a limit is recognised: `7769:`, "wi" in ASCII.
@@ -159,12 +159,7 @@ pub fn root(ifindex: u32) -> Result<RootKind> {
 
 /// The queue at the root of an interface of this thread's namespace; `None` if the kernel shows none.
 pub fn root_queue(ifindex: u32) -> Result<Option<RootQueue>> {
-    let mut root = None;
-    until_shown(|| {
-        root = roots()?.into_iter().find(|root| root.ifindex == ifindex);
-        Ok(root.is_some())
-    })?;
-    Ok(root)
+    Ok(roots()?.into_iter().find(|root| root.ifindex == ifindex))
 }
 
 /// The root of every interface of this thread's namespace.
