@@ -17,7 +17,8 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use super::find;
+use super::find::{has_gone, is_limit_at};
+use super::htb::{self, RootKind};
 use crate::error::{Doing, Result};
 use crate::lock::{self, Lock};
 use crate::netns::NetNs;
@@ -114,9 +115,21 @@ fn read(netns: &NetNs) -> Result<u64> {
 /// Returns whether a limit can be found. A namespace that cannot be asked, and has not gone, may have one.
 fn is_any_limit() -> Result<bool> {
     for (_, netns) in NetNs::all()? {
-        match find::is_any_in(&netns) {
+        match is_any_in(&netns) {
             Ok(false) => {}
             Err(error) if is_gone(&error) => {}
+            _ => return Ok(true),
+        }
+    }
+    Ok(false)
+}
+
+/// Returns whether a namespace has a limit.
+fn is_any_in(netns: &NetNs) -> Result<bool> {
+    for root in netns.run(htb::roots)?.into_iter().filter(|root| root.kind == RootKind::Limit) {
+        match is_limit_at(netns, root.ifindex) {
+            Ok(false) => {}
+            Err(error) if is_gone(&error) || has_gone(netns, root.ifindex) => {}
             _ => return Ok(true),
         }
     }

@@ -263,13 +263,6 @@ impl LimitInPlace {
         now().ok().flatten().filter(|changed| changed.now != changed.before)
     }
 
-    /// Returns whether this is only a queue of the same handle, which any user can make in a namespace of their own: our programs cannot be
-    /// put there but by root.
-    fn is_no_limit(&self) -> bool {
-        let has_program = self.record.is_some() || self.is_strange;
-        !has_program && self.command.is_none() && self.place.netns.is_of_another_user_namespace()
-    }
-
     /// The pairs behind a device that is no pair itself, as far as they can be found.
     pub fn behind(&self) -> Behind {
         behind::find(&self.place, self.record.as_ref().map_or(&[], |record| &record.masks_written))
@@ -303,8 +296,10 @@ pub fn all() -> Result<LimitsFound> {
         // A namespace that cannot be entered or asked hides the others no more than one that is gone.
         let Some(roots) = unless_short(netns.run(htb::roots).map(Some))? else { continue };
         for root in roots.iter().filter(|root| root.kind == RootKind::Limit) {
+            if matches!(is_limit_at(&netns, root.ifindex), Ok(false)) {
+                continue;
+            }
             match look(netns.try_clone()?, root.clone(), LOOKS) {
-                Ok(limit) if limit.is_no_limit() => {}
                 Ok(limit) => all.seen.push(limit),
                 Err(error) if is_gone(&error) || has_gone(&netns, root.ifindex) => {}
                 Err(error) => all.unread.push(format!(
@@ -319,24 +314,19 @@ pub fn all() -> Result<LimitsFound> {
     Ok(all)
 }
 
-/// Returns whether a namespace has a limit. In one of another user namespace a queue may be [no limit](LimitInPlace::is_no_limit).
-pub(super) fn is_any_in(netns: &NetNs) -> Result<bool> {
-    for root in netns.run(htb::roots)?.into_iter().filter(|root| root.kind == RootKind::Limit) {
-        if !netns.is_of_another_user_namespace() {
-            return Ok(true);
-        }
-        let ifindex = root.ifindex;
-        match look(netns.try_clone()?, root, LOOKS) {
-            Ok(limit) if limit.is_no_limit() => {}
-            Err(error) if is_gone(&error) || has_gone(netns, ifindex) => {}
-            _ => return Ok(true),
-        }
+/// Returns whether a queue under the handle of limits is one. In a namespace of another user namespace any user can make many such queues,
+/// so a look at one must not list all; but our programs cannot be put there but by root.
+pub(super) fn is_limit_at(netns: &NetNs, ifindex: u32) -> Result<bool> {
+    if !netns.is_of_another_user_namespace() {
+        return Ok(true);
     }
-    Ok(false)
+    let place = at_number(netns, ifindex)?;
+    let Found { record, is_strange, .. } = below_root(&place)?;
+    Ok(is_strange || record.is_some() || command_at(netns, &place.link).is_some())
 }
 
 /// Returns whether an interface has no limit any more.
-fn has_gone(netns: &NetNs, ifindex: u32) -> bool {
+pub(super) fn has_gone(netns: &NetNs, ifindex: u32) -> bool {
     netns.run(|| htb::root(ifindex)).is_ok_and(|root| root != RootKind::Limit)
 }
 
@@ -351,8 +341,13 @@ pub fn names() -> Result<Vec<(NetnsInterface, String)>> {
         let roots = unless_short(netns.run(htb::roots))?;
         for root in roots.iter().filter(|root| root.kind == RootKind::Limit) {
             let named = || -> Result<Option<(NetnsInterface, String)>> {
+                if !is_limit_at(&netns, root.ifindex)? {
+                    return Ok(None);
+                }
                 let place = at_number(&netns, root.ifindex)?;
-                Ok(record_at(&place)?.map(|record| (place, record.name)))
+                let record =
+                    below_root(&place)?.record.map_or_else(|| record_at(&place), |record| Ok(Some(record)));
+                Ok(record?.map(|record| (place, record.name)))
             };
             names.extend(unless_short(named())?);
         }
@@ -376,6 +371,9 @@ fn gone(netns: &NetNs, roots: &[RootQueue]) -> Result<Vec<LimitInPlace>> {
         let look = || -> Result<Option<LimitInPlace>> {
             let end = at_number(netns, ifindex)?;
             let Some(place) = end.far_end()? else { return Ok(None) };
+            if place.netns.is(netns) && is_limited(place.link.ifindex) {
+                return Ok(None);
+            }
             left(place, arrivals::SPOT, end, &memory)
         };
         seen.extend(unless_short(look())?);
