@@ -372,17 +372,19 @@ fn limits_by_process_have_names_of_their_own() -> Result<()> {
     row.weir(&format!("limit --pid {} --device veth0 --rate 30mbit", pids[0].id()))?.success()?;
     ensure!(row.limits("of+fice")?[0]["rate_bits_per_s"] == 30_000_000, "a name that was given stays");
     row.weir("set of+fice --rate 40mbit")?.success()?;
-    row.weir("limit wb --rate 10mbit --name br0")?.success()?;
-    row.weir("limit br0 --rate 10mbit")?.success()?;
-    ensure!(row.limits("br0.2")?[0]["interface"] == "br0", "a name that is used gets a number");
+    row.weir("limit wb --rate 10mbit --name br7")?.success()?;
+    row.middle.ip("link set br0 down name br7")?;
+    row.middle.ip("link add br7.2 type bridge")?;
+    row.weir("limit br7 --rate 10mbit")?.success()?;
+    ensure!(row.limits("br7.3")?[0]["interface"] == "br7", "a name that is used gets a number");
     let done = row.weir("limit wa --rate 10mbit --name a/b")?;
     ensure!(
         done.status.code() == Some(2) && done.stderr.contains("a limit cannot be called"),
         "{}",
         done.stderr
     );
-    for interface in ["wa", "wb", "br0"] {
-        row.weir(&format!("limit {interface} --off"))?.success()?;
+    for limit in ["wa", "wb", "br7.3"] {
+        row.weir(&format!("limit {limit} --off"))?.success()?;
     }
     Ok(())
 }

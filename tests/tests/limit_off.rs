@@ -36,6 +36,7 @@ fn main() -> ExitCode {
         privileged!(a_removal_of_a_half_made_limit_makes_no_class_outside).together(),
         privileged!(steering_that_the_second_of_two_limits_switches_on_is_switched_off).together(),
         privileged!(a_limit_of_the_way_back_takes_over_from_one_of_the_way_there).together(),
+        privileged!(two_limits_of_one_pair_go_each_by_its_name).together(),
     ])
 }
 
@@ -329,6 +330,52 @@ fn a_limit_of_the_way_back_takes_over_from_one_of_the_way_there() -> Result<()> 
     ensure!(!shown()?.contains("weir-arrivals"), "the program of the first is left");
     row.weir(&format!("limit {second} --off"))?.success()?;
     ensure!(shown()? == before, "{}", shown()?);
+    Ok(())
+}
+
+/// A pair with both ends here has a limit for each end, as a file may say. A name that means something else here is refused.
+fn two_limits_of_one_pair_go_each_by_its_name() -> Result<()> {
+    let row = Row::new(Between::Bridge)?;
+    let [s1, s2] = pair_with_both_ends(&row, "s")?;
+    let [first, second] = ["first", "second"].map(|name| format!("{name}-{}", row.left.name()));
+    let table = |device: &str, name: &str, mbit| {
+        format!("[[limit]]\ndevice = \"{device}\"\nname = \"{name}\"\nrate = \"{mbit}mbit\"\n")
+    };
+    let file = File::new(&(table(&s1, &first, 10) + &table(&s2, &second, 20)))?;
+    row.weir(&format!("apply {}", file.path()))?.success()?;
+    let done = row.weir(&format!("limit {first} --off"))?.success()?;
+    let removed = format!("removed: {s2} in");
+    ensure!(done.stdout.lines().count() == 1 && done.stdout.starts_with(&removed), "{}", done.stdout);
+    ensure!(row.limits(&second)?.len() == 1, "the other limit is gone, too");
+    row.weir(&format!("limit {second} --rate 30mbit"))?.success()?;
+    let limits = row.limits(&second)?;
+    ensure!(limits.len() == 1 && limits[0]["interface"] == s1.as_str(), "{limits:?}");
+    row.weir(&format!("limit {second} --off"))?.success()?;
+
+    let swapped = File::new(&table(&s1, &s2, 10))?;
+    for command in [
+        format!("limit {s1} --rate 10mbit --name {s2}"),
+        format!("limit {s1} --rate 10mbit --name br0"),
+        format!("apply {}", swapped.path()),
+    ] {
+        let done = row.weir(&command)?;
+        let is_said = done.stderr.contains("an interface here that is not the limit's is called");
+        ensure!(!done.status.success() && is_said, "{command}: {}", done.said());
+    }
+    row.weir(&format!("limit {s1} --rate 10mbit --name {s1}"))?.success()?;
+
+    // An interface that comes later is not taken for the limit, nor the limit for it.
+    let later = format!("late{}", std::process::id());
+    row.weir(&format!("limit {s1} --name {later}"))?.success()?;
+    row.middle.ip(&format!("link add {later} type bridge"))?;
+    for command in [format!("limit {later} --off"), format!("set {later} --rate 1mbit")] {
+        let done = row.weir(&command)?;
+        let is_said = done.stderr.contains("is an interface here, which has no limit, and also what");
+        ensure!(done.status.code() == Some(2) && is_said, "{command}: {}", done.said());
+    }
+    row.weir(&format!("limit {later} --rate 5mbit"))?.success()?;
+    let limits = row.limits(&s1)?;
+    ensure!(limits.len() == 1 && limits[0]["rate_bits_per_s"] == 10_000_000, "{limits:?}");
     Ok(())
 }
 

@@ -99,8 +99,8 @@ fn a_name_that_means_two_limits_is_refused_by_every_command() -> Result<()> {
     row.middle.ip("link set wb down")?;
     // Interfaces and limits of one name: nobody else in these namespaces has these.
     let [other, both] = ["wa", "wb"].map(|device| format!("{device}{}", std::process::id()));
-    row.middle.ip(&format!("link set wb name {both}"))?;
     row.weir(&format!("limit wa --rate 10mbit --name {both}"))?.success()?;
+    row.middle.ip(&format!("link set wb name {both}"))?;
     row.weir(&format!("limit {both} --rate 20mbit --name {name}"))?.success()?;
     let commands =
         [format!("stat {both}"), format!("set {both} --rate 5mbit"), format!("limit {both} --off")];

@@ -247,8 +247,8 @@ impl Ways {
         })
     }
 
-    /// Refuses a name that another limit has, or something that is up: `weir set` could tell neither. `named` are the limits that keep
-    /// their names.
+    /// Refuses a name that another limit has, something that is up, or another interface here: `weir set` could tell none of them.
+    /// `named` are the limits that keep their names.
     pub fn check_name<'a>(
         &self,
         name: &str,
@@ -259,13 +259,34 @@ impl Ways {
         let whose = match other {
             Some((place, _)) => format!("the limit at {}", place.describe()),
             None if control::is_up(&Control::path_of(name)) => "what is up, as `weir stat` shows it,".into(),
+            None if self.is_of_another_interface(name) => "an interface here that is not the limit's".into(),
             None => return Ok(()),
         };
         Err(Failure::usage(format!("{whose} is called {name} already: give this one another name")))
     }
 
+    /// Returns whether an interface here is called so by which the limit is not found: that of another pair, or the end of this one that
+    /// means the other way.
+    fn is_of_another_interface(&self, name: &str) -> bool {
+        let target = LimitTarget { pid: None, device: name };
+        match target.ways(false) {
+            Ok(meant) => !meant.there.is(&self.there),
+            Err(_) => NetnsInterface::here(name).is_ok_and(|place| !self.ends().any(|end| end.is(&place))),
+        }
+    }
+
+    /// The interfaces of the limit that these ways were found by the name of: the other way of a pair may have a limit with another name,
+    /// which is another limit. If they were found by an interface, those of both ways.
+    pub fn ends_so_called(&self) -> impl Iterator<Item = &NetnsInterface> + Clone {
+        let is_anothers = |end: &NetnsInterface| {
+            let named = || find::record_at(end).ok().flatten().map(|record| record.name);
+            self.found_by.is_some() && named().is_some_and(|name| Some(name) != self.found_by)
+        };
+        self.ends().filter(move |end| !is_anothers(end))
+    }
+
     /// The name of the limit at `place`, if there is one among `names`, or else of the other way; else one after the interface, so that no
-    /// other limit of the machine is called the same, nothing that is up, and none that is to be. A command that gives the name has it held
+    /// other limit of the machine is called the same, no other interface here, nothing that is up, and none that is to be. A command that gives the name has it held
     /// in `names` when this returns, and asks [`LimitNames::given_meanwhile`] then.
     pub fn default_name(
         &self,
@@ -282,6 +303,7 @@ impl Ways {
         loop {
             let is_used = |name: &str| {
                 is_wanted(name)
+                    || self.is_of_another_interface(name)
                     || taken.iter().any(|taken| taken == name)
                     || names.named.iter().any(|(_, other)| other == name)
             };

@@ -19,11 +19,11 @@ use crate::commands::ways::Ways;
 use crate::output::Lines;
 use crate::{Failure, Outcome, human, names, output};
 
-/// Removes the limits of both ways, and says the outcome of each.
+/// Removes the limits of both ways, or those of a name, and says the outcome of each.
 pub fn remove(ways: &Ways, now: bool) -> Outcome {
     let mut lines = Lines::default();
     let interruption = Interruption::begin()?;
-    let outcomes = remove_each(ways.ends(), now, &interruption, &mut lines)?;
+    let outcomes = remove_each(ways.ends_so_called(), now, &interruption, &mut lines)?;
     let outcomes: Vec<_> = outcomes.into_iter().flatten().collect();
     if outcomes.is_empty() {
         ways.ends().for_each(|place| warn_of_doubtful(place, None));
