@@ -18,6 +18,7 @@
 
 mod ports;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -341,17 +342,23 @@ fn show(lines: &mut Lines, tasks: &[Task], skipped: &[&LimitWanted]) {
 /// The outcome, in a line.
 fn sum(arguments: &ApplyArguments, ports: &Ports, tasks: &[Task]) -> String {
     let file = text::input_name(&arguments.file);
-    let set = tasks.iter().filter(|task| task.change.is_some() && task.before.is_none()).count();
-    let changed = tasks.iter().filter(|task| task.change.is_some()).count() - set;
-    let same = ports.same() + tasks.len() - set - changed;
+    // Both ways of a limit have one name.
+    let mut limits = BTreeMap::<_, Vec<_>>::new();
+    tasks.iter().for_each(|task| limits.entry(&task.asked.name).or_default().push(task));
+    let limits: Vec<_> = limits.into_values().collect();
+    let is_new = |ways: &[&Task]| ways.iter().all(|task| task.before.is_none());
+    let changing = limits.iter().filter(|ways| ways.iter().any(|task| task.change.is_some()));
+    let (set, changed): (Vec<_>, Vec<_>) = changing.partition(|ways| is_new(ways));
+    let (set, changed) = (set.len(), changed.len());
+    let same = ports.same() + limits.len() - set - changed;
     let changed = changed + ports.changing();
     match (set + changed, arguments.dry_run) {
         (0, _) => {
             let of_ports = ports.things().into_iter().filter(|(number, _)| *number > 0);
             let mut there: Vec<_> =
                 of_ports.map(|(number, what)| human::plural(number as u64, what)).collect();
-            if !tasks.is_empty() || there.is_empty() {
-                there.push(human::plural(tasks.len() as u64, "limit"));
+            if !limits.is_empty() || there.is_empty() {
+                there.push(human::plural(limits.len() as u64, "limit"));
             }
             let there: Vec<_> = there.iter().map(String::as_str).collect();
             format!("nothing to change: {} as {file} says", and(&there))

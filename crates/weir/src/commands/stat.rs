@@ -273,9 +273,9 @@ fn show(arguments: &StatArguments) -> Result<ExitCode, Fault> {
             }
         }
     }
-    if !arguments.json && !sound.is_empty() {
-        let limits = human::plural(sound.len() as u64, "limit");
-        writeln!(out, "{limits} whole, none dropped a packet with a socket")?;
+    let whole = limits::number_of_whole(&sound, &unsound);
+    if !arguments.json && whole > 0 {
+        writeln!(out, "{} whole, none dropped a packet with a socket", human::plural(whole, "limit"))?;
     }
     Ok(if faults.is_empty() { status } else { ExitCode::FAILURE })
 }

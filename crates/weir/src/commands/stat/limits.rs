@@ -3,6 +3,7 @@
 //! Rule: a value that nobody can see is `null`, never 0. The waits of packets are seen at the other end of a pair; elsewhere only the
 //! waiting bytes divided by the rate are known.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use serde_json::{Value, json};
@@ -39,6 +40,14 @@ pub fn read_all() -> Result<LimitsFound, String> {
     let mut all = find::all().map_err(|error| error.to_string())?;
     all.seen.sort_by(|a, b| key(a).cmp(&key(b)));
     Ok(all)
+}
+
+/// The number of limits of which each way is among these, and none among those that are `unsound`: both ways of one have one name.
+pub fn number_of_whole(sound: &[&LimitInPlace], unsound: &[&LimitInPlace]) -> u64 {
+    let names = |limits: &[&LimitInPlace]| -> BTreeSet<_> {
+        limits.iter().filter_map(|seen| Some(seen.record.as_ref()?.name.clone())).collect()
+    };
+    names(sound).difference(&names(unsound)).count() as u64
 }
 
 fn key(seen: &LimitInPlace) -> (&str, bool, &str) {
