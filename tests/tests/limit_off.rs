@@ -373,6 +373,10 @@ fn two_limits_of_one_pair_go_each_by_its_name() -> Result<()> {
         let is_said = done.stderr.contains("is an interface here, which has no limit, and also what");
         ensure!(done.status.code() == Some(2) && is_said, "{command}: {}", done.said());
     }
+    // It keeps the name that it has.
+    row.weir(&format!("limit {s1} --rate 10mbit --name {later}"))?.success()?;
+    let same = File::new(&table(&s1, &later, 10))?;
+    row.weir(&format!("apply {}", same.path()))?.success()?;
     row.weir(&format!("limit {later} --rate 5mbit"))?.success()?;
     let limits = row.limits(&s1)?;
     ensure!(limits.len() == 1 && limits[0]["rate_bits_per_s"] == 10_000_000, "{limits:?}");

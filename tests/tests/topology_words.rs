@@ -107,7 +107,7 @@ fn a_file_comes_from_standard_input() -> Result<()> {
         let script = format!("{} {command} - < {}", weir_binary()?.display(), file.path());
         run(row.middle.command("sh").args(["-c", &script]), PATIENCE)
     };
-    let limit = "[[limit]]\ndevice = \"wa\"\nrate = \"10mbit\"\n";
+    let limit = "[[limit]]\ndevice = \"wa\"\nrate = \"10mbit\"\nrate_back = \"10mbit\"\n";
     for (command, said) in [
         ("check", "standard input: 1 limit; nothing wrong"),
         ("apply", "applied: 1 set"),

@@ -16,61 +16,50 @@ pub fn acknowledged<R: NetlinkRequest>(
     socket.request(request).doing(&doing)?.recv_ack().map_err(|error| explained(error, doing()))
 }
 
-/// The most times that a list is read for two readings that are alike.
-const READINGS: usize = 5;
-/// The bytes of an item by which it is the same in two readings: a header such as `struct tcmsg` without its last word, or a shorter one
-/// and what is behind. Counters come later.
-const KEY_BYTES: usize = 16;
-
 /// Hands each item of the list that `request` asks for to `each`.
-///
-/// The kernel sends a long list in parts, and counts what it lists between them: if some of it goes meanwhile, something else is passed
-/// over, of which it says nothing (`net/sched/sch_api.c:tc_dump_qdisc`). So such a list is read until two readings are alike.
 pub fn dump<R: NetlinkRequest>(
     request: &R,
     doing: impl Fn() -> String,
     mut each: impl FnMut(R::ReplyType<'_>),
 ) -> Result<()> {
-    let mut list = List::read(request, &doing)?;
-    for _ in 1..READINGS {
-        if !list.has_parts {
-            break;
-        }
-        let before = std::mem::replace(&mut list, List::read(request, &doing)?);
-        if before.keys().eq(list.keys()) {
-            break;
-        }
+    let mut socket = NetlinkSocket::new();
+    let mut reply = socket.request(request).doing(&doing)?;
+    while let Some(item) = reply.recv() {
+        each(item.map_err(|error| explained(error, doing()))?);
     }
-    list.items.iter().for_each(|item| each(R::decode_reply(item)));
     Ok(())
 }
 
-/// A list as the kernel sent it.
-struct List {
-    items: Vec<Vec<u8>>,
-    /// True if it came in more than one part.
-    has_parts: bool,
-}
+/// The most times that a list is read for two readings that are alike.
+const READINGS: usize = 5;
+/// The bytes of a queue in a list by which it is the same in two readings: `struct tcmsg` without its last word. Counters come later.
+const KEY_BYTES: usize = 16;
 
-impl List {
-    fn read<R: NetlinkRequest>(request: &R, doing: impl Fn() -> String) -> Result<List> {
-        let mut socket = NetlinkSocket::new();
-        let mut reply = socket.request(&Undecoded(request)).doing(&doing)?;
-        let (mut items, mut has_parts, mut last_at) = (Vec::new(), false, 0);
-        while let Some(item) = reply.recv() {
-            let item = item.map_err(|error| explained(error, doing()))?;
-            // Each part is at the beginning of the socket's one buffer.
-            let at = item.as_ptr().addr();
-            has_parts |= at <= last_at;
-            last_at = at;
-            items.push(item.to_vec());
+/// [`dump`] of a list of queues from which nothing is missing.
+///
+/// The kernel sends a long list in parts, and counts the interfaces between them: if one goes meanwhile, another is passed over, of which
+/// it says nothing (`net/sched/sch_api.c:tc_dump_qdisc`). So the list is read until two readings are alike. Limits: where queues come and go
+/// all the time the last of [`READINGS`] counts.
+pub fn dump_whole<R: NetlinkRequest>(
+    request: &R,
+    doing: impl Fn() -> String,
+    mut each: impl FnMut(R::ReplyType<'_>),
+) -> Result<()> {
+    let read = || -> Result<Vec<Vec<u8>>> {
+        let mut items = Vec::new();
+        dump(&Undecoded(request), &doing, |item| items.push(item.to_vec()))?;
+        Ok(items)
+    };
+    let key = |item: &Vec<u8>| item.first_chunk::<KEY_BYTES>().copied();
+    let mut list = read()?;
+    for _ in 1..READINGS {
+        let before = std::mem::replace(&mut list, read()?);
+        if before.iter().map(key).eq(list.iter().map(key)) {
+            break;
         }
-        Ok(List { items, has_parts })
     }
-
-    fn keys(&self) -> impl Iterator<Item = &[u8]> {
-        self.items.iter().map(|item| &item[..item.len().min(KEY_BYTES)])
-    }
+    list.iter().for_each(|item| each(R::decode_reply(item)));
+    Ok(())
 }
 
 /// A request whose replies are left as they are.

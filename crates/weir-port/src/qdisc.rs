@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{PortError, Result};
 use crate::limit::htb;
 use crate::link::Link;
-use crate::netlink::{acknowledged, dump, is_code};
+use crate::netlink::{acknowledged, dump, dump_whole, is_code};
 use crate::netns::NetNs;
 use crate::waiting;
 
@@ -68,6 +68,9 @@ const WHOLE: [&str; 12] = [
     "pie",
     "cake",
 ];
+
+/// The most dumps for an interface that they do not show.
+const DUMPS: usize = 3;
 
 /// The losses and the backlog of a qdisc.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -287,7 +290,12 @@ fn counters(ifindex: u32) -> Result<Counters> {
 
 /// The qdisc at the root of an interface of this thread's namespace.
 pub fn root(ifindex: u32) -> Result<Root> {
-    Ok(Roots::read()?.of(ifindex).cloned().unwrap_or_default())
+    let mut root = None;
+    until_shown(|| {
+        root = Roots::read()?.of(ifindex).cloned();
+        Ok(root.is_some())
+    })?;
+    Ok(root.unwrap_or_default())
 }
 
 /// The qdiscs at the roots of all interfaces of a namespace, at one time. The kernel tells of all at once, so whoever looks at many
@@ -299,7 +307,7 @@ impl Roots {
     /// Those of this thread's namespace.
     pub fn read() -> Result<Roots> {
         let (mut roots, mut not_whole) = (HashMap::<u32, Root>::new(), HashSet::new());
-        each(|header, attributes| {
+        each(&mut |header, attributes| {
             // `mq` adds its children up; adding those too would count twice.
             let (ifindex, kind) = (header.ifindex as u32, kind_of(attributes));
             if header.parent != ROOT {
@@ -357,21 +365,51 @@ fn kind_of(attributes: &tc::IterableAttrs<'_>) -> String {
     attributes.get_kind().map(|kind| kind.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// Every qdisc of an interface of this thread's namespace.
+/// Every qdisc of an interface of this thread's namespace, some more than once.
 fn each_of(ifindex: u32, mut with: impl FnMut(&Tcmsg, &tc::IterableAttrs<'_>)) -> Result<()> {
-    each(|header, attributes| {
-        if header.ifindex == ifindex as i32 {
-            with(header, attributes);
-        }
+    until_shown(|| {
+        let mut is_shown = false;
+        each(&mut |header, attributes| {
+            if header.ifindex == ifindex as i32 {
+                is_shown |= header.parent == ROOT;
+                with(header, attributes);
+            }
+        })?;
+        Ok(is_shown)
     })
 }
 
-/// Every qdisc of this thread's namespace. To ask for those of one interface alone (`RTM_GETQDISC` with a parent) would tell everybody who
-/// listens for changes of qdiscs, each time (`net/sched/sch_api.c:tc_get_qdisc`).
-pub(crate) fn each(mut with: impl FnMut(&Tcmsg, &tc::IterableAttrs<'_>)) -> Result<()> {
-    let request = tc::Request::new().op_getqdisc_dump(&Tcmsg::default());
-    let doing = || "reading the qdiscs of a network namespace".to_string();
-    dump(&request, doing, |(header, attributes)| with(&header, &attributes))
+/// Looks until an interface's root is shown, or it counts as having none: a list in parts may pass it over ([`dump_whole`]). To ask for one
+/// alone (`RTM_GETQDISC` with a parent) would tell everybody who listens for changes of qdiscs, each time
+/// (`net/sched/sch_api.c:tc_get_qdisc`).
+pub(crate) fn until_shown(mut look: impl FnMut() -> Result<bool>) -> Result<()> {
+    for _ in 0..DUMPS {
+        if look()? {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Hands each qdisc of this thread's namespace to a function.
+pub(crate) type Lister = fn(&mut dyn FnMut(&Tcmsg, &tc::IterableAttrs<'_>)) -> Result<()>;
+
+/// Every qdisc of this thread's namespace, once: some may be passed over while others go.
+pub(crate) fn each(with: &mut dyn FnMut(&Tcmsg, &tc::IterableAttrs<'_>)) -> Result<()> {
+    dump(&qdiscs(), reading_qdiscs, |(header, attributes)| with(&header, &attributes))
+}
+
+/// Every qdisc of this thread's namespace, none passed over.
+pub(crate) fn each_of_all(with: &mut dyn FnMut(&Tcmsg, &tc::IterableAttrs<'_>)) -> Result<()> {
+    dump_whole(&qdiscs(), reading_qdiscs, |(header, attributes)| with(&header, &attributes))
+}
+
+fn qdiscs() -> tc::OpGetqdiscDump<'static> {
+    tc::Request::new().op_getqdisc_dump(&Tcmsg::default())
+}
+
+fn reading_qdiscs() -> String {
+    "reading the qdiscs of a network namespace".into()
 }
 
 #[cfg(test)]
@@ -460,8 +498,12 @@ mod tests {
                     }
                 });
                 while !going.is_finished() {
-                    let roots = Roots::read().unwrap_or_default();
-                    missed += stay.iter().filter(|ifindex| roots.of(**ifindex).is_none()).count();
+                    let mut seen = HashSet::new();
+                    each_of_all(&mut |header, _| {
+                        seen.insert(header.ifindex as u32);
+                    })
+                    .unwrap();
+                    missed += stay.iter().filter(|ifindex| !seen.contains(ifindex)).count();
                     looks.fetch_add(1, Relaxed);
                 }
             });

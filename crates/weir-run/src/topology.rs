@@ -191,7 +191,7 @@ impl Topology {
             (stages.len() - bridges - esps.clone().count(), "router"),
             (esps.count(), "esp"),
             (associations, "association"),
-            (self.limits.iter().map(LimitWanted::ways).sum(), "limit"),
+            (self.limits.len(), "limit"),
         ]
     }
 }
@@ -226,11 +226,4 @@ pub struct LimitWanted {
     pub classes: Classes,
     /// True if it may be missing.
     pub is_optional: bool,
-}
-
-impl LimitWanted {
-    /// The number of ways that it limits.
-    fn ways(&self) -> usize {
-        [self.rate, self.rate_back].iter().flatten().count()
-    }
 }

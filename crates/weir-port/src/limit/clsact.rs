@@ -120,7 +120,7 @@ fn message(ifindex: u32) -> Tcmsg {
 /// The interfaces of this thread's namespace that have clsact.
 fn all() -> Result<Vec<u32>> {
     let mut found = Vec::new();
-    qdisc::each(|header, _| {
+    qdisc::each_of_all(&mut |header, _| {
         if header.parent == CLSACT {
             found.push(header.ifindex as u32);
         }

@@ -54,7 +54,7 @@ pub const HELD_FULL: &str = "held-full";
 pub const PASSING_FULL: &str = "passing-full";
 /// The reason why a limit with an unknown program is left alone.
 pub const STRANGE: &str = "has a limit whose program this version of weir does not know: remove it with the weir that set it, or with \
-     `weir limit DEV --off --now`, which loses what waits and leaves receive steering as it is (rps_cpus)";
+     `weir limit DEV --off --now`, which loses what waits and switches receive steering (rps_cpus) off where it is as a limit sets it";
 
 /// The limit of the packets that an interface sends.
 pub fn at(place: &NetnsInterface) -> Result<Option<Found>> {

@@ -20,7 +20,7 @@ use weir_core::limit::{FALLBACK, HtbClass, LeafQueue, ROOT_CLASS};
 use super::filter::{Spot, content_if_gone};
 use crate::error::{Doing, PortError, Result};
 use crate::netlink::{RequestBatch, dump, explained, is_code};
-use crate::qdisc;
+use crate::qdisc::{self, Lister, until_shown};
 use crate::sys::Realtime;
 
 /// The handle by which a limit is recognised: `7769:`, "wi" in ASCII.
@@ -159,14 +159,23 @@ pub fn root(ifindex: u32) -> Result<RootKind> {
 
 /// The queue at the root of an interface of this thread's namespace; `None` if the kernel shows none.
 pub fn root_queue(ifindex: u32) -> Result<Option<RootQueue>> {
-    Ok(roots()?.into_iter().find(|root| root.ifindex == ifindex))
+    let mut root = None;
+    until_shown(|| {
+        root = listed(qdisc::each)?.into_iter().find(|root| root.ifindex == ifindex);
+        Ok(root.is_some())
+    })?;
+    Ok(root)
 }
 
 /// The root of every interface of this thread's namespace.
 pub fn roots() -> Result<Vec<RootQueue>> {
+    listed(qdisc::each_of_all)
+}
+
+fn listed(list: Lister) -> Result<Vec<RootQueue>> {
     let mut roots = Vec::new();
     let mut dropped: HashMap<u32, HashMap<u16, u64>> = HashMap::new();
-    qdisc::each(|header, attributes| {
+    list(&mut |header, attributes| {
         let ifindex = header.ifindex as u32;
         if header.parent & 0xffff_0000 == HANDLE {
             let of_leaf = traffic(attributes).dropped;
@@ -320,7 +329,7 @@ pub fn remove_classes(ifindex: u32, numbers: impl Iterator<Item = u16>) -> Resul
 /// The queue of each leaf, by the number of its class.
 pub fn leaf_queues(ifindex: u32) -> Result<Vec<(u16, LeafQueue)>> {
     let mut queues = Vec::new();
-    qdisc::each(|header, attributes| {
+    qdisc::each(&mut |header, attributes| {
         if header.ifindex == ifindex as i32
             && header.parent & 0xffff_0000 == HANDLE
             && let Ok(tc::OptionsMsg::Tbf(options)) = attributes.get_options()

@@ -76,7 +76,7 @@ fn check_topology(topology: &Topology) -> (String, usize) {
     (sum(topology), topology.warnings.len() + missing.len())
 }
 
-/// The contents of a file, in a line: `4 ports, 1 bridge, 1 router, 2 limits`. A limit of both ways is two, as for `weir apply`.
+/// The contents of a file, in a line: `4 ports, 1 bridge, 1 router, 2 limits`. A limit of both ways is one, as for `weir apply`.
 fn sum(topology: &Topology) -> String {
     let there = topology.counts().into_iter().filter(|(number, _)| *number > 0);
     let there: Vec<_> = there.map(|(number, thing)| human::plural(number as u64, thing)).collect();

@@ -359,6 +359,8 @@ fn watch(arguments: &StatArguments, interval: Duration) -> Result<ExitCode, Faul
         } else {
             seen.say_unread();
         }
+        // One that was not read may be there.
+        let is_whole = seen.answers.unread.is_empty();
         let after = reading(seen);
         let lines = interval::between(&before, &after);
         let name_width = lines.iter().map(interval::Line::name_width).max().unwrap_or(0).max(8);
@@ -376,7 +378,7 @@ fn watch(arguments: &StatArguments, interval: Duration) -> Result<ExitCode, Faul
         }
         below_header = below_header.map(|below| below + lines.len());
         // The last that goes is said above, with what ends.
-        if !after.is_empty() {
+        if is_whole && !after.is_empty() {
             let gone = interval::gone(&before, &after);
             gone.iter().for_each(|name| output::say(format_args!("weir: {name} is gone")));
         }

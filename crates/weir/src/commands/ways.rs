@@ -259,10 +259,17 @@ impl Ways {
         let whose = match other {
             Some((place, _)) => format!("the limit at {}", place.describe()),
             None if control::is_up(&Control::path_of(name)) => "what is up, as `weir stat` shows it,".into(),
+            // The limit may have been there first.
+            None if self.is_called(name) => return Ok(()),
             None if self.is_of_another_interface(name) => "an interface here that is not the limit's".into(),
             None => return Ok(()),
         };
         Err(Failure::usage(format!("{whose} is called {name} already: give this one another name")))
+    }
+
+    /// Returns whether a limit of one of these ends is called so already.
+    fn is_called(&self, name: &str) -> bool {
+        self.ends().any(|end| find::record_at(end).ok().flatten().is_some_and(|record| record.name == name))
     }
 
     /// Returns whether an interface here is called so by which the limit is not found: that of another pair, or the end of this one that

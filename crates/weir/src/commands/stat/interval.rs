@@ -144,14 +144,13 @@ pub fn between(before: &Reading, after: &Reading) -> Vec<Line> {
     lines
 }
 
-/// The names of those that were there at the earlier reading alone.
+/// The names of those that were there at the earlier reading alone. A limit that has another name by now is there.
 pub fn gone(before: &Reading, after: &Reading) -> Vec<String> {
-    let names = |reading: &Reading| -> Vec<String> {
-        let wires = reading.snapshot.each().map(|(_, wire, _)| wire.name.clone());
-        wires.chain(reading.limits.iter().map(|seen| seen.name.clone())).collect()
-    };
-    let here = names(after);
-    names(before).into_iter().filter(|name| !here.contains(name)).collect()
+    let is_up = |name: &str| after.snapshot.each().any(|(_, wire, _)| wire.name == name);
+    let stands =
+        |old: &LimitSeen| after.limits.iter().any(|seen| seen.place == old.place || seen.name == old.name);
+    let wires = before.snapshot.each().map(|(_, wire, _)| wire.name.clone()).filter(|name| !is_up(name));
+    wires.chain(before.limits.iter().filter(|old| !stands(old)).map(|old| old.name.clone())).collect()
 }
 
 fn of_wires(before: &Snapshot, after: &Snapshot) -> Vec<Line> {
@@ -368,6 +367,9 @@ mod tests {
         );
         let again = between(&before, &reading(vec![seen(3, Some(0))], 1_000_000_000));
         assert_eq!(again[0].output.packets, 3, "it was made anew");
+        let renamed = LimitSeen { name: "veth".into(), ..seen(30, None) };
+        assert!(gone(&before, &reading(vec![renamed], 1_000_000_000)).is_empty());
+        assert_eq!(gone(&before, &reading(Vec::new(), 1_000_000_000)), ["veth-a"]);
         let unseen = between(&before, &reading(vec![seen(30, None)], 1_000_000_000));
         assert!(unseen[0].to_text(6).ends_with(" 7     -"), "{}", unseen[0].to_text(6));
     }
