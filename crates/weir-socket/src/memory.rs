@@ -31,7 +31,7 @@ impl StackBuilder {
     pub(crate) fn frames(&self, workers: usize, hosts: u32, beside: u32) -> io::Result<u32> {
         let of_socket = 2 * u64::from(self.buffer_frames_max) + 3 * u64::from(POLL_PACKETS_MAX);
         let of_tcp = u32::from(self.connections) * 2 * CHUNKS + ANSWERS_MAX as u32 + 3 * POLL_PACKETS_MAX;
-        let of_host = u64::from(self.sockets) * of_socket + u64::from(of_tcp) + u64::from(self.waiting_max());
+        let of_host = u64::from(self.sockets) * of_socket + u64::from(of_tcp) + u64::from(self.held_max());
         let of_worker = 2 * EGRESS_PACKETS_MAX + UNDER_WAY_MAX + 512;
         let frames = workers as u64 * (of_worker + u64::from(hosts) * of_host) + u64::from(beside);
         u32::try_from(frames).ok().filter(|&frames| frames <= FRAMES_MAX).ok_or_else(|| {
@@ -43,12 +43,12 @@ impl StackBuilder {
         })
     }
 
-    /// The number of packets of a host that may wait for neighbours whose addresses are asked for: all that sockets have before they are held,
-    /// and all that TCP may have on its way.
-    pub(crate) fn waiting_max(&self) -> u16 {
-        let of_sockets = u32::from(self.sockets) * 2 * POLL_PACKETS_MAX;
-        let of_tcp = u32::from(self.connections) * 2 * CHUNKS + ANSWERS_MAX as u32;
-        u16::try_from(of_sockets + of_tcp).unwrap_or(u16::MAX)
+    /// The number of packets of a host that may wait for neighbours whose addresses are asked for: the shares of the sockets and of the interface, and
+    /// all that TCP may have on its way, with a poll more, as a burst waits as a whole or not at all.
+    pub(crate) fn held_max(&self) -> u32 {
+        let of_others = (u32::from(self.sockets) + 1) * 2 * POLL_PACKETS_MAX;
+        let of_tcp = u32::from(self.connections) * 2 * CHUNKS + ANSWERS_MAX as u32 + POLL_PACKETS_MAX;
+        of_others + of_tcp
     }
 }
 

@@ -14,7 +14,7 @@ use smoltcp::wire::EthernetAddress;
 use weir_core::net::route::Interface;
 use weir_core::net::router::{Router, RouterSettings, StaticNeighbour, Verdict};
 use weir_core::net::sockets::HostSettings;
-use weir_core::packet::Carried;
+use weir_core::packet::{Carried, Meta};
 use weir_core::steer::key::Key;
 use weir_socket::TcpModel;
 
@@ -212,10 +212,10 @@ impl Bed {
 
     /// A frame comes to the host, and from there to TCP if it is right.
     fn comes(&mut self, frame: Vec<u8>) {
-        let (mut packets, mut verdicts) = ([Pkt(frame)], [Verdict::Local]);
+        let (mut packets, mut verdicts) = ([Pkt(frame, Meta::default())], [Verdict::Local]);
         self.host.process(0, &mut packets, &Carried, 0, &mut verdicts);
         while self.host.made().is_some() {}
-        let [Pkt(frame)] = packets;
+        let [Pkt(frame, _)] = packets;
         if verdicts == [Verdict::Forward(TCP)] {
             require_right(&frame[14..]);
             self.model.put(&frame[14..]);

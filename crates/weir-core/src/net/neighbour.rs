@@ -22,7 +22,7 @@
 //! |---|---|
 //! | entries (INCOMPLETE) | `incomplete_max`, in places of their own: no other entry gives way for one |
 //! | new questions | `limit`; each is put three times at most |
-//! | packets that wait | `waiting_max` for each, `held_max` together |
+//! | packets that wait | `waiting_max` for each, `held_max` together; a host shares these out (`router/waiting.rs`) |
 //!
 //! A packet beyond these bounds is dropped as `neighbour-full`. An answer makes the entry one of at most `entries_max` known ones. When all
 //! of those are taken, one gives way that no packet went to for 5 s after it was heard, or had been REACHABLE for 30 s: a packet would have
@@ -118,7 +118,7 @@ pub(super) struct Bounds {
     /// Packets that wait.
     pub(super) held_max: usize,
     /// Packets that wait for one neighbour.
-    pub(super) waiting_max: u16,
+    pub(super) waiting_max: u32,
     /// The limit on new addresses asked for.
     pub(super) solicits: Limiter,
 }
@@ -127,7 +127,9 @@ pub(super) struct Bounds {
 #[derive(Debug)]
 pub(super) struct Neighbours<P> {
     places: Places,
-    waiting_max: u16,
+    waiting_max: u32,
+    /// True if the packets that are being decided may be told to wait.
+    may_wait: bool,
     /// The limit on new questions.
     limit: Limiter,
     held: Slab<P>,
@@ -148,6 +150,7 @@ impl<P: Packet> Neighbours<P> {
         Neighbours {
             places: Places::new(near, bounds.entries_max, bounds.incomplete_max, seed),
             waiting_max: bounds.waiting_max,
+            may_wait: true,
             limit: bounds.solicits,
             held: Slab::new(bounds.held_max),
             held_bytes: 0,
@@ -227,7 +230,7 @@ impl<P: Packet> Neighbours<P> {
         if entry.state == NeighbourState::Failed {
             return Resolved::Drop(DropReason::NoNeighbour);
         }
-        if entry.promised == self.waiting_max || self.room_packets == 0 {
+        if entry.promised == self.waiting_max || self.room_packets == 0 || !self.may_wait {
             return Resolved::Drop(DropReason::NeighbourFull);
         }
         entry.promised += 1;
@@ -264,7 +267,7 @@ impl<P: Packet> Neighbours<P> {
                 });
             }
             self.released.pop_front();
-            self.room_packets += usize::from(std::mem::take(&mut entry.promised));
+            self.room_packets += std::mem::take(&mut entry.promised) as usize;
             if entry.state == NeighbourState::Failed {
                 self.places.forget(at);
             }
@@ -343,6 +346,16 @@ impl<P: Packet> Neighbours<P> {
     /// The number of packets that may still be told to wait.
     pub(super) fn room_packets(&self) -> usize {
         self.room_packets
+    }
+
+    /// The number of packets that may wait, together.
+    pub(super) fn held_max(&self) -> usize {
+        self.held.packets_max()
+    }
+
+    /// Says whether packets may be told to wait from now on; otherwise those that would are dropped.
+    pub(super) fn set_may_wait(&mut self, may_wait: bool) {
+        self.may_wait = may_wait;
     }
 
     /// The packets that wait.

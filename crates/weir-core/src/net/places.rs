@@ -65,7 +65,7 @@ pub(super) struct Entry {
     pub(super) front: [u8; 12],
     pub(super) state: NeighbourState,
     pub(super) requests: u8,
-    pub(super) promised: u16,
+    pub(super) promised: u32,
     pub(super) station: Station,
     pub(super) confirmed_ns: u64,
     pub(super) due_ns: u64,

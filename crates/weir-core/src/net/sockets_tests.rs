@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use smoltcp::wire::{EthernetAddress, UdpPacket};
 
 use super::*;
+use crate::net::BURST_MAX;
 use crate::net::outbox::Outbox;
 use crate::net::resolve::{self, Speaker};
 use crate::net::route::Interface;
@@ -58,9 +59,20 @@ fn host_with(has_tcp: bool) -> Router<Pkt> {
 }
 
 fn host_of(addresses: &[&str], has_tcp: bool) -> Router<Pkt> {
+    Router::new(settings(addresses, has_tcp), 0).expect("a host")
+}
+
+/// A host with TCP, and with room for so many packets that wait for neighbours, of one alone if they come so.
+fn host_that_keeps(held_max: usize) -> Router<Pkt> {
+    let settings = settings(&["192.0.2.1/24"], true);
+    let waiting_max = held_max.try_into().expect("few");
+    Router::new(RouterSettings { held_max, waiting_max, ..settings }, 0).expect("a host")
+}
+
+fn settings(addresses: &[&str], has_tcp: bool) -> RouterSettings {
     let (key, bucket_bits) = (Key::SYMMETRIC, 2);
     let host = HostSettings { sockets: SOCKETS, has_tcp, held_packets_max: 64, key, bucket_bits };
-    let settings = RouterSettings {
+    RouterSettings {
         interfaces: vec![Interface {
             mac: EthernetAddress(HOST),
             mtu_bytes: 1500,
@@ -83,8 +95,7 @@ fn host_of(addresses: &[&str], has_tcp: bool) -> Router<Pkt> {
         seed: 7,
         announces: false,
         host: Some(host),
-    };
-    Router::new(settings, 0).expect("a host")
+    }
 }
 
 fn binding(address: &str, port: u16, bucket: Option<usize>) -> Binding {
@@ -374,6 +385,68 @@ fn segments_go_to_the_port_of_all_tcp_if_there_is_one() {
     assert_eq!(process(&mut host, 1 + SOCKETS, segment("192.0.2.1:9", "192.0.2.1:7")).0, tcp, "to itself");
     let none = verdict(&mut host_with(false), segment("192.0.2.2:9", "192.0.2.1:7"));
     assert_eq!(none, Verdict::Drop(DropReason::NoHandler));
+}
+
+/// An echo request.
+fn echo(from: &str, to: &str) -> Pkt {
+    let mut packet = datagram(from, to, b"");
+    let mut ip = Ipv4Packet::new_unchecked(&mut packet.0[14..]);
+    ip.set_next_header(IpProtocol::Icmp);
+    ip.fill_checksum();
+    let mut icmp = Icmpv4Packet::new_unchecked(ip.payload_mut());
+    icmp.set_msg_type(Icmpv4Message::EchoRequest);
+    icmp.set_msg_code(0);
+    icmp.fill_checksum();
+    packet
+}
+
+/// Has a host decide a burst that came in by a port, which is the stage's and the path's, and keep what is to wait. Returns how many of them do.
+fn offer(host: &mut Router<Pkt>, port: u16, packets: impl IntoIterator<Item = Pkt>) -> usize {
+    let mut burst: Vec<Pkt> = packets.into_iter().collect();
+    burst.iter_mut().for_each(|packet| packet.1.port = port);
+    let mut verdicts = vec![Verdict::Local; burst.len()];
+    host.process(port, &mut burst, &Carried, 0, &mut verdicts);
+    let mut waiting = 0;
+    for (packet, verdict) in burst.into_iter().zip(verdicts) {
+        match verdict {
+            Verdict::Hold(neighbour) => {
+                host.hold(neighbour, packet);
+                waiting += 1;
+            }
+            Verdict::Drop(DropReason::NeighbourFull) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    waiting
+}
+
+/// What strangers have the host answer takes no room of its sockets, nor echo requests that of TCP, though no neighbour answers.
+#[test]
+fn answers_to_strangers_that_wait_for_neighbours_hold_no_socket() {
+    let (of_tcp, of_others) = (300, (usize::from(SOCKETS) + 1) * 2 * BURST_MAX);
+    let (tcp, sockets) = (1 + SOCKETS, 1..=SOCKETS);
+    for is_first in [true, false] {
+        let mut host = host_that_keeps(of_tcp + of_others);
+        let ask = |host: &mut Router<Pkt>| -> usize {
+            let requests = || (0..BURST_MAX).map(|_| echo("192.0.2.8:0", "192.0.2.1:0"));
+            (0..100).map(|_| offer(host, INTERFACE, requests())).sum()
+        };
+        let echoes = if is_first { ask(&mut host) } else { 0 };
+        let resets = || (0..BURST_MAX).map(|_| segment("192.0.2.1:7", "192.0.2.9:9"));
+        let of_strangers: usize = (0..100).map(|_| offer(&mut host, tcp, resets())).sum();
+        assert!((of_tcp - BURST_MAX..=of_tcp).contains(&of_strangers), "{of_strangers} segments wait");
+        let echoes = echoes + if is_first { 0 } else { ask(&mut host) };
+        assert!((BURST_MAX..=2 * BURST_MAX).contains(&echoes), "{echoes} answers wait");
+        for port in sockets.clone() {
+            let datagrams = |count| (0..count).map(|_| datagram("192.0.2.1:7", "192.0.2.7:9", b""));
+            // One less than a poll may bring, and then a poll.
+            for count in [BURST_MAX - 1, BURST_MAX] {
+                assert!(!host.holds(port, port), "socket {port}");
+                assert_eq!(offer(&mut host, port, datagrams(count)), count, "socket {port}");
+            }
+            assert!(host.holds(port, port), "a poll's worth waits");
+        }
+    }
 }
 
 proptest! {

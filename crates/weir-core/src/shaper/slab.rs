@@ -52,6 +52,11 @@ impl<P> Slab<P> {
         Slab { slots: Vec::with_capacity(packets_max), packets_max, free: NONE, taken: 0 }
     }
 
+    /// The number of packets that there is room for, taken or not.
+    pub fn packets_max(&self) -> usize {
+        self.packets_max
+    }
+
     /// Puts a packet at the end of a queue; gives it back when every slot is taken.
     #[inline(always)]
     pub fn push(&mut self, fifo: &mut Fifo, packet: P) -> Result<(), P> {

@@ -45,6 +45,10 @@ impl<P: Packet> Router<P> {
         verdicts: &mut [Verdict],
     ) -> Option<u16> {
         let is_own = usize::from(ingress) >= self.ports.len();
+        if let Some(first) = packets.first() {
+            let may_wait = self.may_wait(ingress, first.meta().port, packets.len());
+            self.neighbours.set_may_wait(may_wait);
+        }
         let mac = self.ports.get(usize::from(ingress)).map_or([0; 6], |port| port.mac);
         let mut kinds = [Kind::Arp; BURST_MAX];
         let mut destinations = [[0; 4]; BURST_MAX];

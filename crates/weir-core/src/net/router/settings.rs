@@ -48,7 +48,7 @@ pub struct RouterSettings {
     /// The packets that may wait for neighbours, together.
     pub held_max: usize,
     /// The packets that may wait for one neighbour.
-    pub waiting_max: u16,
+    pub waiting_max: u32,
     /// The ICMP errors a second about packets that came in by one interface and are too long, and as many about all others that came in
     /// there.
     pub errors_per_second: u32,

@@ -1,11 +1,15 @@
 //! Packets that wait for neighbours: kept, counted by the port that they came from, and let go.
 //!
-//! Rule: a socket of a host is held while as many of its packets wait as one poll may bring, and every socket while there is no room for that
-//! many more. So none of a socket's packets is dropped for want of room, and one that sends to a neighbour that does not answer holds
-//! no other. A packet that came in by an interface holds nobody: there is no room for it, and it is dropped as `neighbour-full`.
+//! Rule: the room of a host is shared out.
 //!
-//! The port of all TCP segments is not held either: a neighbour that does not answer would hold all connections. A host's settings have room
-//! for all that they may have on their way.
+//! | packets of | share | when it is taken |
+//! |---|---|---|
+//! | a socket | two bursts | the socket is held as soon as one burst waits, as a poll may bring another |
+//! | an interface: answers to echo requests | two bursts | dropped as `neighbour-full` |
+//! | all TCP | the rest | dropped as `neighbour-full`: if the port were held, a neighbour that does not answer would hold all connections |
+//!
+//! So none of a socket's packets is dropped for want of room, and neither another socket, nor strangers whom the host answers, hold it. A host with
+//! less room than the shares of its sockets holds every socket while there is none for a burst.
 //!
 //! Owner: one worker.
 
@@ -16,6 +20,9 @@ use crate::net::fragment::fit;
 use crate::net::icmp::Fault;
 use crate::net::neighbour::{NeighbourId, Released};
 use crate::packet::{Bytes, Packet};
+
+/// The packets from one port, but that of all TCP, that have room to wait.
+const SHARE: usize = 2 * BURST_MAX;
 
 impl<P: Packet> Router<P> {
     /// Keeps a packet until its neighbour is known.
@@ -76,7 +83,24 @@ impl<P: Packet> Router<P> {
         let Some(host) = &self.host else { return false };
         let number = usize::from(port).checked_sub(self.ports.len());
         let is_socket = number.is_some_and(|number| !host.is_tcp(number));
-        let waiting = self.waiting.get(usize::from(origin)).copied().unwrap_or(0);
-        is_socket && (waiting as usize >= BURST_MAX || self.neighbours.room_packets() < BURST_MAX)
+        is_socket && (self.waiting(origin) >= BURST_MAX || self.neighbours.room_packets() < BURST_MAX)
+    }
+
+    /// Returns whether the packets of a burst, which came in by `port` and by the port `origin` of the path, may wait for neighbours.
+    pub(super) fn may_wait(&self, port: u16, origin: u16, packets: usize) -> bool {
+        let Some(host) = &self.host else { return true };
+        let share = match usize::from(port).checked_sub(self.ports.len()) {
+            // It is held in time.
+            Some(number) if !host.is_tcp(number) => return true,
+            // The ports before that of all TCP are those with a share each.
+            Some(_) => self.neighbours.held_max().saturating_sub(usize::from(port) * SHARE),
+            None => SHARE,
+        };
+        self.waiting(origin) + packets <= share
+    }
+
+    /// The packets from a port of the path that wait.
+    fn waiting(&self, origin: u16) -> usize {
+        self.waiting.get(usize::from(origin)).map_or(0, |&waiting| waiting as usize)
     }
 }
