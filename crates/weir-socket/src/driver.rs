@@ -233,11 +233,14 @@ pub(crate) fn may_wait() -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
     use std::thread;
 
     use weir_core::drops::DropReason;
 
     use super::*;
+    use crate::tcp::listener::TcpListener;
+    use crate::tcp::stream::TcpStream;
     use crate::worker::socket_port;
 
     #[test]
@@ -296,6 +299,29 @@ mod tests {
         let books = driver.lent.as_mut().expect("it goes on").worker.books();
         assert!(books.balances && books.held.packets == 0);
         assert_eq!(books.dropped.get(DropReason::SocketClosed), held);
+    }
+
+    #[test]
+    fn a_stream_that_was_closed_just_before_its_stack_ends_has_its_end_sent() {
+        let (left, right) = Stack::pair("192.0.2.1/24", "192.0.2.2/24").expect("stacks");
+        let listener = TcpListener::bind(&right, "192.0.2.2:7").expect("a listener");
+        let client = TcpStream::connect(&left, "192.0.2.2:7").expect("it is open");
+        let (server, _) = listener.accept().expect("a connection");
+        server.set_nonblocking(true);
+        let mut driver = right.drive(0).expect("a worker");
+        while driver.turn().expect("a turn") {}
+        drop(client);
+        right.ask(0, Request::Stop).expect("it is there");
+        let came = loop {
+            match (&server).read(&mut [0; 10]) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                came => break came,
+            }
+            // The worker goes with its last turn, and the streams are told so.
+            let _ = driver.turn();
+        };
+        assert_eq!(came.expect("the peer has ended"), 0);
+        while driver.turn().is_ok() {}
     }
 
     #[test]

@@ -19,6 +19,7 @@ use smoltcp::time::Duration;
 use weir_core::drops::DropReason;
 use weir_path::frames::Frames;
 use weir_path::packet::PathPacket;
+use weir_path::port::ReceiveQueues;
 use weir_port::bpf::bound::Transport;
 
 use crate::datagram::ETHERNET_LEN;
@@ -96,9 +97,13 @@ impl TcpPort {
         self.settle(connection, frames);
     }
 
-    /// Returns whether something is under way that an application has sent.
+    /// Returns whether something is under way that an application has sent, or segments are to be polled: they may be the end of a connection.
     pub(crate) fn has_sent(&mut self) -> bool {
-        self.connections.iter_mut().any(|connection| connection.role != Role::Free && connection.has_sent())
+        self.is_announced(0)
+            || self
+                .connections
+                .iter_mut()
+                .any(|connection| connection.role != Role::Free && connection.has_sent())
     }
 
     /// Returns whether there is room for one more connection. An orphan makes room if its peer has all that was sent, the end included.
