@@ -7,7 +7,7 @@
 //! | RST beyond the window | dropped |
 //! | SYN, whatever its number | an acknowledgement goes back |
 //! | acknowledgement of what was not sent | an acknowledgement goes back |
-//! | data that reaches beyond the receive buffer | an acknowledgement goes back; while the connection is half open, dropped |
+//! | data that reaches beyond the receive buffer, or behind the peer's FIN | an acknowledgement goes back; while the connection is half open, dropped |
 //!
 //! Rule: a guess ends nothing and puts nothing in. The acknowledgement asks the peer whether it meant the segment: a peer that has no such connection
 //! any more answers it by a RST, which has the very next number then. So a peer that began anew is through in one round trip.
@@ -51,7 +51,9 @@ impl Connection {
             };
         }
         let end = i64::from(ahead.cast_signed()) + i64::from(head.data_bytes);
-        let is_beyond = head.data_bytes > 0 && end > self.free_bytes().into();
+        // smoltcp would take in what is behind a FIN.
+        let room_bytes = if self.has_peer_ended() { 0 } else { self.free_bytes() };
+        let is_beyond = head.data_bytes > 0 && end > room_bytes.into();
         let is_guess = head.has(SYN) || head.has(ACK) && self.sent.is_unsent(head.acknowledgement);
         match is_agreed {
             true if is_guess || is_beyond => Verdict::Challenge,

@@ -170,6 +170,37 @@ fn an_acknowledgement_that_is_in_no_window_takes_nothing_off() {
     bed.end();
 }
 
+/// Behind a FIN there are no bytes: the sequence numbers there are nobody's.
+#[test]
+fn data_behind_the_end_is_not_read() {
+    let mut bed = Bed::new(16);
+    let seq = bed.open(HONEST);
+    put_data(&mut bed, 101, seq, 10);
+    bed.put(says(TcpControl::Fin, 111, Some(seq)));
+    let end_ns = bed.now_ns + SECOND;
+    assert_eq!((bed.pass_until(end_ns).last().map(|it| it.3), bed.read(0)), (Some(Some(112)), 10));
+    let require_nothing = |bed: &mut Bed, state, sequence| {
+        // The segment with the end may come once more, and data with it: that is no news either.
+        put_data(bed, 101, sequence, 10);
+        for first in [112, 111, 108] {
+            bed.pass(2 * SECOND);
+            put_data(bed, first, sequence, 100);
+            assert_eq!((bed.read(0), bed.0.port.connections[0].state()), (0, state), "{first}");
+            let acknowledged: Vec<_> = bed.poll().iter().map(|it| it.3).collect();
+            assert_eq!(acknowledged, [Some(112)], "{state:?}, {first}");
+        }
+    };
+    require_nothing(&mut bed, State::CloseWait, seq);
+    bed.shut(0);
+    bed.poll();
+    assert_eq!(bed.0.port.connections[0].state(), State::LastAck);
+    bed.put_bytes(&segment(says(TcpControl::None, 112, Some(seq)), &[7; 10]));
+    assert_eq!(bed.read(0), 0);
+    bed.put(says(TcpControl::None, 112, Some(seq + 1)));
+    assert_eq!((bed.0.port.connections[0].state(), bed.read(0), bed.error(0)), (State::Closed, 0, None));
+    bed.end();
+}
+
 #[test]
 fn over_ipv6_a_guess_is_asked_about_too() {
     let (mut model, seq) = open_v6();

@@ -198,9 +198,12 @@ impl Connection {
     /// The next sequence number that is expected of the peer (RCV.NXT).
     pub(super) fn next_number(&self) -> u32 {
         let socket = self.sockets.get::<Socket>(self.handle);
-        let has_ended =
-            matches!(socket.state(), State::CloseWait | State::LastAck | State::Closing | State::TimeWait);
-        self.received.next(socket.recv_queue() as u32, has_ended)
+        self.received.next(socket.recv_queue() as u32, self.has_peer_ended())
+    }
+
+    /// Returns whether the peer's FIN has come, with all bytes before it.
+    pub(super) fn has_peer_ended(&self) -> bool {
+        matches!(self.state(), State::CloseWait | State::LastAck | State::Closing | State::TimeWait)
     }
 
     /// The bytes that smoltcp has room to receive.
