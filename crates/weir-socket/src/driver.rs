@@ -125,7 +125,7 @@ impl UdpSocket {
         bucket: usize,
         ringer: &Ringer,
     ) -> io::Result<UdpSocket> {
-        let options = SocketOptions { bucket: Some(bucket), ..SocketOptions::default() };
+        let options = SocketOptions { bucket: Some(bucket), ..stack.options() };
         let socket = first(address, |address| UdpSocket::bind_to(stack, address, options, Some(ringer)))?;
         socket.set_nonblocking(true);
         Ok(socket)

@@ -2,7 +2,7 @@
 
 use crate::port::FullRule;
 
-/// The options of a socket.
+/// The options of a socket. Those of a stack are [`crate::Stack::options`]; the default has buffers of 256 datagrams, which a stack may be too small for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketOptions {
     /// The number of datagrams that the send buffer takes; at most the number that the stack was built for.

@@ -63,12 +63,12 @@ pub struct UdpSocket {
 }
 
 impl UdpSocket {
-    /// Binds a socket to the first of these addresses that is free. Port 0 stands for a port that nobody has.
+    /// Binds a socket to the first of these addresses that is free, with [`Stack::options`]. Port 0 stands for a port that nobody has.
     ///
     /// # Errors
     /// `AddrInUse`, `AddrNotAvailable`, `EAFNOSUPPORT`; `OutOfMemory` if the stack has no socket left; `BrokenPipe` if the stack has ended.
     pub fn bind(stack: &Stack, address: impl ToSocketAddrs) -> io::Result<UdpSocket> {
-        UdpSocket::bind_with(stack, address, SocketOptions::default())
+        UdpSocket::bind_with(stack, address, stack.options())
     }
 
     /// Binds a socket as [`UdpSocket::bind`] does, for the flows of one bucket alone: one socket, and one thread, for each bucket shares nothing with
@@ -94,7 +94,7 @@ impl UdpSocket {
     /// # Errors
     /// As [`UdpSocket::bind`]; `InvalidInput` if there is no such bucket.
     pub fn bind_bucket(stack: &Stack, address: impl ToSocketAddrs, bucket: usize) -> io::Result<UdpSocket> {
-        let options = SocketOptions { bucket: Some(bucket), ..SocketOptions::default() };
+        let options = SocketOptions { bucket: Some(bucket), ..stack.options() };
         UdpSocket::bind_with(stack, address, options)
     }
 

@@ -23,6 +23,29 @@ fn a_connected_socket_tells_the_address_that_it_sends_from() {
 }
 
 #[test]
+fn a_stack_of_small_buffers_has_sockets_by_default() {
+    let builder = |address| Stack::builder().address(address).buffer_frames_max(64);
+    let (stack, other) = Stack::pair_of(builder("192.0.2.1/24"), builder("192.0.2.2/24")).unwrap();
+    let ringer = stack.ringer(0);
+    let sockets = [
+        UdpSocket::bind(&stack, "192.0.2.1:7").unwrap(),
+        UdpSocket::bind_bucket(&stack, "192.0.2.1:8", 0).unwrap(),
+        UdpSocket::bind_bucket_for(&stack, "192.0.2.1:9", 0, &ringer).unwrap(),
+    ];
+    for socket in sockets {
+        socket.set_nonblocking(true);
+        // There is no frame for the 65th while the stack has not moved.
+        assert!(socket.send_to(b"hello", "192.0.2.2:7").is_ok());
+    }
+    let (options, usual) = (stack.options(), SocketOptions::default());
+    assert_eq!((options.send_frames, options.receive_packets), (64, 64));
+    assert_eq!((options.full, options.bucket), (usual.full, usual.bucket));
+    let (large, _other) = Stack::pair("192.0.2.3/24", "192.0.2.4/24").unwrap();
+    assert_eq!(large.options(), usual);
+    drop(other);
+}
+
+#[test]
 fn an_error_is_something_to_receive() {
     let [left, _right] = pair();
     let client = UdpSocket::bind(&left, "192.0.2.1:0").unwrap();

@@ -302,6 +302,18 @@ impl Stack {
         payload_max(to, self.mtu_bytes())
     }
 
+    /// The options of a socket for which nothing is said: the usual ones, with buffers that this stack was built for.
+    pub fn options(&self) -> SocketOptions {
+        let SocketOptions { send_frames, receive_packets, full, bucket } = SocketOptions::default();
+        let possible = |frames: u32| frames.min(self.inner.buffer_frames_max);
+        SocketOptions {
+            send_frames: possible(send_frames),
+            receive_packets: possible(receive_packets),
+            full,
+            bucket,
+        }
+    }
+
     pub(crate) fn mtu_bytes(&self) -> u16 {
         self.inner.hosts[self.host].mtu_bytes
     }
