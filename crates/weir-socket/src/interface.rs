@@ -149,7 +149,7 @@ fn bound_ports(host: &RouterSettings, queues: u32, workers: usize) -> weir_port:
         let address = IpAddr::from(address.address());
         OwnAddress { address, is_shared: kernels.iter().any(|kernels| kernels.address == address) }
     };
-    let addresses = host.interfaces[0].all_addresses().iter().map(own).collect();
+    let addresses = host.all_addresses(0).iter().map(own).collect();
     let rss = host.host.map(|host| host.rss(workers)).filter(|_| workers > 1);
     let steering = rss.map(|rss| BucketSteering::new(&rss, queues as usize)).transpose();
     steering

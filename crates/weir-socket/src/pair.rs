@@ -80,8 +80,7 @@ impl Stack {
 /// Tells each of two hosts the other's link-layer address: an answer to a question for it would come to one worker alone.
 fn know_each_other(hosts: &mut [RouterSettings]) {
     let stations = hosts.iter().map(|host| {
-        let interface = &host.interfaces[0];
-        let (mac, addresses) = (interface.mac, interface.all_addresses().into_iter());
+        let (mac, addresses) = (host.interfaces[0].mac, host.all_addresses(0).into_iter());
         let addresses = addresses.map(|address| IpAddr::from(address.address()));
         addresses.map(|address| StaticNeighbour { interface: 0, address, mac }).collect::<Vec<_>>()
     });

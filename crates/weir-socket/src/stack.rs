@@ -127,7 +127,7 @@ impl Stack {
         for (number, settings) in hosts.iter().enumerate() {
             let first_port = interfaces.len() + number * usize::from(host.ports());
             sides.push(HostSide {
-                addresses: settings.interfaces[0].all_addresses(),
+                addresses: settings.all_addresses(0),
                 table: RouteTable::compile(&settings.interfaces, &settings.routes).map_err(invalid)?,
                 mtu_bytes: settings.interfaces[0].mtu_bytes,
                 first_port,

@@ -59,7 +59,7 @@ use super::limit::Limiter;
 use super::near::Near;
 use super::neighbour::{Bounds, NeighbourId, NeighbourState, Neighbours, Resolved};
 use super::outbox::Outbox;
-use super::route::{Interface, NextHop, RouteTable};
+use super::route::{NextHop, RouteTable};
 use super::sockets::Host;
 use super::station::Station;
 use crate::drops::DropReason;
@@ -129,7 +129,7 @@ pub struct Router<P> {
 struct Port {
     mac: [u8; 6],
     mtu_bytes: u16,
-    /// Its addresses, with the link-local one if there is any of IPv6.
+    /// Its addresses, with the link-local one if IPv6 goes by it.
     addresses: Vec<IpCidr>,
 }
 
@@ -152,6 +152,8 @@ impl<P: Packet> Router<P> {
             solicits: Limiter::new(settings.solicits_per_second, settings.solicits_burst),
         };
         let errors = Limiter::new(settings.errors_per_second, settings.errors_burst);
+        let ports =
+            (0..settings.interfaces.len() as u16).map(|number| Port::new(&settings, number)).collect();
         let RouterSettings { interfaces, routes, neighbours, .. } = settings;
         let table = RouteTable::compile(&interfaces, &routes).map_err(RouterError::Route)?;
         let addresses = interfaces.iter().flat_map(|interface| &interface.addresses);
@@ -161,7 +163,7 @@ impl<P: Packet> Router<P> {
         });
         let near = interfaces.iter().map(|interface| Near::new(&interface.addresses));
         let mut router = Router {
-            ports: interfaces.iter().map(Port::new).collect(),
+            ports,
             sources: Sources::new(own_v4.collect(), host.is_some()),
             table,
             neighbours: Neighbours::new(near.collect(), bounds, settings.seed),
@@ -454,12 +456,6 @@ impl<P: Packet> Router<P> {
     ) -> Verdict {
         self.complain(frame, fault, Some((ingress, source_mac(frame))), now_ns);
         Verdict::Drop(reason)
-    }
-}
-
-impl Port {
-    fn new(interface: &Interface) -> Port {
-        Port { mac: interface.mac.0, mtu_bytes: interface.mtu_bytes, addresses: interface.all_addresses() }
     }
 }
 

@@ -303,6 +303,39 @@ fn a_group_is_not_learnt_from_an_advertisement() {
     assert_eq!((verdict, &packet.0[..6]), (Verdict::Forward(1), &B[..]));
 }
 
+/// By an interface with addresses of IPv4 alone IPv6 goes to a router that has a link-local address, as providers' routers do.
+#[test]
+fn ipv6_goes_by_an_interface_that_has_it_by_a_route_alone() {
+    let mut settings = settings();
+    settings.interfaces[1].addresses.truncate(1);
+    settings.neighbours.truncate(1);
+    let (destination, gateway) = ("::/0".parse().expect("a prefix"), Some(IpAddr::V6(v6("fe80::1"))));
+    settings.routes.push(Route { destination, interface: 1, gateway });
+    let mut router: Router<Pkt> = Router::new(settings, 0).expect("a router");
+    assert!(matches!(offer(&mut router, from_a6("2001:db8:7::7", 9), 0), Verdict::Hold(_)));
+    let questions = made(&mut router);
+    let [(1, question)] = &questions[..] else { panic!("one question on interface 1: {questions:?}") };
+    let ip = Ipv6Packet::new_checked(&question[14..]).expect("IPv6");
+    assert_eq!((ip.src_addr(), ip.dst_addr()), (resolve::link_local(R1), v6("ff02::1:ff00:1")));
+    let mut outbox = Outbox::new(2);
+    let gateway = Speaker { interface: 1, mac: B, address: v6("fe80::1") };
+    resolve::tell_nd(&mut outbox, gateway, Some((resolve::link_local(R1), R1)));
+    resolve::ask_nd(&mut outbox, gateway, resolve::link_local(R1), None);
+    while let Some((_, bytes)) = outbox.pop() {
+        assert_eq!(one(&mut router, 1, &mut Pkt(bytes.to_vec()), 0), Verdict::Local);
+    }
+    assert_eq!(router.release(&Carried, 0).expect("a packet").1, Verdict::Forward(1));
+    assert_eq!(made(&mut router).len(), 1, "the question for the router is answered");
+
+    // A station beyond hears of the router's address that it can answer, not of the link-local one.
+    let ip = ip_v6("2001:db8:7::7", "2001:db8::2", 1, UDP, &[7; 40]);
+    let mut packet = ethernet(R1, B, EthernetProtocol::Ipv6, &ip);
+    assert_eq!(one(&mut router, 1, &mut packet, 0), Verdict::Drop(DropReason::TtlExpired));
+    let errors = made(&mut router);
+    let ip = Ipv6Packet::new_checked(&errors[0].1[14..]).expect("IPv6");
+    assert_eq!((ip.src_addr(), ip.dst_addr()), (v6("2001:db8::1"), v6("2001:db8:7::7")));
+}
+
 #[test]
 fn a_neighbour_that_does_not_answer_drops_what_waits_and_its_sender_is_told() {
     let mut router = router();

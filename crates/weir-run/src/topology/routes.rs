@@ -40,7 +40,7 @@ impl TopologyReader<'_> {
         }
         let all: Vec<Route> = read.iter().flatten().copied().collect();
         for (route, read) in table.route.iter().zip(read) {
-            let Some(read) = read.filter(|read| self.fits(route, *read, &router.interfaces, &all)) else {
+            let Some(read) = read.filter(|read| self.fits((table, route), *read, &router.interfaces, &all)) else {
                 continue;
             };
             if let Some(first) = seen.insert(read.destination, route.to.span()) {
@@ -97,14 +97,26 @@ impl TopologyReader<'_> {
     /// Returns whether a route fits the interfaces and all routes of its router; if not, it is told.
     fn fits(
         &mut self,
-        table: &StaticRouteTable,
+        (router, table): (&RouterTable, &StaticRouteTable),
         route: Route,
         interfaces: &[Interface],
         all: &[Route],
     ) -> bool {
         let at = table.via.as_ref().or(table.port.as_ref()).unwrap_or(&table.to);
+        let is_found = || {
+            let own = &interfaces[usize::from(route.interface)];
+            route.gateway.is_some() || finds_stations(own, route.destination, &router.neighbour)
+        };
         let (at, why) = match (route.check(interfaces, all), &table.port) {
-            (Ok(()), _) => return true,
+            (Ok(()), _) if is_found() => return true,
+            (Ok(()), _) => (
+                at,
+                format!(
+                    "interface {} has no IPv4 address to ask for the stations of {} from: give it one",
+                    at.as_ref(),
+                    route.destination
+                ),
+            ),
             (Err(why @ RouteError::Martian(_)), _) => (&table.to, format!("{why}; take it out")),
             (Err(RouteError::GatewayNotOnLink(_)), Some(_)) => (
                 at,
@@ -285,6 +297,17 @@ fn links_of<'a>(
     let all = networks.chain(on_link.map(|route| (&route.destination, route.interface)));
     let around = all.filter(move |(network, _)| network.contains_addr(&address.into()));
     around.map(|(network, number)| (network.prefix_len(), number))
+}
+
+/// Returns whether an interface can send to stations of a network that is on its link: it has an address to ask for them from, as always for
+/// IPv6, or one of them is a static neighbour.
+fn finds_stations(interface: &Interface, on_link: IpCidr, neighbours: &[NeighbourTable]) -> bool {
+    let is_there = |neighbour: &NeighbourTable| {
+        neighbour.address.as_ref().parse().is_ok_and(|address: IpAddr| on_link.contains_addr(&address.into()))
+    };
+    matches!(on_link, IpCidr::Ipv6(_))
+        || interface.addresses.iter().any(|own| matches!(own, IpCidr::Ipv4(_)))
+        || neighbours.iter().any(is_there)
 }
 
 fn is_link_local(address: IpAddr) -> bool {

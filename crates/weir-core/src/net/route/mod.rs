@@ -23,7 +23,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use smoltcp::wire::{EthernetAddress, IpCidr};
 
-use super::resolve::link_local;
 use trie::{Trie, TrieEntry};
 
 /// An interface of a router; its place in the list is its number.
@@ -35,17 +34,6 @@ pub struct Interface {
     pub mtu_bytes: u16,
     /// Its addresses, each with the length of its network's prefix.
     pub addresses: Vec<IpCidr>,
-}
-
-impl Interface {
-    /// Its addresses, with the link-local one that it has by itself if it has any of IPv6.
-    pub fn all_addresses(&self) -> Vec<IpCidr> {
-        let mut addresses = self.addresses.clone();
-        if addresses.iter().any(|address| matches!(address, IpCidr::Ipv6(_))) {
-            addresses.push(IpCidr::new(IpAddr::V6(link_local(self.mac.0)).into(), 64));
-        }
-        addresses
-    }
 }
 
 /// A configured route.

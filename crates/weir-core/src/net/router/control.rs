@@ -1,9 +1,9 @@
 //! The messages that a router sends and receives itself: ARP, neighbour discovery, echo, errors. Off the fast path.
 //!
 //! An error goes back by the routes, or to a sender of link-local scope on the link it came by, from the address of the interface it
-//! leaves by. It never waits for a neighbour: if the way back is not resolved, it is sent to the station the packet came from when that is
-//! on the same interface, and otherwise not at all, counted `errors_untold`. Only an error that can be told takes from a limit
-//! ([`super::error_limits`]).
+//! leaves by, or of another where that has none that the sender can answer. It never waits for a neighbour: if the way back is not
+//! resolved, it is sent to the station the packet came from when that is on the same interface, and otherwise not at all, counted
+//! `errors_untold`. Only an error that can be told takes from a limit ([`super::error_limits`]).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -13,13 +13,13 @@ use smoltcp::wire::{
 
 use super::host::destination_of;
 use super::inspect::ETHERNET_LEN;
-use super::{Port, Router, Verdict, send, source_mac};
+use super::{Port, Router, RouterSettings, Verdict, send, source_mac};
 use crate::drops::DropReason;
 use crate::net::fragment::fit;
 use crate::net::icmp::{Fault, answer_echo_v4, answer_echo_v6, error_len, whom_to_tell, write_error};
 use crate::net::neighbour::{Request, Resolved};
 use crate::net::resolve::{self, Message, Speaker};
-use crate::net::route::NextHop;
+use crate::net::route::{Interface, NextHop};
 use crate::net::station::Station;
 use crate::packet::Packet;
 
@@ -179,7 +179,13 @@ impl<P: Packet> Router<P> {
         let own = match fault {
             // It was for an address of ours, which answers (RFC 4443 section 2.2).
             Fault::NoPort | Fault::NoProtocol => destination_of(frame)?,
-            _ => port.source_for(sender)?,
+            // No packet from a link-local address is forwarded: a station beyond the link is told from another interface's.
+            _ => {
+                let ports = std::iter::once(port).chain(&self.ports);
+                let mut sources = ports.filter_map(|port| port.source_for(sender));
+                let reaches = |&own: &IpAddr| is_link_local(sender) || !is_link_local(own);
+                sources.clone().find(reaches).or_else(|| sources.next())?
+            }
         };
         let to = match (self.neighbours.front(station), from) {
             (Some([a, b, c, d, e, f, ..]), _) => [a, b, c, d, e, f],
@@ -282,7 +288,16 @@ impl<P: Packet> Router<P> {
     }
 }
 
+fn is_link_local(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
+}
+
 impl Port {
+    pub(super) fn new(settings: &RouterSettings, number: u16) -> Port {
+        let Interface { mac, mtu_bytes, .. } = settings.interfaces[usize::from(number)];
+        Port { mac: mac.0, mtu_bytes, addresses: settings.all_addresses(number) }
+    }
+
     /// The source address for a packet to `target`: the one in its network, or else the first of its family.
     fn source_for(&self, target: IpAddr) -> Option<IpAddr> {
         let family = |own: &&smoltcp::wire::IpCidr| IpAddr::from(own.address()).is_ipv4() == target.is_ipv4();

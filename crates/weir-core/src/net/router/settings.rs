@@ -10,6 +10,7 @@ use std::net::IpAddr;
 use smoltcp::wire::{EthernetAddress, IpCidr};
 
 use crate::net::fragment;
+use crate::net::resolve::link_local;
 use crate::net::route::{Interface, Route, RouteError};
 use crate::net::sockets::HostSettings;
 use crate::steer::key::BUCKET_BITS_MAX;
@@ -97,11 +98,25 @@ impl RouterSettings {
 
     /// The least MTU that an interface may have: that of IPv6 if this goes by it, and otherwise that of IPv4.
     pub fn least_mtu_bytes(&self, interface: u16) -> u16 {
+        if self.has_v6(interface) { IPV6_MTU_BYTES_MIN } else { fragment::MTU_BYTES_MIN }
+    }
+
+    /// The addresses of an interface, with the link-local one that it has by itself if IPv6 goes by it.
+    ///
+    /// # Panics
+    /// If there is no such interface.
+    pub fn all_addresses(&self, interface: u16) -> Vec<IpCidr> {
+        let Interface { mac, addresses, .. } = &self.interfaces[usize::from(interface)];
+        let own = IpCidr::new(IpAddr::V6(link_local(mac.0)).into(), 64);
+        addresses.iter().copied().chain(self.has_v6(interface).then_some(own)).collect()
+    }
+
+    /// Returns whether IPv6 goes by an interface: an address of it or a route is of IPv6.
+    fn has_v6(&self, interface: u16) -> bool {
         let routes = self.routes.iter().filter(|route| route.interface == interface);
         let addresses = self.interfaces.get(usize::from(interface)).map(|interface| &interface.addresses);
         let mut cidrs = routes.map(|route| &route.destination).chain(addresses.into_iter().flatten());
-        let is_v6 = cidrs.any(|cidr| matches!(cidr, IpCidr::Ipv6(_)));
-        if is_v6 { IPV6_MTU_BYTES_MIN } else { fragment::MTU_BYTES_MIN }
+        cidrs.any(|cidr| matches!(cidr, IpCidr::Ipv6(_)))
     }
 }
 
