@@ -19,7 +19,7 @@ use std::net::IpAddr;
 
 use smoltcp::wire::{
     Icmpv4DstUnreachable, Icmpv4Message, Icmpv4Packet, Icmpv4TimeExceeded, Icmpv6DstUnreachable,
-    Icmpv6Message, Icmpv6Packet, Icmpv6TimeExceeded, IpProtocol, Ipv4Packet, Ipv6Packet,
+    Icmpv6Message, Icmpv6Packet, Icmpv6ParamProblem, Icmpv6TimeExceeded, IpProtocol, Ipv4Packet, Ipv6Packet,
 };
 
 use super::checksum::updated;
@@ -51,6 +51,8 @@ const V6_LEN_MAX: usize = 1280;
 const ICMP_LEN: usize = 8;
 const IPV4_LEN: usize = 20;
 const IPV6_LEN: usize = 40;
+/// The place in an IPv6 header of the number of the protocol after it.
+const NEXT_HEADER_AT: u32 = 6;
 
 /// The station to tell about a packet (given from its IP header on), if any may be told. The packet's headers have been checked.
 pub(super) fn whom_to_tell(ip: &[u8]) -> Option<IpAddr> {
@@ -99,14 +101,14 @@ fn may_be_error_v6(mut next: u8, mut rest: &[u8]) -> bool {
     true
 }
 
-/// The length of the error about a packet, its IP header included; `None` if there is no such error in its family.
-pub(super) fn error_len(ip: &[u8], fault: Fault) -> Option<usize> {
+/// The length of the error about a packet, its IP header included; `None` if the packet is not whole.
+pub(super) fn error_len(ip: &[u8]) -> Option<usize> {
     if ip.first()? >> 4 == 4 {
         let quoted = usize::from(Ipv4Packet::new_checked(ip).ok()?.total_len());
         Some((IPV4_LEN + ICMP_LEN + quoted).min(V4_LEN_MAX))
     } else {
         let quoted = Ipv6Packet::new_checked(ip).ok()?.total_len();
-        (fault != Fault::NoProtocol).then_some((IPV6_LEN + ICMP_LEN + quoted).min(V6_LEN_MAX))
+        Some((IPV6_LEN + ICMP_LEN + quoted).min(V6_LEN_MAX))
     }
 }
 
@@ -154,8 +156,10 @@ pub(super) fn write_error(error: &mut [u8], fault: Fault, own: IpAddr, to: IpAdd
             let (message, code) = v6_message(fault);
             icmp.set_msg_type(message);
             icmp.set_msg_code(code);
-            if let Fault::TooLong(mtu_bytes) = fault {
-                icmp.set_pkt_too_big_mtu(mtu_bytes.into());
+            match fault {
+                Fault::TooLong(mtu_bytes) => icmp.set_pkt_too_big_mtu(mtu_bytes.into()),
+                Fault::NoProtocol => icmp.set_param_problem_ptr(NEXT_HEADER_AT),
+                _ => {}
             }
             quote(icmp.payload_mut(), ip);
             icmp.fill_checksum(&own, &to);
@@ -165,10 +169,10 @@ pub(super) fn write_error(error: &mut [u8], fault: Fault, own: IpAddr, to: IpAdd
 }
 
 /// Writes the error about the packet `ip`, whose headers have been checked, into the front of `room`; returns its length. `None` if no
-/// station may be told, there is no such error, or it does not fit.
+/// station may be told, or it does not fit.
 pub fn tell_sender(room: &mut [u8], fault: Fault, own: IpAddr, ip: &[u8]) -> Option<usize> {
     let to = whom_to_tell(ip).filter(|to| to.is_ipv4() == own.is_ipv4())?;
-    let error = room.get_mut(..error_len(ip, fault)?)?;
+    let error = room.get_mut(..error_len(ip)?)?;
     error.fill(0);
     write_error(error, fault, own, to, ip);
     Some(error.len())
@@ -242,7 +246,10 @@ fn v6_message(fault: Fault) -> (Icmpv6Message, u8) {
         Fault::TooLong(_) => return (Icmpv6Message::PktTooBig, 0),
         Fault::NoRoute => Icmpv6DstUnreachable::NoRoute,
         Fault::NoNeighbour => Icmpv6DstUnreachable::AddrUnreachable,
-        Fault::NoPort | Fault::NoProtocol => Icmpv6DstUnreachable::PortUnreachable,
+        Fault::NoPort => Icmpv6DstUnreachable::PortUnreachable,
+        Fault::NoProtocol => {
+            return (Icmpv6Message::ParamProblem, Icmpv6ParamProblem::UnrecognizedNxtHdr.into());
+        }
     };
     (Icmpv6Message::DstUnreachable, code.into())
 }

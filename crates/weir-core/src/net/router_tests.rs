@@ -382,7 +382,7 @@ fn check_error(packet: &Pkt, error: &(u16, Vec<u8>), expected: (u8, u8)) {
         let ip = Ipv6Packet::new_checked(&bytes[14..]).expect("IPv6");
         assert!(ip.total_len() <= 1280);
         let was_for = Ipv6Packet::new_unchecked(&packet.0[14..]).dst_addr();
-        let own = if expected == (1, 4) { was_for } else { v6("2001:db8::1") };
+        let own = if matches!(expected, (1, 4) | (4, 1)) { was_for } else { v6("2001:db8::1") };
         assert_eq!((ip.src_addr(), ip.dst_addr()), (own, v6("2001:db8::2")));
         let icmp = Icmpv6Packet::new_checked(ip.payload()).expect("ICMPv6");
         assert!(icmp.verify_checksum(&ip.src_addr(), &ip.dst_addr()));
@@ -397,6 +397,7 @@ fn senders_are_told_what_went_wrong() {
     let long_v4 = ip_v4("192.168.0.2", "192.168.1.2", 9, UDP, &[1; 1300]);
     let long_v6 = ip_v6("2001:db8::2", "2001:db8:1::2", 9, UDP, &[1; 1300]);
     let tcp = ip_v4("192.168.0.2", "192.168.1.1", 9, TCP, &[1; 30]);
+    let tcp_v6 = ip_v6("2001:db8::2", "2001:db8:1::1", 9, TCP, &[1; 30]);
     let cases = [
         (from_a("192.168.1.2", 1), DropReason::TtlExpired, (11, 0)),
         (from_a6("2001:db8:1::2", 1), DropReason::TtlExpired, (3, 0)),
@@ -408,6 +409,7 @@ fn senders_are_told_what_went_wrong() {
         (from_a6("2001:db8::1", 9), DropReason::NoHandler, (1, 4)),
         (from_a6("2001:db8:1::1", 9), DropReason::NoHandler, (1, 4)),
         (ethernet(R0, A, EthernetProtocol::Ipv4, &tcp), DropReason::NoHandler, (3, 2)),
+        (ethernet(R0, A, EthernetProtocol::Ipv6, &tcp_v6), DropReason::NoHandler, (4, 1)),
     ];
     for (packet, reason, expected) in cases {
         let mut router = router();
@@ -419,6 +421,9 @@ fn senders_are_told_what_went_wrong() {
         if reason == DropReason::TooLong {
             let at = if expected == (3, 4) { 40 } else { 60 };
             assert_eq!(errors[0].1[at..at + 2], 1280u16.to_be_bytes(), "the way out's MTU");
+        }
+        if expected == (4, 1) {
+            assert_eq!(errors[0].1[58..62], 6u32.to_be_bytes(), "where the fixed header names the protocol");
         }
         assert_eq!(router.counts().errors, 1);
     }

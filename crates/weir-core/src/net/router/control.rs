@@ -97,10 +97,11 @@ impl<P: Packet> Router<P> {
         let (source, destination) = (packet.src_addr(), packet.dst_addr());
         match packet.next_header() {
             IpProtocol::Icmpv6 => {}
-            IpProtocol::Udp if !destination.is_multicast() => {
-                return self.refuse(frame, Fault::NoPort, DropReason::NoHandler, ingress, now_ns);
+            IpProtocol::Ipv6NoNxt => return Verdict::Drop(DropReason::NoHandler),
+            protocol => {
+                let fault = if protocol == IpProtocol::Udp { Fault::NoPort } else { Fault::NoProtocol };
+                return self.refuse(frame, fault, DropReason::NoHandler, ingress, now_ns);
             }
-            _ => return Verdict::Drop(DropReason::NoHandler),
         }
         let Ok(icmp) = Icmpv6Packet::new_checked(packet.payload()) else {
             return Verdict::Drop(DropReason::Malformed);
@@ -146,7 +147,7 @@ impl<P: Packet> Router<P> {
         let Some(ip) = frame.get(ETHERNET_LEN..) else {
             return;
         };
-        let (Some(sender), Some(len)) = (whom_to_tell(ip), error_len(ip, fault)) else {
+        let (Some(sender), Some(len)) = (whom_to_tell(ip), error_len(ip)) else {
             return;
         };
         let way = self.error_way(frame, fault, sender, from).filter(|_| !self.outbox.is_full());
