@@ -142,14 +142,20 @@ impl Between {
         kept
     }
 
-    /// Makes the stage that a way leads to, at whatever worker, forget the stations heard by it.
+    /// Makes the stages that a way leads to, at whatever worker, forget the stations heard by it.
     pub fn forget(&mut self, way: Way) {
-        match way {
-            Way::Stage(stage, port) => self.stages[stage].stage.forget(port),
-            Way::Over(worker, to) => {
-                self.over.as_mut().expect("links lead to others").forget(worker, to);
+        let mut next = Some(way);
+        while let Some(way) = next.take() {
+            match way {
+                Way::Stage(stage, port) => {
+                    let StageAt { stage, ways, .. } = &mut self.stages[stage];
+                    next = stage.forget(port).and_then(|other| ways[usize::from(other)]);
+                }
+                Way::Over(worker, to) => {
+                    self.over.as_mut().expect("links lead to others").forget(worker, to);
+                }
+                Way::Egress(_) => {}
             }
-            Way::Egress(_) => {}
         }
     }
 

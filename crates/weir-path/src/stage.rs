@@ -34,8 +34,8 @@ use weir_ring::memory::{Frame, FrameMemory};
 
 use crate::dispatch::{Dispatch, Handled};
 use crate::egress::{EgressCounts, OWN_PORT};
-use crate::esp::Esp;
 use crate::esp::sealer::Sealer;
+use crate::esp::{Esp, INSIDE, OUTSIDE};
 use crate::frames::Frames;
 use crate::packet::PathPacket;
 use crate::plan::StageKind;
@@ -262,13 +262,16 @@ impl Stage {
         }
     }
 
-    /// Forgets the stations and neighbours that were heard at a port: none is there any more.
-    pub fn forget(&mut self, port: u16) {
+    /// Forgets the stations and neighbours that were heard at a port: none is there any more. Returns the port of a stage that heard none
+    /// itself and let others, behind that port, hear them.
+    pub fn forget(&mut self, port: u16) -> Option<u16> {
         match &mut self.decision {
             Decision::Bridge(bridge) => bridge.forget(port),
             Decision::Router(router) => router.forget(port),
-            Decision::Dispatch(_) | Decision::Esp(_) | Decision::Sealer(_) => {}
+            Decision::Esp(_) => return Some(if port == INSIDE { OUTSIDE } else { INSIDE }),
+            Decision::Dispatch(_) | Decision::Sealer(_) => {}
         }
+        None
     }
 
     /// The books of the stage.

@@ -2,7 +2,11 @@
 
 use weir_core::drops::DropReason;
 use weir_core::net::neighbour::NeighbourState;
+use weir_ipsec::algorithm::Algorithm;
 use weir_path::classes::TreeKind;
+use weir_path::esp::plan::EspDispatch;
+use weir_path::esp::{INSIDE, OUTSIDE};
+use weir_sim::gateways::gateway;
 use weir_sim::plans::tree;
 
 use super::change::three_ports;
@@ -168,6 +172,26 @@ fn a_router_asks_anew_for_who_is_behind_a_port_that_came_back() {
     settle(&mut worker, 1_100 * MS);
     let asked = &worker.ends()[1].port.left;
     assert_eq!(asked.iter().map(|bytes| &bytes[12..14]).collect::<Vec<_>>(), [[8, 6]], "asked again");
+}
+
+/// Stations are heard through an ESP as if it were a part of the link.
+#[test]
+fn a_router_behind_an_esp_forgets_who_was_behind_a_port_that_vanished() {
+    let mut plan = routed_at_port_1();
+    plan.links.pop();
+    plan.stages.push(gateway(0, Algorithm::Null, EspDispatch::default()));
+    plan.links.push([Attachment::Stage(1, 1), Attachment::Stage(2, INSIDE)]);
+    plan.links.push([Attachment::Stage(2, OUTSIDE), Attachment::Port(1)]);
+    let mut worker = worker(&plan, 4);
+    worker.end_mut(1).0.port.send(0, question());
+    settle(&mut worker, 0);
+    let known = |worker: &Worker<FramePort>| {
+        let address = "10.0.1.9".parse().unwrap();
+        worker.between().stages().find_map(|stage| stage.router()?.neighbour(1, address))
+    };
+    assert_eq!(known(&worker), Some(NeighbourState::Stale));
+    worker.take_port(1, 2 * MS).expect("it is here");
+    assert_eq!(known(&worker), None);
 }
 
 #[test]
