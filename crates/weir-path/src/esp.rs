@@ -16,6 +16,7 @@
 //! |---|---|
 //! | ARP | no other frame without IP passes, VLANs included, because no policy can look into it |
 //! | neighbour discovery | ICMPv6 133 to 137 with hop limit 255, which never leaves a link (RFC 4861) |
+//! | reports of who listens, outward alone | ICMPv6 131, 132, 143 with hop limit 1 to a group of the link, whose bridges read them (RFC 3810) |
 //! | IKE | UDP of an own address from or to port 500, or 4500 with four zeros for an SPI, or a keepalive (RFC 3948) |
 //! | packets from and to the gateway itself, unless a policy says otherwise | the host's |
 //!
@@ -65,7 +66,7 @@ use weir_ring::memory::FrameMemory;
 
 pub use self::deferral::QUEUES;
 use self::deferral::{Deferral, side_of};
-use self::frame::{LINK_LEN, Link, comes_in, in_place, ip_of, is_neighbourly, leaves, too_long};
+use self::frame::{LINK_LEN, Link, comes_in, in_place, ip_of, is_neighbourly, is_report, leaves, too_long};
 use self::plan::{EspDispatch, EspPlan};
 use self::sealer::SealerWork;
 use self::sealing::Sealing;
@@ -293,7 +294,8 @@ impl Esp {
             return Ok(EspVerdict::Gather(INSIDE));
         }
         // No neighbour heeds what came in fragments (RFC 6980).
-        if is_neighbourly(ip, &headers) && !packet.is_joined || self.is_own_ike(ip, &headers, true) {
+        let is_of_link = is_neighbourly(ip, &headers) || is_report(ip, &headers);
+        if is_of_link && !packet.is_joined || self.is_own_ike(ip, &headers, true) {
             return Ok(self.leaves_clear(packet));
         }
         let bundle = match self.outbound.outbound(ip, &headers)? {

@@ -172,7 +172,7 @@ pub(super) fn link_local(mac: [u8; 6]) -> Ipv6Addr {
 }
 
 /// The link-layer address of a group (RFC 2464 section 7).
-fn group_mac(group: Ipv6Addr) -> [u8; 6] {
+pub(super) fn group_mac(group: Ipv6Addr) -> [u8; 6] {
     let [.., a, b, c, d] = group.octets();
     [0x33, 0x33, a, b, c, d]
 }

@@ -43,11 +43,11 @@ mod control;
 mod error_limits;
 mod host;
 mod inspect;
+mod reports;
 mod settings;
 mod waiting;
 
-use std::net::IpAddr;
-use std::ops::Range;
+use std::net::{IpAddr, Ipv6Addr};
 
 use smoltcp::wire::IpCidr;
 
@@ -63,9 +63,11 @@ use super::route::{NextHop, RouteTable};
 use super::sockets::Host;
 use super::station::Station;
 use crate::drops::DropReason;
+use crate::due::sooner;
 use crate::packet::{Bytes, Packet};
 use error_limits::ErrorLimits;
 use inspect::{ETHERNET_LEN, Kind, Sources, V4_HEAD, V6_HEAD, inspect};
+use reports::Rounds;
 pub use settings::{RouterError, RouterSettings, StaticNeighbour};
 
 /// The verdict on a packet.
@@ -117,8 +119,7 @@ pub struct Router<P> {
     outbox: Outbox,
     error_limits: ErrorLimits,
     counts: RouterCounts,
-    /// The interfaces whose links have not been told its addresses yet.
-    unannounced: Range<u16>,
+    rounds: Rounds,
     /// The sockets, if it is a host.
     host: Option<Box<Host>>,
     /// For each port of the path the packets from it that wait for neighbours, if this is a host.
@@ -131,6 +132,8 @@ struct Port {
     mtu_bytes: u16,
     /// Its addresses, with the link-local one if IPv6 goes by it.
     addresses: Vec<IpCidr>,
+    /// The groups in which stations ask for it.
+    groups: Box<[Ipv6Addr]>,
 }
 
 /// The frames of the outbox: enough for a question or an answer for each packet of a burst.
@@ -152,8 +155,8 @@ impl<P: Packet> Router<P> {
             solicits: Limiter::new(settings.solicits_per_second, settings.solicits_burst),
         };
         let errors = Limiter::new(settings.errors_per_second, settings.errors_burst);
-        let ports =
-            (0..settings.interfaces.len() as u16).map(|number| Port::new(&settings, number)).collect();
+        let ports = (0..settings.interfaces.len() as u16).map(|number| Port::new(&settings, number));
+        let ports: Box<[Port]> = ports.collect();
         let RouterSettings { interfaces, routes, neighbours, .. } = settings;
         let table = RouteTable::compile(&interfaces, &routes).map_err(RouterError::Route)?;
         let addresses = interfaces.iter().flat_map(|interface| &interface.addresses);
@@ -163,6 +166,7 @@ impl<P: Packet> Router<P> {
         });
         let near = interfaces.iter().map(|interface| Near::new(&interface.addresses));
         let mut router = Router {
+            rounds: Rounds::new(settings.announces, &ports, now_ns),
             ports,
             sources: Sources::new(own_v4.collect(), host.is_some()),
             table,
@@ -170,7 +174,6 @@ impl<P: Packet> Router<P> {
             outbox: Outbox::new(OUTBOX_FRAMES),
             error_limits: ErrorLimits::new(interfaces.len(), errors),
             counts: RouterCounts::default(),
-            unannounced: 0..if settings.announces { interfaces.len() as u16 } else { 0 },
             host,
             waiting: Vec::new(),
         };
@@ -234,16 +237,14 @@ impl<P: Packet> Router<P> {
     /// Puts the announcements and questions that are due into the outbox, and gives up neighbours that do not answer; packets that waited for
     /// them are then released. Returns the time of the next call.
     pub fn poll(&mut self, now_ns: u64) -> Option<u64> {
-        if let Some(interface) = self.unannounced.next() {
-            self.announce(interface);
-        }
+        self.tell_unasked(now_ns);
         while let Some(request) = self.neighbours.next_request(now_ns) {
             match self.outbox.is_full() {
                 true => self.neighbours.note_unasked(request),
                 false => self.ask(request),
             }
         }
-        if self.unannounced.is_empty() { self.neighbours.next_due_ns() } else { Some(now_ns) }
+        sooner(self.neighbours.next_due_ns(), self.rounds.due_ns(now_ns))
     }
 
     /// The next frame the router made itself, and the interface it leaves by.

@@ -342,3 +342,37 @@ fn a_router_tells_its_links_where_it_is_when_it_starts() {
     router.poll(0);
     assert_eq!(made(&mut router), [], "it says so once");
 }
+
+/// A bridge that snoops passes on to it what is for a group that it has reported, and forgets that after a while.
+#[test]
+fn a_router_reports_its_groups_again_and_again() {
+    let start = |settings: RouterSettings| {
+        let mut router: Router<Pkt> =
+            Router::new(RouterSettings { announces: true, ..settings }, 0).expect("a router");
+        while router.poll(0) == Some(0) {}
+        router
+    };
+    let reports = |router: &mut Router<Pkt>| {
+        let made = made(router).into_iter().filter(|(_, frame)| frame[..6] == [0x33, 0x33, 0, 0, 0, 0x16]);
+        made.map(|(interface, frame)| {
+            let groups = frame[70..].chunks(20).map(|record| record[4..].try_into().expect("an address"));
+            (interface, groups.map(|group: [u8; 16]| group.into()).collect::<Vec<Ipv6Addr>>())
+        })
+        .collect::<Vec<_>>()
+    };
+    let group = |own| resolve::solicited_node(own);
+    let expected = [R0, R1].map(|mac| vec![group(v6("2001:db8::1")), group(resolve::link_local(mac))]);
+    let expected: Vec<_> = (0..).zip(expected).collect();
+    let mut router = start(settings());
+    assert_eq!(reports(&mut router), expected);
+    for (at_ns, next_ns) in [(S, 126 * S), (126 * S, 251 * S)] {
+        assert_eq!((router.poll(at_ns - 1), router.poll(at_ns)), (Some(at_ns), Some(at_ns)));
+        assert_eq!(router.poll(at_ns), Some(next_ns));
+        assert_eq!(reports(&mut router), expected);
+    }
+    let mut of_v4 = settings();
+    of_v4.interfaces.iter_mut().for_each(|interface| interface.addresses.truncate(1));
+    of_v4.neighbours.truncate(1);
+    let mut router = start(of_v4);
+    assert_eq!((reports(&mut router), router.poll(S)), (vec![], None));
+}

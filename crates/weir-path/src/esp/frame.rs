@@ -49,6 +49,16 @@ pub(super) fn is_neighbourly(ip: &[u8], headers: &IpHeaders) -> bool {
         && matches!(ip.get(headers.end()), Some(133..=137))
 }
 
+/// Returns whether a packet reports to the bridges and routers of its link, alone, which groups somebody listens to (MLD, RFC 2710, RFC 3810).
+pub(super) fn is_report(ip: &[u8], headers: &IpHeaders) -> bool {
+    headers.family() == IpFamily::V6
+        && headers.next() == number::ICMPV6
+        && !headers.is_fragment()
+        && ip[7] == 1
+        && ip[24..26] == [0xff, 0x02]
+        && matches!(ip.get(headers.end()), Some(131 | 132 | 143))
+}
+
 /// The verdict on a packet that would be too long when it is sealed; none if it is sealed, and cut then. `passes_cut` says that its
 /// fragments pass the policies as it does, and may be sealed; `is_joined`, that it came in fragments.
 pub(super) fn too_long(

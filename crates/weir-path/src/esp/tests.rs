@@ -486,8 +486,19 @@ fn nothing_but_ike_and_neighbours_pass_by_the_policies() {
     let mut fragment = solicitation.clone();
     fragment[6] = number::FRAGMENT;
     fragment.splice(40..40, [number::ICMPV6, 0, 0, 8, 0, 0, 0, 1]);
-    for (mut packet, expected) in [(solicitation, true), (fragment, false)] {
+    // A report for the bridges of the link, and what looks like one and could go further.
+    let report = |hop_limit: u8, to: [u8; 2]| {
+        let mut report = vec![0x60, 0, 0, 0, 0, 0, number::HOP_BY_HOP, hop_limit];
+        report.extend([[0xfe; 16], [0; 16]].concat());
+        report[24..26].copy_from_slice(&to);
+        report.extend([&[number::ICMPV6, 0, 5, 2, 0, 0, 1, 0][..], &[143; 8]].concat());
+        report
+    };
+    let reports = [report(1, [0xff, 2]), report(2, [0xff, 2]), report(1, [0xff, 5])];
+    for (number, mut packet) in [solicitation, fragment].into_iter().chain(reports).enumerate() {
         weir_ipsec::ip::set_len(&mut packet, IpFamily::V6).unwrap();
-        assert_eq!(is_neighbourly(&packet, &IpHeaders::read_all(&packet).unwrap()), expected);
+        let headers = IpHeaders::read_all(&packet).unwrap();
+        assert_eq!(is_neighbourly(&packet, &headers), number == 0, "{number}");
+        assert_eq!(is_report(&packet, &headers), number == 2, "{number}");
     }
 }

@@ -13,6 +13,7 @@ use smoltcp::wire::{
 
 use super::host::destination_of;
 use super::inspect::ETHERNET_LEN;
+use super::reports::groups_of;
 use super::{Port, Router, RouterSettings, Verdict, send, source_mac};
 use crate::drops::DropReason;
 use crate::net::fragment::fit;
@@ -296,7 +297,8 @@ fn is_link_local(address: IpAddr) -> bool {
 impl Port {
     pub(super) fn new(settings: &RouterSettings, number: u16) -> Port {
         let Interface { mac, mtu_bytes, .. } = settings.interfaces[usize::from(number)];
-        Port { mac: mac.0, mtu_bytes, addresses: settings.all_addresses(number) }
+        let addresses = settings.all_addresses(number);
+        Port { mac: mac.0, mtu_bytes, groups: groups_of(&addresses), addresses }
     }
 
     /// The source address for a packet to `target`: the one in its network, or else the first of its family.

@@ -58,7 +58,8 @@ pub struct RouterSettings {
     /// A random number, so that nobody can prepare addresses that collide.
     pub seed: u64,
     /// True if it tells each of its links its addresses there when it starts: stations that knew other link-layer addresses for them use
-    /// these at once, and bridges learn where it is (RFC 5227 section 2.3, RFC 4861 section 7.2.6).
+    /// these at once, and bridges learn where it is (RFC 5227 section 2.3, RFC 4861 section 7.2.6). From then on it reports the groups in which
+    /// it is asked for (RFC 3810).
     pub announces: bool,
     /// Its sockets, if it is a host and forwards nothing.
     pub host: Option<HostSettings>,
