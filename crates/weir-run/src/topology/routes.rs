@@ -104,8 +104,9 @@ impl TopologyReader<'_> {
     ) -> bool {
         let at = table.via.as_ref().or(table.port.as_ref()).unwrap_or(&table.to);
         let is_found = || {
-            let own = &interfaces[usize::from(route.interface)];
-            route.gateway.is_some() || finds_stations(own, route.destination, &router.neighbour)
+            let own = interfaces.get(usize::from(route.interface));
+            let finds = |own| finds_stations(own, route.destination, &router.neighbour);
+            route.gateway.is_some() || own.is_none_or(finds)
         };
         let (at, why) = match (route.check(interfaces, all), &table.port) {
             (Ok(()), _) if is_found() => return true,
