@@ -304,6 +304,10 @@ fn look_at_made(router: &mut Router<Pkt>, about: Option<&[u8]>) {
                 match icmp[0] {
                     135 | 136 => assert_eq!((ip.hop_limit(), icmp.len()), (255, 32)),
                     1..=3 => look_at_quote_v6(&icmp[8..], ip.destination(), about),
+                    4 => {
+                        assert_eq!((icmp[1], &icmp[4..8]), (1, &[0, 0, 0, 6][..]));
+                        look_at_quote_v6(&icmp[8..], ip.destination(), about);
+                    }
                     other => panic!("ICMPv6 {other}: {frame:02x?}"),
                 }
             }
