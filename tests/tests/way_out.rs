@@ -380,6 +380,25 @@ fn a_table_whose_run_was_killed_is_named_without_its_interface() -> Result<()> {
     weir_lab::process::run(&mut site.host.weir(&["mend"]), LIMIT)?.success()?;
     let after = site.host.state()?;
     ensure!(after == before, "the host was\n{before}\nand is\n{after}");
+
+    // One that somebody removed is told no more, and its note goes.
+    let child = killed_above_a_child(&site.host, "way-no-table")?;
+    send_signal(child, Signal::KILL)?;
+    wait_until("the run's interface is gone", LIMIT, || Ok(!host.ip("-br link")?.contains("weir0")))?;
+    host.sh("nft delete table inet weir0")?;
+    let inode = host.sh("stat -L -c %i /proc/self/ns/net")?;
+    let note = format!("/run/weir/holds/{}-table-weir0", inode.trim());
+    ensure!(Path::new(&note).exists(), "{note} is not there");
+    for command in [&["stat", "--check"][..], &["mend"]] {
+        let done = run(site.office.command(weir_binary()?).args(command), LIMIT)?;
+        ensure!(
+            !(done.stdout.clone() + &done.stderr).contains(name),
+            "{command:?}: {}{}",
+            done.stdout,
+            done.stderr
+        );
+    }
+    ensure!(!Path::new(&note).exists(), "{note} stays");
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! The leavings of weirs that were killed together with their guardians: the interfaces and namespaces, and the commands that put them back.
 //!
-//! A hold was left behind if its owner is gone and no process has its file locked. One whose namespace or interface is gone, or is another by
-//! now, says nothing of any interface that there is; [`sweep`] removes it. Nor does one of a command without a guardian, such as a limit's
+//! A hold was left behind if its owner is gone and no process has its file locked. One whose namespace, interface or table is gone, or is
+//! another by now, says nothing of any that there is; [`sweep`] removes it. Nor does one of a command without a guardian, such as a limit's
 //! ([`super::ends`]): it kept others away, and what such a command leaves half made is told by the limit itself.
 //!
 //! Rule: the locks are tried with [`Lock`] held, as whoever shares a thing looks then. Limits: root alone may read holds; a namespace in
@@ -21,6 +21,7 @@ use crate::link::Link;
 use crate::lock::{DIRECTORY, Lock, holds};
 use crate::netns::NetNs;
 use crate::sys;
+use crate::way_out::nftables;
 
 /// The rest of the sentence on a note that cannot be read, behind its path.
 const UNREADABLE: &str = "was left behind and cannot be read, by this version of weir at least, so what it says of before is not put back: it \
@@ -124,6 +125,7 @@ fn add(of_runs: &mut Vec<Left>, thing: String, way_in: &str) {
 fn of_namespace<T>(name: &str, netns: &NetNs, note: &Note<T>) -> Option<String> {
     let (_, rest) = name.split_once('-')?;
     let (thing, words) = match table(rest) {
+        Some(_) if has_gone(name, netns) => return None,
         Some(name) => (Thing::table(netns, name), format!("the nftables table {name}")),
         None => (Thing::setting(netns, &Setting::from_name(rest)?.name()), "forwarding".into()),
     };
@@ -179,7 +181,7 @@ fn unreadable_hold(name: &str) -> Option<Hold> {
     hold.is_unreadable().then_some(hold)
 }
 
-/// Removes the holds left behind whose namespace or interface is gone, or another by now, and the names that
+/// Removes the holds left behind whose namespace, interface or table is gone, or another by now, and the names that
 /// killed commands held.
 pub fn sweep() {
     let Some(_lock) = lock() else { return };
@@ -199,12 +201,18 @@ pub fn sweep() {
         let Some((hold, note)) = unheld(&name) else { continue };
         let is_there = netns.is_some_and(|netns| match of_interface {
             Some((ifindex, _)) => present(netns, ifindex, &note.identity).is_some(),
-            None => note.identity.is_same(&Identity::of(netns, None)),
+            None => note.identity.is_same(&Identity::of(netns, None)) && !has_gone(&name, netns),
         });
         if !is_there {
             hold.finish();
         }
     }
+}
+
+/// Returns whether the table that the file of this name is of is not in its namespace any more; false where nobody can tell.
+fn has_gone(name: &str, netns: &NetNs) -> bool {
+    let table = name.split_once('-').and_then(|(_, thing)| table(thing));
+    table.is_some_and(|table| matches!(netns.run(|| nftables::is_any_called(table)), Ok(false)))
 }
 
 /// The names of the things of a namespace that are noted, held or left behind.

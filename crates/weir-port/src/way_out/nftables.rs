@@ -134,9 +134,14 @@ pub fn remove_left_behind() -> Result<Vec<String>> {
     Ok(left)
 }
 
+/// Returns whether a table of Weir's has this name.
+pub fn is_any_called(name: &str) -> Result<bool> {
+    Ok(tables()?.unwrap_or_default().iter().any(|found| found.name == name))
+}
+
 /// Removes the table; content with it being gone, or another program's. Returns whether it was there.
 pub fn remove(name: &str) -> Result<bool> {
-    if !tables()?.unwrap_or_default().iter().any(|found| found.name == name) {
+    if !is_any_called(name)? {
         return Ok(false);
     }
     let removed = transact(&format!("removing the nftables table {name}"), 3, |batch| {
