@@ -282,7 +282,8 @@ fn after_both_of_a_sink_were_killed_its_interface_is_named() -> Result<()> {
     Ok(())
 }
 
-/// The kernel gives a namespace's number to the next one: what an earlier one had is not put back, and goes. A note of no interface stays.
+/// The kernel gives a namespace's number to the next one: what an earlier one had is not put back, and goes. A note of no interface stays, while
+/// there is one of its number.
 fn a_hold_of_another_interface_is_not_put_back() -> Result<()> {
     let rig = Rig::new(1, 1)?;
     rig.left.sh("ethtool -K veth0 tx off")?;
@@ -295,6 +296,7 @@ fn a_hold_of_another_interface_is_not_put_back() -> Result<()> {
     let other = json!({"owner": owner, "identity": identity, "before": true});
     let file = format!("/run/weir/holds/{}-{}-checksum", inode.trim(), ifindex.trim());
     let gone = "/run/weir/holds/1-2-checksum";
+    let of_none = format!("/run/weir/holds/{}-999999-checksum", inode.trim());
     // One that is held and given up makes the directory.
     rig.wire(&["--rate", "100mbit"])?.stop()?;
     std::fs::write(&file, other.to_string())?;
@@ -307,10 +309,13 @@ fn a_hold_of_another_interface_is_not_put_back() -> Result<()> {
     for file in [&file, gone] {
         std::fs::write(file, other.to_string())?;
     }
+    std::fs::write(&of_none, earlier.to_string())?;
     let done = run(&mut rig.weir(&["stat", "--check"]), LIMIT)?;
     ensure!(!done.stderr.contains(rig.left.name()), "{}", done.stderr);
-    run(&mut rig.weir(&["mend"]), LIMIT)?.success()?;
-    for file in [&file, gone] {
+    let done = run(&mut rig.weir(&["mend"]), LIMIT)?;
+    ensure!(!done.said().contains(&of_none), "{}", done.said());
+    done.success()?;
+    for file in [&file, gone, &of_none] {
         ensure!(!Path::new(file).exists(), "{file} stays");
     }
     before.require_same(&rig)

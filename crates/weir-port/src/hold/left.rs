@@ -1,8 +1,9 @@
 //! The leavings of weirs that were killed together with their guardians: the interfaces and namespaces, and the commands that put them back.
 //!
 //! A hold was left behind if its owner is gone and no process has its file locked. One whose namespace, interface or table is gone, or is
-//! another by now, says nothing of any that there is; [`sweep`] removes it. Nor does one of a command without a guardian, such as a limit's
-//! ([`super::ends`]): it kept others away, and what such a command leaves half made is told by the limit itself.
+//! another by now, says nothing of any that there is; [`sweep`] removes it, and one that cannot be read if the thing is gone. Nor does one of
+//! a command without a guardian, such as a limit's ([`super::ends`]): it kept others away, and what such a command leaves half made is told
+//! by the limit itself.
 //!
 //! Rule: the locks are tried with [`Lock`] held, as whoever shares a thing looks then. Limits: root alone may read holds; a namespace in
 //! which no process is and that is mounted nowhere visible counts as gone.
@@ -148,10 +149,11 @@ pub fn unreadable() -> Vec<String> {
     let Some(_lock) = lock() else { return Vec::new() };
     let namespaces = NetNs::all().unwrap_or_default();
     let is_there = |name: &&String| {
-        parts(name).is_some_and(|(inode, _)| namespaces.iter().any(|(_, netns)| netns.inode() == inode))
+        let is_in = |netns: &NetNs| parts(name).is_some_and(|(inode, _)| inode == netns.inode());
+        namespaces.iter().any(|(_, netns)| is_in(netns) && !has_gone(name, netns))
     };
     let names = files();
-    let unread = names.iter().filter(is_there).filter(|name| unreadable_hold(name).is_some());
+    let unread = names.iter().filter(|name| unreadable_hold(name).is_some()).filter(is_there);
     unread.map(|name| format!("{} {UNREADABLE}", holds().join(name).display())).collect()
 }
 
@@ -194,8 +196,10 @@ pub fn sweep() {
             continue;
         };
         let netns = namespaces.iter().map(|(_, netns)| netns).find(|netns| netns.inode() == inode);
-        if let (None, Some(hold)) = (netns, unreadable_hold(&name)) {
-            hold.finish();
+        if let Some(hold) = unreadable_hold(&name) {
+            if netns.is_none_or(|netns| has_gone(&name, netns)) {
+                hold.finish();
+            }
             continue;
         }
         let Some((hold, note)) = unheld(&name) else { continue };
@@ -209,8 +213,11 @@ pub fn sweep() {
     }
 }
 
-/// Returns whether the table that the file of this name is of is not in its namespace any more; false where nobody can tell.
+/// Returns whether the interface or table that the file of this name is of is not in its namespace any more; false where nobody can tell.
 fn has_gone(name: &str, netns: &NetNs) -> bool {
+    if let Some((_, Some((ifindex, _)))) = parts(name) {
+        return netns.run(|| Link::by_index(ifindex)).is_err_and(|error| error.is_no_interface());
+    }
     let table = name.split_once('-').and_then(|(_, thing)| table(thing));
     table.is_some_and(|table| matches!(netns.run(|| nftables::is_any_called(table)), Ok(false)))
 }
