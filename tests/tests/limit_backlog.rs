@@ -9,6 +9,7 @@ use anyhow::{Context, Result, ensure};
 use weir_lab::clock::wait_until;
 use weir_lab::iperf::{Flood, Load};
 use weir_lab::process::{Process, run};
+use weir_port::hold::ends;
 use weir_port::limit::backlog;
 use weir_port::lock::Lock;
 use weir_tests::classes::{File, OFFICE};
@@ -98,6 +99,10 @@ fn packets_that_have_left_limits_have_room() -> Result<()> {
     wait_until("who looks is told of the room", PATIENCE, || {
         Ok(other.weir("stat --check")?.success()?.stderr.contains(told))
     })?;
+    let command = ends::hold(&[], &["being-made"], &mut |_| {})?;
+    let said = other.weir("stat")?.success()?.stderr;
+    ensure!(!said.contains("netdev_max_backlog"), "told while a command makes a limit: {said}");
+    drop(command);
     wait_until("the other limit is the last", PATIENCE, || {
         other.weir("limit wa --rate 100mbit")?.success()?;
         other.weir("limit wa --off")?.success()?;

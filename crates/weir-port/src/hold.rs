@@ -353,12 +353,21 @@ impl Hold {
 
     /// The owner of a thing, if its file can be read.
     fn owner_of(thing: &Thing) -> Option<Owner> {
-        Hold::read::<Value>(thing).map(|note| note.owner)
+        Hold::owner_at(&holds().join(&thing.file))
+    }
+
+    /// The owner of the thing whose file this is, if it can be read.
+    fn owner_at(path: &Path) -> Option<Owner> {
+        Hold::read_at::<Value>(path).map(|note| note.owner)
     }
 
     /// The content of a thing's file, whoever has it.
     fn read<T: DeserializeOwned>(thing: &Thing) -> Option<Note<T>> {
-        serde_json::from_slice(&std::fs::read(holds().join(&thing.file)).ok()?).ok()
+        Hold::read_at(&holds().join(&thing.file))
+    }
+
+    fn read_at<T: DeserializeOwned>(path: &Path) -> Option<Note<T>> {
+        serde_json::from_slice(&std::fs::read(path).ok()?).ok()
     }
 
     fn noted<T: DeserializeOwned>(&self) -> Option<Note<T>> {

@@ -2,9 +2,10 @@
 //!
 //! Rule: a command has no guardian, so the file of its hold is there while it runs, and of use to nobody afterwards.
 
-use super::{Hold, Owner, Thing};
+use super::{Hold, Owner, Thing, left};
 use crate::error::Result;
 use crate::link::Link;
+use crate::lock::holds;
 use crate::netns::NetNs;
 
 /// Ends that are held by this process alone, until dropped.
@@ -38,6 +39,14 @@ pub fn command_at(netns: &NetNs, link: &Link) -> Option<Owner> {
     let owner = Hold::owner_of(&Thing::queue(netns, link))?;
     let is_other_command = owner.guardian.is_none() && owner.pid != std::process::id();
     (is_other_command && owner.lives()).then_some(owner)
+}
+
+/// Returns whether a command holds something that it changes, or a weir's changes are being put back.
+pub fn is_any_under_way() -> bool {
+    left::files()
+        .iter()
+        .filter_map(|name| Hold::owner_at(&holds().join(name)))
+        .any(|owner| owner.is_under_way())
 }
 
 /// The sentence that somebody carries packets by an interface, and has it; `None` if nobody does who goes on.

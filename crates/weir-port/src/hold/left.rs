@@ -254,7 +254,8 @@ fn lock() -> Option<Lock> {
     })
 }
 
-fn files() -> Vec<String> {
+/// The names of the files of all holds.
+pub(super) fn files() -> Vec<String> {
     let entries = fs::read_dir(holds()).into_iter().flatten().flatten();
     let mut names: Vec<_> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
     names.sort();

@@ -43,6 +43,11 @@ impl Owner {
         !self.is_undone && self.is_running()
     }
 
+    /// Returns whether its process changes the thing now: as a command, or because the thing is being put back.
+    pub(super) fn is_under_way(&self) -> bool {
+        (self.guardian.is_none() || self.is_undone) && self.is_running()
+    }
+
     pub(super) fn is_running(&self) -> bool {
         started(self.pid) == Some(self.started)
     }
@@ -77,6 +82,15 @@ mod tests {
         assert!(own.lives() && own.started > 0, "{own:?}");
         assert!(!Owner { started: own.started + 1, ..own.clone() }.lives());
         assert!(!Owner { is_undone: true, ..own }.lives());
+    }
+
+    #[test]
+    fn a_command_is_under_way_and_a_weir_while_it_is_undone() {
+        let command = Owner::this(None);
+        let weir = Owner::this(Some(1));
+        assert!(command.is_under_way() && !weir.is_under_way());
+        assert!(Owner { is_undone: true, ..weir }.is_under_way());
+        assert!(!Owner { started: command.started + 1, ..command }.is_under_way());
     }
 
     #[test]

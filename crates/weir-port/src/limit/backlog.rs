@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 use super::find::{has_gone, is_limit_at};
 use super::htb::{self, RootKind};
 use crate::error::{Doing, Result};
+use crate::hold::ends;
 use crate::lock::{self, Lock};
 use crate::netns::NetNs;
 use crate::sysctl;
@@ -84,11 +85,13 @@ pub fn put_back_if_unused() -> Result<bool> {
 }
 
 /// The setting before [`raise`], if it is raised still and no limit can be found any more: [`put_back_if_unused`] would put it back.
+/// `None` while a command makes or removes a limit, or a run ends: it raises the setting before there is a limit, and puts it back behind
+/// the last. The moments of that in which nothing is held are short, so whoever tells of it looks twice.
 ///
 /// # Errors
 /// If it cannot be looked at.
 pub fn left() -> Result<Option<u64>> {
-    if !file().exists() {
+    if !file().exists() || ends::is_any_under_way() {
         return Ok(None);
     }
     let Some(netns) = first_netns()? else { return Ok(None) };

@@ -1,5 +1,7 @@
 //! The room for packets that have left limits in place, as commands make it and give it back; they say only what they could not do.
 
+use std::time::Duration;
+
 use weir_port::limit::backlog::{self, PACKETS_MIN};
 
 use crate::{human, output};
@@ -22,8 +24,11 @@ pub fn put_back() -> bool {
     })
 }
 
-/// The sentence on room that limits which are gone left behind; `None` if there is none, or nobody can tell.
-pub fn left() -> Option<String> {
+/// The sentence on room that limits which are gone left behind, and that is there still after a moment; `None` if there is none, or nobody
+/// can tell.
+pub fn left_for(moment: Duration) -> Option<String> {
+    backlog::left().ok()??;
+    std::thread::sleep(moment);
     let before = backlog::left().ok()??;
     Some(format!(
         "net.core.netdev_max_backlog is {} for limits, of which there is none any more, and was {} before them: put back by `weir mend`",

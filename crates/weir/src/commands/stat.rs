@@ -246,7 +246,7 @@ fn show(arguments: &StatArguments) -> Result<ExitCode, Fault> {
     let left = left.iter().map(Left::sentence);
     // It harms nobody, and so is no fault.
     if is_all && limits.is_empty() && weir_port::sys::sees_limits() {
-        backlog::left().inspect(|sentence| output::say(format_args!("weir: {sentence}")));
+        backlog::left_for(MOMENT).inspect(|sentence| output::say(format_args!("weir: {sentence}")));
     }
     if !arguments.check {
         left.for_each(|sentence| output::say(format_args!("weir: {sentence}")));
