@@ -48,6 +48,18 @@ impl Up {
 
     /// Runs a file as [`Up::start`] does, with these arguments.
     pub fn start_with(binary: &Path, namespace: &Namespace, file: &str, arguments: &[&str]) -> Result<Up> {
+        Up::start_so(binary, namespace, file, |command| {
+            command.args(arguments);
+        })
+    }
+
+    /// Runs a file as [`Up::start`] does, by a command that was changed so.
+    pub fn start_so(
+        binary: &Path,
+        namespace: &Namespace,
+        file: &str,
+        change: impl FnOnce(&mut Command),
+    ) -> Result<Up> {
         let name = namespace.name().to_string();
         // Two of one name have a file each, which goes with its own.
         static STARTED: AtomicU32 = AtomicU32::new(0);
@@ -56,7 +68,8 @@ impl Up {
         std::fs::write(&path, format!("name = \"{name}\"\n{file}"))?;
         let file = Written(path);
         let mut command = namespace.command(binary);
-        let mut daemon = Process::spawn(command.arg("up").arg(&file.0).args(arguments))?;
+        change(command.arg("up").arg(&file.0));
+        let mut daemon = Process::spawn(&mut command)?;
         daemon.wait_for_output("ready", READY_LIMIT)?;
         Ok(Up { daemon, name, binary: binary.to_path_buf(), file })
     }

@@ -20,6 +20,9 @@ pub struct Lacking {
     pub error: i32,
 }
 
+/// A kernel with `kernel.io_uring_disabled=2`, for one program and those that it starts.
+pub const NO_IO_URING: Lacking = Lacking { call: libc::SYS_io_uring_setup, first: None, error: libc::EPERM };
+
 impl Lacking {
     /// Makes a command run on such a kernel.
     pub fn apply(self, command: &mut Command) -> &mut Command {

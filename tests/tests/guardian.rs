@@ -14,7 +14,7 @@ use weir_lab::ping::wait_for_answer;
 use weir_lab::process::{Signal, run};
 use weir_tests::harness;
 use weir_tests::kernel::{Traces, require_same, traces};
-use weir_tests::lacking::Lacking;
+use weir_tests::lacking::NO_IO_URING;
 use weir_tests::pair::{LIMIT, Pair, json_of};
 use weir_tests::rig::Rig;
 use weir_tests::terminal::Terminal;
@@ -441,9 +441,6 @@ impl Drop for Group {
         wait_to_clean_up(|| std::fs::remove_dir(&self.0).is_ok());
     }
 }
-
-/// A kernel with `kernel.io_uring_disabled=2`, for one program and those that it starts.
-const NO_IO_URING: Lacking = Lacking { call: libc::SYS_io_uring_setup, first: None, error: libc::EPERM };
 
 fn ends_without_io_uring(signal: Signal) -> Result<()> {
     let rig = Rig::new(1, 1)?;

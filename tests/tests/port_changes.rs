@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, ensure};
 use weir_lab::bed::{End, Namespace, veth};
 use weir_lab::clock::{let_pass, wait_until};
+use weir_lab::iperf::Load;
 use weir_lab::process::{Process, Signal, send_signal};
 use weir_port::bpf::doorbell::Bell;
 use weir_port::hold::{Hold, Owner};
@@ -16,7 +17,9 @@ use weir_run::clock::now_ns;
 use weir_run::datapath::{Datapath, DatapathConfig};
 use weir_run::topology;
 use weir_run::watcher::Eye;
-use weir_tests::topology::{Hosts, Up, answers, wait_for_port};
+use weir_tests::lacking::NO_IO_URING;
+use weir_tests::rig::require_lossless;
+use weir_tests::topology::{Hosts, Up, answers, flood, wait_for_port};
 use weir_tests::{guardian, harness, privileged, weir_binary};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -50,6 +53,7 @@ fn main() -> ExitCode {
         privileged!(a_port_that_comes_up_while_its_other_end_moves_is_owned_again).together(),
         privileged!(a_port_whose_other_end_moves_and_is_unfit_leaves_nothing_there).together(),
         privileged!(the_other_end_of_a_port_is_refused_and_the_port_goes_on).together(),
+        privileged!(a_port_that_cannot_be_owned_again_leaves_the_others).flooding(),
     ])
 }
 
@@ -346,5 +350,42 @@ fn the_other_end_of_a_port_is_refused_and_the_port_goes_on() -> Result<()> {
     up.down()?;
     let after = look_at([(&hosts.middle, "va"), (&hosts.middle, "vb")])?;
     ensure!(after == untouched, "untouched {untouched} after {after}");
+    Ok(())
+}
+
+/// Priming packets are filtered, and io_uring is forbidden, as by `kernel.io_uring_disabled=2`: nothing polls the queues of a port anew.
+fn a_port_that_cannot_be_owned_again_leaves_the_others() -> Result<()> {
+    // Without io_uring there may be as many as cores.
+    let hosts = hosts(Some(1))?;
+    let before = look(&hosts)?;
+    let up = Up::start_so(&weir_binary()?, &hosts.middle, BRIDGE, |command| {
+        NO_IO_URING.apply(command);
+    })?;
+    answers(&hosts, "10.99.1.3")?;
+    for rule in [
+        "add table inet filter",
+        "add chain inet filter input { type filter hook input priority 0 ; }",
+        "add rule inet filter input ip saddr 0.0.0.0 udp dport 1-65535 drop",
+    ] {
+        hosts.middle.sh(&format!("nft {rule}"))?;
+    }
+    let load = Load::new(&hosts.hosts[0], &hosts.hosts[1], "10.99.1.2", 2, 5.0);
+    let flood = flood(&load)?;
+    hosts.middle.ip("link set p2 down")?;
+    hosts.middle.ip("link set p2 up")?;
+    wait_for_port(&up, LAST, "unfit")?;
+    let said = up.daemon.stderr();
+    let why = "first packets do not arrive, and io_uring is not allowed";
+    ensure!(
+        said.contains(why) && said.contains("p2 is dropped, and it is a port again when it is fit"),
+        "{said}"
+    );
+    hosts.middle.sh("nft flush chain inet filter input")?;
+    wait_for_port(&up, LAST, "up")?;
+    answers(&hosts, "10.99.1.3")?;
+    require_lossless(&flood.finish(PATIENCE)?, &load)?;
+    up.check()?;
+    up.down()?;
+    ensure!(look(&hosts)? == before, "not all is as before");
     Ok(())
 }

@@ -22,7 +22,7 @@ use crate::standstill::{Missed, Standstill};
 use crate::stats::Snapshot;
 use crate::stats::association::AgedAssociation;
 use crate::sum::Constants;
-use crate::worker::{Mailbox, Request, Reshape};
+use crate::worker::{Mailbox, Request, Reshape, Retaken};
 
 /// The error when a worker has ended.
 pub const GOING_DOWN: &str = "the wire is going down";
@@ -262,9 +262,17 @@ impl Crew {
         reshaped
     }
 
-    /// Tells that the interface of a port went down or came up; false if its worker has ended.
-    pub fn note_interface(&self, port: usize, up: bool) -> bool {
-        self.owner(port).send(if up { Request::Retake(port) } else { Request::NoteDown(port) })
+    /// Tells that the interface of a port went down.
+    pub fn note_down(&self, port: usize) {
+        // A worker that has ended need not know.
+        let _ = self.owner(port).send(Request::NoteDown(port));
+    }
+
+    /// Has the interface of a port owned anew that came up. Returns whether `told` will be told the result: a wire ends if it fails.
+    pub fn retake(&self, port: usize, told: &Sender<Retaken>) -> bool {
+        let told = (self.kind() == Kind::Topology).then(|| told.clone());
+        let is_told = told.is_some();
+        self.owner(port).send(Request::Retake(port, told)) && is_told
     }
 
     /// Tells that the interface of a port, or its other end, has changed; false if its worker has ended.

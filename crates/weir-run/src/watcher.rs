@@ -27,6 +27,7 @@ mod eye;
 mod glance;
 pub mod ledger;
 mod mending;
+mod owning;
 mod remedy;
 
 use std::cell::Cell;
@@ -50,6 +51,7 @@ use self::eye::Request;
 pub use self::eye::{Absence, Device, Devices, Eye, Lens};
 pub use self::glance::Glance;
 use self::ledger::{Drops, InterfaceEvent, Ledger};
+use self::owning::Owning;
 use crate::clock::now_ns;
 use crate::crew::Crew;
 use crate::datapath::{Kind, Opener};
@@ -102,6 +104,7 @@ pub fn start<K: Keeper + Send + 'static>(
         views: vec![None; 2 * pairs.len()],
         pairs,
         failing_since_ns: BTreeMap::new(),
+        owning: Owning::new(),
         is_over: false,
         tell: Box::new(tell),
         sentences: Cell::new(Limiter::new(SENTENCES_PER_SECOND, SENTENCES_BURST)),
@@ -147,6 +150,7 @@ struct Watcher {
     views: Vec<Option<View>>,
     /// The pairs that could not be put right, and since when, in nanoseconds.
     failing_since_ns: BTreeMap<usize, u64>,
+    owning: Owning,
     /// True if it ends: nothing is put right any more.
     is_over: bool,
     tell: Box<dyn Fn(News) -> bool + Send>,
@@ -168,9 +172,11 @@ impl Drop for Watcher {
 impl Watcher {
     fn run(mut self, records: &Records) {
         // An interface that went down and up after its queues were owned, and before anybody listened, has other queues.
-        (0..self.pairs.len()).filter(|&pair| self.pairs[pair].is_some()).for_each(|pair| {
-            self.crew.note_interface(pair, true);
-        });
+        for pair in 0..self.pairs.len() {
+            if self.pairs[pair].is_some() {
+                self.retake(pair);
+            }
+        }
         let at_start = self.pairs.iter().flatten();
         let at_start = at_start.filter_map(|pair| LinkEvent::now(pair.port.ifindex).ok()).collect();
         self.hear(Some(at_start), records);
@@ -243,8 +249,8 @@ impl Watcher {
                         self.lose(pair, records);
                         break;
                     }
-                    (_, State::Down) => drop(self.crew.note_interface(pair, false)),
-                    (State::Down, _) => drop(self.crew.note_interface(pair, true)),
+                    (_, State::Down) => self.crew.note_down(pair),
+                    (State::Down, _) => self.retake(pair),
                     _ => {}
                 }
                 if matches!((before, state), (State::Up, State::Down | State::NoCarrier)) {
@@ -304,19 +310,10 @@ impl Watcher {
             ends.iter().for_each(|&device| self.ledger.set_narrow(device, is_narrow));
         }
         self.ledger.look(&seen, is_well, now_ns());
+        self.owning.hear();
         self.act_on(findings, records);
         self.own_again();
         self.show();
-    }
-
-    /// Has queues owned again that could not be when their interface came up.
-    fn own_again(&self) {
-        for (pair, known) in self.pairs.iter().enumerate() {
-            let (Some(known), Some(port)) = (known, &self.views[2 * pair]) else { continue };
-            if known.can_be_owned(&port.link) {
-                self.crew.note_interface(pair, true);
-            }
-        }
     }
 
     /// Looks at a pair. Returns the namespace of its other end; none while that moves, or a namespace ends.

@@ -58,8 +58,9 @@ pub enum Request {
     Aged(Sender<Vec<AgedAssociation>>),
     /// The interface of this port went down.
     NoteDown(usize),
-    /// The interface of this port has come up again: own it anew.
-    Retake(usize),
+    /// The interface of this port has come up again: own it anew. Where a port can fail alone, the result is told; elsewhere a failure ends
+    /// the worker.
+    Retake(usize, Option<Sender<Retaken>>),
     /// Follow this port, of whatever worker, whose interface or other end has another name, MTU or namespace.
     Follow(usize, Box<Pair>),
     /// The credit of other workers has changed.
@@ -75,6 +76,9 @@ pub enum Request {
     /// Deliver packets that are inside, then end.
     Stop,
 }
+
+/// A port that was to be owned anew, and why it could not be, if so.
+pub type Retaken = (usize, Result<(), String>);
 
 /// A change of the limits and classes of ports. All workers get the same, each changes its own, and all or none do.
 pub struct Reshape {
@@ -268,9 +272,12 @@ fn answer(part: &mut Part, inbox: &Requests, stats: WorkerStats, now: u64) -> Or
                 let _ = reply.send(part.aged_associations(now));
             }
             Request::NoteDown(port) => part.note_down(port),
-            Request::Retake(port) => {
-                if let Err(error) = part.retake(port, now) {
-                    return Order::Fail(error.to_string());
+            Request::Retake(port, told) => {
+                match (part.retake(port, now).map_err(|error| error.to_string()), told) {
+                    (Err(fault), None) => return Order::Fail(fault),
+                    (Ok(()), None) => {}
+                    // The asker may have gone.
+                    (result, Some(told)) => drop(told.send((port, result))),
                 }
             }
             Request::Follow(port, pair) => part.follow(port, *pair, now),

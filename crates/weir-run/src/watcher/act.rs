@@ -1,7 +1,8 @@
 //! Acting on what a look found: the events are noted, and the remedies carried out.
 //!
-//! Rule: a remedy that fails is tried in the next round, because something may just have gone or moved on. One that fails for
-//! [`FAILING_NS_MAX`] is given up: a wire ends, and a topology goes on without the port, so that no pair ends what others use.
+//! Rule: a remedy that fails is tried in the next round, because something may just have gone or moved on; so are queues that cannot be
+//! owned again (`owning.rs`). What fails for [`FAILING_NS_MAX`] is given up: a wire ends, and a topology goes on without the port, so that no
+//! pair ends what others use.
 //!
 //! Owner: the watcher's thread.
 
@@ -44,12 +45,13 @@ impl Watcher {
             if self.is_over {
                 return;
             }
-            let Err(fault) = self.act(finding, records) else { continue };
+            let acted = self.act(finding, records).map_err(|error| error.to_string());
+            let Some(fault) = acted.err().or_else(|| self.owning.fault(pair).cloned()) else { continue };
             let since_ns = *before.get(&pair).unwrap_or(&now);
             if now - since_ns < FAILING_NS_MAX {
                 failing.insert(pair, since_ns);
             } else {
-                self.give_up(pair, fault.to_string(), records);
+                self.give_up(pair, fault, records);
             }
         }
         self.failing_since_ns = failing;
@@ -148,7 +150,7 @@ impl Watcher {
         let now = Pair { sender_netns: Arc::clone(place), sender: sender.clone(), ..known };
         self.crew.follow(pair, now.clone());
         // An interface that came up while its other end moved could not be owned again until now.
-        self.crew.note_interface(pair, true);
+        self.retake(pair);
         self.pairs[pair] = Some(now);
         // The end of another pair may have come to that place, with the same number, and be arranged already.
         if !self.is_known(left)

@@ -144,6 +144,7 @@ impl Watcher {
         let waiting = self.waiting(2 * port + SENDER);
         self.ledger.note(InterfaceEvent::Gone, waiting, now_ns());
         self.crew.close_port(port);
+        self.owning.forget(port);
         let Some(Pair { port: link, sender_netns, sender, .. }) = self.pairs[port].take() else { return };
         for device in [2 * port, 2 * port + SENDER] {
             self.views[device] = None;
