@@ -4,8 +4,9 @@ use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
+use weir_lab::bed::{End, Namespace};
 use weir_lab::clock::wait_until;
-use weir_lab::process::run;
+use weir_lab::process::{Process, Signal, run};
 use weir_tests::kernel::{require_same, traces};
 use weir_tests::pair::{LIMIT, Pair, json_of};
 use weir_tests::raw::{Random, RawSocket, frame};
@@ -25,6 +26,8 @@ fn main() -> ExitCode {
         privileged!(any_mode_and_policy_keeps_everything_in_order).on_two_processors().flooding(),
         privileged!(what_a_rule_drops_is_counted).flooding(),
         privileged!(what_is_no_packet_is_counted_by_its_reason).flooding(),
+        privileged!(the_other_end_of_a_sink_moves).together(),
+        privileged!(the_other_end_of_a_generator_moves).together(),
         privileged!(an_interface_that_is_none).together(),
         privileged!(a_sink_that_nobody_reads_ends_all_the_same).together(),
     ])
@@ -287,6 +290,44 @@ fn at_a_rate_over_a_veth() -> Result<()> {
     let elapsed_ns = sent["elapsed_ns"].as_u64().context("a time")?;
     ensure!(elapsed_ns > 950_000_000, "5000 packets at 5 kpps in {elapsed_ns} ns");
     Ok(())
+}
+
+fn the_other_end_of_a_sink_moves() -> Result<()> {
+    let pair = Pair::new(2)?;
+    let features = features(pair.left_end())?;
+    let sink = pair.sink(&[])?;
+    goes_along(sink, pair.left_end(), &features)
+}
+
+fn the_other_end_of_a_generator_moves() -> Result<()> {
+    let pair = Pair::new(2)?;
+    let features = features(pair.right_end())?;
+    let generator = pair.generator(&["--rate", "1000pps"])?;
+    goes_along(generator, pair.right_end(), &features)
+}
+
+/// Moves the other end to another namespace: a program goes on there, and puts back there what was so `before`.
+fn goes_along(mut program: Process, other_end: End<'_>, before: &str) -> Result<()> {
+    let End { namespace, name } = other_end;
+    let elsewhere = Namespace::new("elsewhere")?;
+    namespace.ip(&format!("link set {name} netns {}", elsewhere.name()))?;
+    elsewhere.ip(&format!("link set {name} up"))?;
+    let moved = End { namespace: &elsewhere, name };
+    wait_until("its queue holds packets there", LIMIT, || {
+        ensure!(program.is_running()?, "it ended: {}", program.stderr());
+        Ok(elsewhere.tc(&format!("qdisc show dev {name} root"))?.contains(" 7765: "))
+    })?;
+    ensure!(features(moved)? != before, "its packets may leave without checksums");
+    program.signal(Signal::INT)?;
+    program.wait(LIMIT)?;
+    ensure!(features(moved)? == before, "{}", features(moved)?);
+    let queue = elsewhere.tc(&format!("qdisc show dev {name} root"))?;
+    ensure!(!queue.contains("7765:"), "{queue}");
+    Ok(())
+}
+
+fn features(End { namespace, name }: End<'_>) -> Result<String> {
+    namespace.sh(&format!("ethtool -k {name}"))
 }
 
 fn an_interface_that_is_none() -> Result<()> {

@@ -46,6 +46,7 @@ use crate::clock::now_ns;
 use crate::drive::{Driven, Look, drive};
 use crate::idle::wake_cost_ns;
 use crate::memory::Observe;
+use crate::moved;
 use crate::seed::random_seed;
 
 /// Frames for packets that are made and under way, besides those that each queue has on offer.
@@ -58,6 +59,8 @@ const INTERFACE: usize = 1;
 const DRAIN_NS_MAX: u64 = 5_000_000_000;
 /// The pause between two looks at the state of the interface, in nanoseconds.
 const LOOK_NS: u64 = 1_000_000;
+/// The pause between two looks where its other end is, in nanoseconds.
+const FOLLOW_NS: u64 = 100_000_000;
 /// The time for which a generator is held before it looks who holds it, and the pause before it looks again, in nanoseconds.
 const HELD_NS: u64 = 100_000_000;
 const HELD_AGAIN_NS: u64 = 1_000_000_000;
@@ -136,11 +139,17 @@ impl Generation {
         Ok(Generation { path, bell, watch, _umem: umem })
     }
 
-    /// Sends the generator's packets until it is done or the interface vanishes; `observe` stops it by saying false.
+    /// Sends the generator's packets until it is done or the interface vanishes; `observe` stops it by saying false, and `keeper` is told what
+    /// is changed where the other end has moved to.
     ///
     /// # Errors
     /// If the interface fails.
-    pub fn run(&mut self, observe: Observe, tell: &mut dyn FnMut(Event)) -> weir_port::Result<Sent> {
+    pub fn run(
+        &mut self,
+        observe: Observe,
+        tell: &mut dyn FnMut(Event),
+        keeper: &mut dyn Keeper,
+    ) -> weir_port::Result<Sent> {
         let sending = || "sending".to_string();
         let wake_cost_ns = wake_cost_ns().doing(sending)?;
         let start_ns = now_ns();
@@ -148,15 +157,21 @@ impl Generation {
             generation: self,
             observe,
             tell,
+            keeper: &mut *keeper,
             start_ns,
             state: State::Up,
             look_ns: start_ns,
+            follow_ns: start_ns,
             finished: 0,
             held_look_ns: start_ns + HELD_NS,
             done_since: None,
         };
         drive(&mut sending, wake_cost_ns).doing(|| "transmitting".into())?;
         let is_gone = sending.state == State::Gone;
+        if let Some(port) = self.interface() {
+            // It may have moved since the last look.
+            moved::follow(port.pair(), keeper)?;
+        }
         let (account, held) = self.books();
         Ok(Sent { account, held, is_gone })
     }
@@ -196,10 +211,13 @@ struct Sending<'a> {
     generation: &'a mut Generation,
     observe: Observe<'a>,
     tell: &'a mut dyn FnMut(Event),
+    keeper: &'a mut dyn Keeper,
     start_ns: u64,
     state: State,
     /// The time of the next look at the state of the interface.
     look_ns: u64,
+    /// The time of the next look where its other end is, if nothing is heard.
+    follow_ns: u64,
     /// The number of packets that had left when one was last seen to.
     finished: u64,
     /// The time of the next look who holds the generator.
@@ -214,9 +232,24 @@ impl Sending<'_> {
             self.state = state;
             (self.tell)(Event::Interface(state));
             self.generation.generator().set_open(state == State::Up);
+            self.follow_ns = now_ns;
         }
         if self.state == State::Gone {
             drop(self.generation.path.take_port(INTERFACE, now_ns));
+        } else if now_ns >= self.follow_ns {
+            self.follow_ns = now_ns + FOLLOW_NS;
+            self.follow()?;
+        }
+        Ok(())
+    }
+
+    /// Goes on with the other end of the interface where it is, if it has moved.
+    fn follow(&mut self) -> weir_port::Result<()> {
+        let EitherPort::Kernel(port) = &mut self.generation.path.end_mut(INTERFACE).0.port else {
+            return Ok(());
+        };
+        if let Some(pair) = moved::follow(port.pair(), self.keeper)? {
+            port.follow(pair);
         }
         Ok(())
     }

@@ -37,6 +37,7 @@ pub mod ipsec;
 pub mod limits;
 mod look_over;
 pub mod memory;
+mod moved;
 pub mod nearest;
 pub mod own_address;
 pub mod part;

@@ -15,6 +15,7 @@
 //! - A full queue holds the receive queues whose packets wait there; nothing is dropped unless a protocol's rule says so.
 //! - While the interface is down nothing comes; when it is up again, its queues have other NAPI instances, which the thread that calls owns
 //!   anew and hands to the workers. The sink ends when the interface vanishes.
+//! - The other end may move to another namespace: packets are held there then, and what was changed at it is put back there.
 //!
 //! Books (invariant 1): received = delivered + dropped(reason) + held, over all workers. The end: queues are polled no more, packets that
 //! are inside are handled, then workers are told to end and their numbers are added up.
@@ -59,6 +60,7 @@ use crate::clock::now_ns;
 use crate::drive::drive;
 use crate::idle::wake_cost_ns;
 use crate::memory::DRAIN_NS_MAX;
+use crate::moved;
 use crate::progress::ProgressBoard;
 use crate::seed::random_seed;
 pub use summary::{SinkSummary, WorkerSummary};
@@ -70,8 +72,8 @@ const FRAMES: u32 = 4096;
 const FRAMES_PER_WORKER: u32 = 1024;
 /// The pause between two looks whether the end has come; each tells the caller the progress.
 const LOOK: Duration = Duration::from_millis(1);
-/// One look in so many is for a carrier that nobody told of.
-const LOOKS_FOR_CARRIER: u32 = 100;
+/// One look in so many is for what nobody told of: a carrier, or that the other end has moved.
+const LOOKS_FOR_MORE: u32 = 100;
 
 /// An interface taken over, and the parts for its workers.
 pub struct Sink {
@@ -160,7 +162,7 @@ impl Sink {
     }
 
     /// Receives and checks packets until the interface vanishes or `observe`, which is shown the progress every millisecond or so, says
-    /// false; `tell` is told the state of the interface.
+    /// false; `tell` is told the state of the interface, and `keeper` what is changed where its other end has moved to.
     ///
     /// # Errors
     /// If a worker cannot start or go on, the interface cannot be owned again, or the kernel does not say what it lost.
@@ -169,6 +171,7 @@ impl Sink {
         flows: u32,
         observe: &mut dyn FnMut(&Progress) -> bool,
         tell: &mut dyn FnMut(State),
+        keeper: &mut dyn Keeper,
     ) -> weir_port::Result<SinkSummary> {
         let starting = || "starting workers".to_string();
         let count = self.configuration.workers;
@@ -213,8 +216,15 @@ impl Sink {
                     }
                 }
             }
-            let mut interface =
-                Watched { watch: &mut self.watch, ownership, senders: &senders, owners, tell, looks: 0 };
+            let mut interface = Watched {
+                watch: &mut self.watch,
+                ownership,
+                senders: &senders,
+                owners,
+                tell,
+                keeper: &mut *keeper,
+                looks: 0,
+            };
             let looked_on = look_on(&board, &mut interface, &threads, observe);
             board.end();
             for thread in threads {
@@ -225,6 +235,8 @@ impl Sink {
         let is_gone = is_gone.doing(|| format!("receiving on {interface}"))??;
         let summary = SinkSummary::new(&self.configuration, &dispatched, &cores, (steering, flows), &ended);
         drop(ended);
+        // It may have moved since the last look.
+        moved::follow(self.port.pair(), keeper)?;
         let lost = self.port.lost()?;
         Ok(SinkSummary { lost, is_gone, ..summary })
     }
@@ -279,6 +291,7 @@ struct Watched<'a> {
     /// The number of workers that have queues.
     owners: usize,
     tell: &'a mut dyn FnMut(State),
+    keeper: &'a mut dyn Keeper,
     /// The looks that were made.
     looks: u32,
 }
@@ -291,20 +304,35 @@ impl Watched<'_> {
             match state {
                 State::Gone => return Ok(true),
                 State::Down => self.ownership.note_down(),
-                State::Up | State::NoCarrier => self.retake()?,
+                State::Up | State::NoCarrier => {
+                    self.follow()?;
+                    self.retake()?;
+                }
             }
         }
         self.looks = self.looks.wrapping_add(1);
-        if self.looks.is_multiple_of(LOOKS_FOR_CARRIER) && self.ownership.can_be_owned() {
-            self.retake()?;
+        if self.looks.is_multiple_of(LOOKS_FOR_MORE) {
+            self.follow()?;
+            if self.ownership.can_be_owned() {
+                self.retake()?;
+            }
         }
         Ok(false)
     }
 
-    /// Owns the queues again if they have other instances than before, unless the interface changes once more meanwhile.
+    /// Goes on with the other end where it is, if it has moved.
+    fn follow(&mut self) -> weir_port::Result<()> {
+        if let Some(pair) = moved::follow(self.ownership.pair(), self.keeper)? {
+            self.ownership.follow(pair);
+        }
+        Ok(())
+    }
+
+    /// Owns the queues again if they have other instances than before, unless the interface changes once more meanwhile, or its other end has
+    /// just moved, which is followed later.
     fn retake(&mut self) -> weir_port::Result<()> {
         match self.own_again() {
-            Err(_) if self.ownership.is_overtaken() => Ok(()),
+            Err(_) if self.ownership.is_overtaken() || self.ownership.is_left_by_sender() => Ok(()),
             result => result,
         }
     }

@@ -11,7 +11,6 @@ use std::sync::Arc;
 
 use weir_port::link::Link;
 use weir_port::netns::NetNs;
-use weir_port::sending;
 use weir_port::view::Pair;
 
 use super::ledger::InterfaceEvent;
@@ -19,6 +18,7 @@ use super::remedy::Remedy;
 use super::{Records, SENDER, Watcher, locked, mending};
 use crate::clock::now_ns;
 use crate::datapath::Kind;
+use crate::moved;
 
 /// The time for which a pair may fail to be put right, in nanoseconds.
 const FAILING_NS_MAX: u64 = 2_000_000_000;
@@ -127,8 +127,7 @@ impl Watcher {
         Ok(())
     }
 
-    /// Goes on with a pair whose other end is in another place now. All that happens to the pair from here on is of the new place, and of the
-    /// old one nothing is kept: what was changed there has gone along, or went with the move.
+    /// Goes on with a pair whose other end is in another place now. All that happens to the pair from here on is of the new place.
     fn go_along(
         &mut self,
         pair: usize,
@@ -136,41 +135,27 @@ impl Watcher {
         sender: &Link,
         records: &Records,
     ) -> weir_port::Result<()> {
-        let Some(known) = self.pairs[pair].clone() else { return Ok(()) };
-        let left = (known.sender_netns.inode(), known.sender.ifindex);
-        let arranged = sending::arrange_moved(place, sender, &known.before, &mut *locked(records));
-        if let Err(error) = arranged {
-            let there = (place.inode(), sender.ifindex);
-            if !self.is_known(there) {
-                self.put_back(&[there], records);
-            }
-            return Err(error);
-        }
-        let name = known.port.name.clone();
-        let now = Pair { sender_netns: Arc::clone(place), sender: sender.clone(), ..known };
+        let Some(known) = &self.pairs[pair] else { return Ok(()) };
+        let is_taken = |place| self.is_anothers(pair, place);
+        let now = moved::go_along(known, place, sender, &mut *locked(records), is_taken)?;
         self.crew.follow(pair, now.clone());
         // An interface that came up while its other end moved could not be owned again until now.
         self.retake(pair);
-        self.pairs[pair] = Some(now);
-        // The end of another pair may have come to that place, with the same number, and be arranged already.
-        if !self.is_known(left)
-            && let Err(error) = locked(records).forget(&[left])
-        {
-            self.say(error.to_string());
-        }
         self.say(format!(
-            "{}, the other end of {name}, is in another network namespace now: going on there",
-            sender.name
+            "{}, the other end of {}, is in another network namespace now: going on there",
+            sender.name, now.port.name
         ));
+        self.pairs[pair] = Some(now);
         Ok(())
     }
 
-    /// Returns whether an end of a pair is known to be in this place, given by its namespace and number.
-    fn is_known(&self, place: (u64, u32)) -> bool {
+    /// Returns whether an end of another pair is known to be in this place, given by its namespace and number.
+    fn is_anothers(&self, pair: usize, place: (u64, u32)) -> bool {
         let is_home = NetNs::current().is_ok_and(|home| home.inode() == place.0);
-        self.pairs.iter().flatten().any(|pair| {
-            (pair.sender_netns.inode(), pair.sender.ifindex) == place
-                || is_home && pair.port.ifindex == place.1
+        let others = self.pairs.iter().enumerate().filter(|(other, _)| *other != pair);
+        others.filter_map(|(_, other)| other.as_ref()).any(|other| {
+            (other.sender_netns.inode(), other.sender.ifindex) == place
+                || is_home && other.port.ifindex == place.1
         })
     }
 

@@ -267,7 +267,7 @@ fn on_interface(arguments: &GenArguments, name: &str) -> Outcome {
                 "weir: whoever received at {other} had gone and left the queues of {name} stopped: started them"
             )),
         };
-        Ok(generation.run(observe, tell)?)
+        Ok(generation.run(observe, tell, keeper)?)
     })?;
     let Sent { account, held, is_gone } = sent;
     let balances = account.balances(held);

@@ -136,7 +136,8 @@ pub fn run(arguments: &SinkArguments) -> Outcome {
             let over = arguments.time.is_some_and(|time_ns| progress.elapsed_ns >= time_ns);
             ticker.tick(progress.elapsed_ns, progress.delivered) && !enough && !over
         };
-        Ok(sink.receive(arguments.flows, observe, &mut |state| output::say_state(interface, state))?)
+        let tell = &mut |state| output::say_state(interface, state);
+        Ok(sink.receive(arguments.flows, observe, tell, keeper)?)
     })?;
     let times = ticker.finish()?;
     let seen = summary.sequences.settled();
