@@ -234,11 +234,8 @@ impl Open {
         }
     }
 
-    /// Tells the application of an error, which every worker hears of: the socket's home tells it.
+    /// Tells the application of an error.
     fn tell_error(&self, error: (SocketAddr, i32)) {
-        if self.send_frames == 0 {
-            return;
-        }
         *self.shared.error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
         self.shared.has_error.store(true, Ordering::Release);
         self.ringers.receiver.published();

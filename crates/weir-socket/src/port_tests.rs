@@ -399,46 +399,6 @@ fn a_sender_that_has_used_its_frames_already_is_not_woken_for_them() {
     used.into_iter().for_each(|frame| frames.pool.give(frame));
 }
 
-/// Each worker of a stack hears of an ICMP error about a datagram, and the application once.
-#[test]
-fn an_error_that_all_workers_hear_is_told_once() {
-    let doorbell = Doorbell::with_full_fences().expect("a doorbell");
-    let caller = || Caller { worker: doorbell.ringer(), news: None };
-    let sizes = BufferSizes { send_frames: 4, receive_packets: 4, full: FullRule::Hold };
-    let (socket, opens) = halves(sizes, &[caller(), caller(), caller()], 1, None).expect("halves");
-    let memory = FrameMemory::new(64, MEMORY_FRAME_BYTES).expect("memory");
-    let mut frames = Frames::new(Pool::new(memory));
-    let [from, to] = ["192.0.2.1:4000", "198.51.100.1:7"].map(|end| end.parse().expect("an address"));
-    let mut quoted = vec![0; 600];
-    write_headers(&mut quoted, from, to, 0);
-    let messages = [Fault::NoPort, Fault::TooLong(560)].map(|fault| {
-        let mut message = quoted[..576 + 14].to_vec();
-        let router = [192, 0, 2, 254].into();
-        let len = tell_sender(&mut message[14..], fault, router, &quoted[14..]).expect("it is told");
-        message.truncate(14 + len);
-        message
-    });
-    let mut told = Vec::new();
-    for open in opens {
-        let mut port = SocketPort::default();
-        port.open(open, &mut frames);
-        for message in &messages {
-            let frame = frames.pool.take().expect("a frame");
-            let mut packet = PathPacket::new(frame, 0, message.len() as u16);
-            packet.bytes_mut(frames.memory()).copy_from_slice(message);
-            let mut come = vec![packet];
-            let count = count_of(&come);
-            port.put(&mut come, count, &mut frames);
-            told.extend(socket.shared.error.lock().expect("nobody panics").take());
-            let mut delivered = 0;
-            port.complete(&mut frames, |count, _| delivered += count.packets);
-            assert_eq!((delivered, port.in_flight().packets), (1, 0));
-        }
-    }
-    assert_eq!(told, [(to, libc::ECONNREFUSED), (to, libc::EMSGSIZE)]);
-    assert_eq!(socket.shared.ways.mtu_bytes(to.ip(), now_ns), Some(560));
-}
-
 /// A router's message that a datagram of the socket was too long is told once, and remembered for that peer.
 #[test]
 fn what_was_too_long_for_its_way_is_remembered() {
