@@ -28,7 +28,8 @@ pub(crate) struct HostSide {
 impl HostSide {
     /// The source address for packets to another address: the one in its network, or the first of its family.
     pub(crate) fn source_for(&self, to: IpAddr) -> io::Result<IpAddr> {
-        match self.table.lookup(to) {
+        let hop = self.table.lookup(to);
+        match hop {
             NextHop::Local => return Ok(to),
             NextHop::OnLink(_) | NextHop::Gateway(..) => {}
             _ if matches!(to, IpAddr::V6(to) if to.is_unicast_link_local()) => {}
@@ -36,8 +37,12 @@ impl HostSide {
             _ if to == IpAddr::V4(Ipv4Addr::BROADCAST) => return Err(os(libc::EACCES)),
             NextHop::None | NextHop::Multicast | NextHop::Martian => return Err(os(libc::ENETUNREACH)),
         }
-        let own =
-            || self.addresses.iter().filter(|own| IpAddr::from(own.address()).is_ipv4() == to.is_ipv4());
+        // No router forwards what a link-local address sends.
+        let reaches = |own: IpAddr| {
+            let is_link_local = matches!(own, IpAddr::V6(own) if own.is_unicast_link_local());
+            own.is_ipv4() == to.is_ipv4() && !(is_link_local && matches!(hop, NextHop::Gateway(..)))
+        };
+        let own = || self.addresses.iter().filter(|own| reaches(own.address().into()));
         let near = own().find(|own| own.contains_addr(&to.into())).or(own().next());
         near.map(|own| own.address().into()).ok_or_else(|| os(libc::ENETUNREACH))
     }

@@ -46,6 +46,16 @@ fn a_stack_of_small_buffers_has_sockets_by_default() {
 }
 
 #[test]
+fn nothing_goes_to_a_router_from_an_address_that_none_forwards() {
+    let builder = |address| Stack::builder().address(address);
+    let with_router = builder("192.0.2.1/24").gateway("fe80::1");
+    let (stack, _other) = Stack::pair_of(with_router, builder("192.0.2.2/24")).unwrap();
+    let socket = UdpSocket::bind(&stack, "[::]:0").unwrap();
+    let error = socket.send_to(b"out", "[2001:db8::9]:7").unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::ENETUNREACH));
+}
+
+#[test]
 fn an_error_is_something_to_receive() {
     let [left, _right] = pair();
     let client = UdpSocket::bind(&left, "192.0.2.1:0").unwrap();

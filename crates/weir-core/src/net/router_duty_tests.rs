@@ -96,6 +96,18 @@ fn what_waited_for_its_neighbour_and_is_too_long_by_then_is_told() {
     assert_eq!((error[34], error[35], &error[40..42]), (3, 4, &600u16.to_be_bytes()[..]));
 }
 
+/// The whole packet, and so its protocol, is not known.
+#[test]
+fn a_fragment_for_the_router_itself_is_of_no_unknown_protocol() {
+    for offset in [1, 8] {
+        let fragment = [&[UDP, 0, 0, offset, 0, 0, 0, 0][..], &[0; 40]].concat();
+        let ip = ip_v6("2001:db8::2", "2001:db8:1::1", 9, 44, &fragment);
+        let mut router = router();
+        let verdict = one(&mut router, 0, &mut ethernet(R0, A, EthernetProtocol::Ipv6, &ip), 0);
+        assert_eq!((verdict, made(&mut router)), (Verdict::Drop(DropReason::NoHandler), vec![]));
+    }
+}
+
 #[test]
 fn nobody_is_told_of_what_nobody_may_be_told_of() {
     let too_long = |flags: u16| flagged("192.168.1.2", flags, 1400);
@@ -365,7 +377,7 @@ fn a_router_reports_its_groups_again_and_again() {
     let expected: Vec<_> = (0..).zip(expected).collect();
     let mut router = start(settings());
     assert_eq!(reports(&mut router), expected);
-    for (at_ns, next_ns) in [(S, 126 * S), (126 * S, 251 * S)] {
+    for (at_ns, next_ns) in [(S, 11 * S), (11 * S, 21 * S)] {
         assert_eq!((router.poll(at_ns - 1), router.poll(at_ns)), (Some(at_ns), Some(at_ns)));
         assert_eq!(router.poll(at_ns), Some(next_ns));
         assert_eq!(reports(&mut router), expected);

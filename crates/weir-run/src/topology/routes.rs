@@ -40,7 +40,8 @@ impl TopologyReader<'_> {
         }
         let all: Vec<Route> = read.iter().flatten().copied().collect();
         for (route, read) in table.route.iter().zip(read) {
-            let Some(read) = read.filter(|read| self.fits((table, route), *read, &router.interfaces, &all)) else {
+            let Some(read) = read.filter(|read| self.fits((table, route), *read, &router.interfaces, &all))
+            else {
                 continue;
             };
             if let Some(first) = seen.insert(read.destination, route.to.span()) {
@@ -104,9 +105,9 @@ impl TopologyReader<'_> {
     ) -> bool {
         let at = table.via.as_ref().or(table.port.as_ref()).unwrap_or(&table.to);
         let is_found = || {
-            let own = interfaces.get(usize::from(route.interface));
-            let finds = |own| finds_stations(own, route.destination, &router.neighbour);
-            route.gateway.is_some() || own.is_none_or(finds)
+            let stations = route.gateway.map_or(route.destination, host_prefix);
+            let finds = |own| finds_stations(own, stations, router, table);
+            interfaces.get(usize::from(route.interface)).is_none_or(finds)
         };
         let (at, why) = match (route.check(interfaces, all), &table.port) {
             (Ok(()), _) if is_found() => return true,
@@ -300,15 +301,29 @@ fn links_of<'a>(
     around.map(|(network, number)| (network.prefix_len(), number))
 }
 
-/// Returns whether an interface can send to stations of a network that is on its link: it has an address to ask for them from, as always for
-/// IPv6, or one of them is a static neighbour.
-fn finds_stations(interface: &Interface, on_link: IpCidr, neighbours: &[NeighbourTable]) -> bool {
+/// Returns whether an interface can send to stations of a network that is on its link, as a route says: it has an address to ask for them
+/// from, as always for IPv6, or one of them is a static neighbour there.
+fn finds_stations(
+    interface: &Interface,
+    on_link: IpCidr,
+    router: &RouterTable,
+    route: &StaticRouteTable,
+) -> bool {
+    let named = |port: &Option<Spanned<String>>| port.as_ref().map(|port| port.as_ref().to_string());
     let is_there = |neighbour: &NeighbourTable| {
-        neighbour.address.as_ref().parse().is_ok_and(|address: IpAddr| on_link.contains_addr(&address.into()))
+        let is_elsewhere =
+            neighbour.port.is_some() && route.port.is_some() && named(&neighbour.port) != named(&route.port);
+        let address = neighbour.address.as_ref().parse::<IpAddr>();
+        !is_elsewhere && address.is_ok_and(|address| on_link.contains_addr(&address.into()))
     };
     matches!(on_link, IpCidr::Ipv6(_))
         || interface.addresses.iter().any(|own| matches!(own, IpCidr::Ipv4(_)))
-        || neighbours.iter().any(is_there)
+        || router.neighbour.iter().any(is_there)
+}
+
+/// The network that has this address alone.
+fn host_prefix(address: IpAddr) -> IpCidr {
+    IpCidr::new(address.into(), if address.is_ipv4() { 32 } else { 128 })
 }
 
 fn is_link_local(address: IpAddr) -> bool {

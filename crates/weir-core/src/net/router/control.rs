@@ -98,7 +98,8 @@ impl<P: Packet> Router<P> {
         let (source, destination) = (packet.src_addr(), packet.dst_addr());
         match packet.next_header() {
             IpProtocol::Icmpv6 => {}
-            IpProtocol::Ipv6NoNxt => return Verdict::Drop(DropReason::NoHandler),
+            // Fragments are not put together, so the whole packet is not known.
+            IpProtocol::Ipv6NoNxt | IpProtocol::Ipv6Frag => return Verdict::Drop(DropReason::NoHandler),
             protocol => {
                 let fault = if protocol == IpProtocol::Udp { Fault::NoPort } else { Fault::NoProtocol };
                 return self.refuse(frame, fault, DropReason::NoHandler, ingress, now_ns);

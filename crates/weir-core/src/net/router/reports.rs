@@ -4,14 +4,15 @@
 //! none is found by nobody there (RFC 4861 section 7.2.1).
 //!
 //! ```text
-//! start            + 1 s                           + 125 s, again and again
+//! start            + 1 s                           + 10 s, again and again
 //! addresses,       groups: the first report        groups: a bridge remembers a report for 260 s
 //! groups           may be lost
 //! ```
 //!
-//! Queries are not read, because reports are so frequent that none is needed.
+//! Queries are not read, because reports are so frequent that none is needed: a bridge forgets the groups of a port that goes, and hears of
+//! them soon after it came back.
 //!
-//! Owner: the router's worker. Source: RFC 3810 sections 5.2, 6.1 and 9.2, 9.4, 9.11 (the times); RFC 2711 (router alert).
+//! Owner: the router's worker. Source: RFC 3810 sections 5.2, 6.1 and 9.3, 9.4, 9.11 (the times); RFC 2711 (router alert).
 //! Limits: a bridge that knows the first version of the protocol alone reads no report.
 
 use std::net::Ipv6Addr;
@@ -25,9 +26,10 @@ use crate::net::resolve::{ethernet, group_mac, link_local, solicited_node};
 use crate::packet::Packet;
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// The time to the second report (Unsolicited Report Interval), and between later ones (Query Interval).
+/// The time to the second report (Unsolicited Report Interval), and between later ones (less than the Query Response Interval, in which
+/// answers to a query come).
 const AGAIN_NS: u64 = SECOND_NS;
-const PERIOD_NS: u64 = 125 * SECOND_NS;
+const PERIOD_NS: u64 = 10 * SECOND_NS;
 
 /// The group of all who read reports.
 const READERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0x16);
