@@ -358,7 +358,9 @@ fn a_port_that_cannot_be_owned_again_leaves_the_others() -> Result<()> {
     // Without io_uring there may be as many as cores.
     let hosts = hosts(Some(1))?;
     let before = look(&hosts)?;
-    let up = Up::start_so(&weir_binary()?, &hosts.middle, BRIDGE, |command| {
+    // No more than the receiving program takes.
+    let file = BRIDGE.replace("interface = \"p1\"", "interface = \"p1\"\nrate = \"200mbit\"");
+    let up = Up::start_so(&weir_binary()?, &hosts.middle, &file, |command| {
         NO_IO_URING.apply(command);
     })?;
     answers(&hosts, "10.99.1.3")?;

@@ -299,10 +299,11 @@ impl Watcher {
             self.note(finding, &waiting);
         }
         let seen: Vec<_> = self.views.iter().map(|view| view.as_ref().map(drops_of)).collect();
-        // A device that is gone is no event that goes on.
+        self.owning.hear();
+        // A device that is gone is no event that goes on; queues that nobody owns yet are one.
         let mut there = (0..self.views.len()).filter(|device| self.pairs[device / 2].is_some());
         let is_up = |view: &Option<View>| view.as_ref().is_some_and(|v| state_of(&v.link) == State::Up);
-        let is_well = there.all(|device| is_up(&self.views[device]));
+        let is_well = there.all(|device| is_up(&self.views[device])) && self.owning.is_settled();
         for pair in 0..self.pairs.len() {
             let ends = [2 * pair, 2 * pair + SENDER];
             let mtus = ends.map(|device| self.views[device].as_ref().map(|view| view.link.mtu_bytes));
@@ -310,7 +311,6 @@ impl Watcher {
             ends.iter().for_each(|&device| self.ledger.set_narrow(device, is_narrow));
         }
         self.ledger.look(&seen, is_well, now_ns());
-        self.owning.hear();
         self.act_on(findings, records);
         self.own_again();
         self.show();

@@ -49,6 +49,11 @@ impl Owning {
         self.faults.remove(&port);
     }
 
+    /// Returns whether all queues are owned, as far as is known: no try is under way, and none has failed last.
+    pub(super) fn is_settled(&self) -> bool {
+        self.faults.is_empty() && self.under_way.values().all(|&tries| tries == 0)
+    }
+
     fn is_under_way(&self, port: usize) -> bool {
         self.under_way.get(&port).is_some_and(|&tries| tries > 0)
     }
