@@ -151,7 +151,7 @@ pub fn input(file: &Path) -> Result<(String, String), Failure> {
     Ok((name, text))
 }
 
-/// Reads the text of a topology file, as [`topology`] does.
+/// Reads the text of a topology file, as [`topology()`] does.
 pub fn topology_of(file: &Path, name: &str, text: &str) -> Result<Result<Topology, Vec<String>>, Failure> {
     if classes::is_classes_file(text) {
         let why = "it is a file of classes, for --classes or for classes_file of a [[limit]] or a [[port]]: give one of those";
