@@ -12,7 +12,9 @@
 //! Owner: one thread. Limits: packets that no policy of the kernel's names are dropped here, and pass there. No packet here has the
 //! kernel's marks and interface numbers. Nothing is told to the kernel: neither that packets passed, nor that a peer moved, nor that an
 //! association is missed (`ACQUIRE`), so IKE is to begin by itself. After a start nobody knows that the kernel has sent with a key that
-//! no association had then.
+//! no association had then. A dump shows a policy that was updated as the youngest, so after a start, or after events were lost, it is asked
+//! behind its equals, where the kernel may have kept its place. One that is updated and has a younger equal in another list of the kernel's,
+//! as 10.1.0.0/24 has in 0.0.0.0/0, goes behind that since Linux 6.12 and did not before; here it does if it lets pass.
 
 mod key_files;
 mod message;
@@ -185,9 +187,9 @@ impl Follower {
             Heard::Policy { index, is_main, at, policy } => {
                 let line = (!matches!(policy, FollowedPolicy::PassedOver)).then(|| at.clone());
                 let known = self.policies.iter().position(|entry| entry.index == index);
-                // The kernel puts one that is updated behind its equals, as a new one.
-                known.into_iter().for_each(|place| drop(self.policies.remove(place)));
-                self.policies.insert(0, PolicyEntry { index, is_main, at, policy });
+                let place = known.map_or(0, |known| self.place_updated(known, &policy));
+                known.into_iter().for_each(|known| drop(self.policies.remove(known)));
+                self.policies.insert(place, PolicyEntry { index, is_main, at, policy });
                 let sign = if known.is_some() { '~' } else { '+' };
                 line.map(|line| format!("{sign} {line}"))
             }
@@ -208,6 +210,23 @@ impl Follower {
             Heard::Unclear(name) => {
                 Some(format!("a message {name} of the kernel's is passed over: it is too short"))
             }
+        }
+    }
+
+    /// The place that a policy has once it is updated to `policy`. The kernel puts one with another priority behind its new equals, as a new
+    /// one, and leaves it before those of its list otherwise. Where lists or kernels differ, what lets pass is asked last.
+    fn place_updated(&self, known: usize, policy: &FollowedPolicy) -> usize {
+        match (self.policies[known].policy.policy(), policy.policy()) {
+            (Some(before), Some(now)) if before.priority == now.priority => {
+                let is_of_list = |other: &PolicyEntry| {
+                    other.policy.policy().is_some_and(|other| now.is_listed_with(other))
+                };
+                match now.lets_pass() {
+                    true => self.policies[..known].iter().rposition(is_of_list).map_or(0, |equal| equal + 1),
+                    false => known,
+                }
+            }
+            _ => 0,
         }
     }
 
@@ -234,9 +253,8 @@ impl Follower {
     pub fn wanted(&mut self, running: &EspPlan, others: &BTreeSet<String>) -> WantedPlan {
         let mut notes = Vec::new();
         let own = &running.addresses;
-        let policies = as_asked(self.policies.iter().collect(), |entry: &&PolicyEntry| match &entry.policy {
-            FollowedPolicy::Policy(policy) | FollowedPolicy::Discarding(policy, _) => policy.priority,
-            FollowedPolicy::PassedOver | FollowedPolicy::Left(_) => 0,
+        let policies = as_asked(self.policies.iter().collect(), |entry: &&PolicyEntry| {
+            entry.policy.policy().map_or(0, |policy| policy.priority)
         });
         let known: Vec<&XfrmPolicy> = policies
             .iter()
@@ -291,7 +309,7 @@ impl Follower {
         for entry in policies {
             let (policy, discards) = match &entry.policy {
                 FollowedPolicy::PassedOver => continue,
-                FollowedPolicy::Left(why) => {
+                FollowedPolicy::Left(why) | FollowedPolicy::LettingPass(_, why) => {
                     notes.push(why.clone());
                     continue;
                 }

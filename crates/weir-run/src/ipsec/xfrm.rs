@@ -12,8 +12,8 @@
 //! Limits: a policy in transport mode whose selector holds several peers seals for all of them with the youngest association; the kernel
 //! takes that of the packet's addresses.
 //!
-//! Pure. Source: the kernel's `xfrm_state_find` (which association a policy takes) and `xfrm_policy_insert_list` (which policy is asked
-//! first).
+//! Pure. Source: the kernel's `xfrm_state_find` (which association a policy takes), `xfrm_policy_insert_list` (which policy is asked
+//! first), `policy_hash_bysel` and `xfrm_policy_inexact_alloc_chain` (in which list a policy is).
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -96,6 +96,38 @@ pub(super) fn as_asked<T>(mut policies: Vec<T>, priority: impl Fn(&T) -> u32) ->
     policies.reverse();
     policies.sort_by_key(priority);
     policies
+}
+
+impl XfrmPolicy {
+    /// Returns whether packets that it names pass in the clear.
+    pub fn lets_pass(&self) -> bool {
+        !self.is_block && self.templates.is_empty()
+    }
+
+    /// Returns whether it and another have one priority and are in one list of the kernel's, if packets may be of both.
+    pub fn is_listed_with(&self, other: &XfrmPolicy) -> bool {
+        let rank = |of: &XfrmPolicy| (of.priority, of.is_inbound, list_of(&of.selector));
+        rank(self) == rank(other)
+            && overlap(&self.selector.source, &other.selector.source)
+            && overlap(&self.selector.destination, &other.selector.destination)
+    }
+}
+
+/// What tells the kernel's lists apart, of policies that overlap: whether both sides are single hosts, and which sides are wide.
+fn list_of(selector: &Selector) -> (bool, [bool; 2]) {
+    let sides = [selector.source.parts(), selector.destination.parts()];
+    let is_host = |(address, len): (IpAddr, u32)| len == if address.is_ipv4() { 32 } else { 128 };
+    let is_wide = |(address, len): (IpAddr, u32)| {
+        address.is_unspecified() || len < if address.is_ipv4() { 16 } else { 48 }
+    };
+    (sides.into_iter().all(is_host), sides.map(is_wide))
+}
+
+/// Returns whether an address is of both.
+fn overlap(one: &AddressPrefix, other: &AddressPrefix) -> bool {
+    let ((one, one_len), (other, other_len)) = (one.parts(), other.parts());
+    let common = |address| AddressPrefix::new(address, one_len.min(other_len) as u8);
+    common(one) == common(other)
 }
 
 impl XfrmTemplate {

@@ -74,10 +74,24 @@ pub(super) enum FollowedPolicy {
     Policy(Box<XfrmPolicy>),
     /// The policy cannot be expressed, and why; the packets that it names are discarded.
     Discarding(Box<XfrmPolicy>, String),
+    /// The policy lets pass and cannot be expressed, and why; it is left out.
+    LettingPass(Box<XfrmPolicy>, String),
     /// The policy is of a socket, or the kernel's other half of `in`.
     PassedOver,
     /// The policy is left out, and why.
     Left(String),
+}
+
+impl FollowedPolicy {
+    /// The policy, unless no packet here can ever match it.
+    pub fn policy(&self) -> Option<&XfrmPolicy> {
+        match self {
+            FollowedPolicy::Policy(policy)
+            | FollowedPolicy::Discarding(policy, _)
+            | FollowedPolicy::LettingPass(policy, _) => Some(policy),
+            FollowedPolicy::PassedOver | FollowedPolicy::Left(_) => None,
+        }
+    }
 }
 
 /// The content of a message.

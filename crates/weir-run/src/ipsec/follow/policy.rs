@@ -79,20 +79,19 @@ pub(super) fn policy(body: &[u8]) -> Option<Heard> {
     if templates.len() > 1 {
         unsaid = unsaid.or(Some("several templates nest associations"));
     }
-    let is_block = info.u8(161)? != 0;
     let policy = Box::new(XfrmPolicy {
         at: at.clone(),
         selector,
         is_inbound: Some(is_inbound),
-        is_block,
+        is_block: info.u8(161)? != 0,
         priority: info.u32(152)?,
         templates,
     });
     let policy = match unsaid {
         None => FollowedPolicy::Policy(policy),
         // No packet passes in the clear that no policy lets.
-        Some(why) if !is_block && policy.templates.is_empty() => {
-            FollowedPolicy::Left(format!("{at}: {why}, which cannot be said"))
+        Some(why) if policy.lets_pass() => {
+            FollowedPolicy::LettingPass(policy, format!("{at}: {why}, which cannot be said"))
         }
         Some(why) => {
             let why = format!("{at}: {why}, which cannot be said, so what it names is discarded");

@@ -103,26 +103,106 @@ fn a_tunnel_comes_and_goes() {
     assert_eq!(follower.wanted(&running, &BTreeSet::new()).plan, empty());
 }
 
-/// Of equal priorities the kernel asks the oldest, and one that is updated counts as new.
+/// A policy without templates from `source` to `destination`, as the kernel tells it.
+fn policy_event(index: u8, priority: u8, is_block: bool, source: &str, destination: &str) -> Vec<u8> {
+    const POLICY_AT: usize = 16;
+    let mut message = captured()["newpolicy-out"][..POLICY_AT + 168].to_vec();
+    message[0] = message.len() as u8;
+    message[1] = 0;
+    let body = &mut message[POLICY_AT..];
+    for (side, at, len_at) in [(destination, 0, 42), (source, 16, 43)] {
+        let (address, len) = side.split_once('/').unwrap();
+        body[len_at] = len.parse().unwrap();
+        let (octets, family) = match address.parse().unwrap() {
+            IpAddr::V4(address) => (address.octets().to_vec(), 2),
+            IpAddr::V6(address) => (address.octets().to_vec(), 10),
+        };
+        body[at..at + octets.len()].copy_from_slice(&octets);
+        body[40] = family;
+    }
+    body[152] = priority;
+    body[156] = index;
+    body[161] = is_block.into();
+    message
+}
+
+/// The verbs in the order in which policies are asked.
+fn verbs(follower: &mut Follower) -> Vec<PolicyVerb> {
+    follower.wanted(&empty(), &BTreeSet::new()).plan.policies.iter().map(|policy| policy.verb).collect()
+}
+
+/// The rows are those of Linux 6.18, with an older and a younger policy of one priority, each as source and destination.
 #[test]
-fn a_policy_that_is_updated_is_asked_last_of_its_equals() {
-    /// The places of the selector's protocol, and the policy's index, in a message with a policy.
-    const PROTOCOL_AT: usize = 16 + 44;
-    const INDEX_AT: usize = 16 + 156;
-    let first = captured()["newpolicy-out"].clone();
-    let mut second = first.clone();
-    second[PROTOCOL_AT] = 17;
-    second[INDEX_AT] ^= 0x80;
+fn a_policy_that_is_updated_is_asked_as_in_the_list_of_the_kernels() {
+    let (old, new) = (8, 16);
+    let [net, wide, any] = ["10.9.1.0/24", "10.8.0.0/15", "0.0.0.0/0"];
+    for (of_old, of_new, keeps_place) in [
+        ([net; 2], [net; 2], true),
+        ([net; 2], ["10.9.0.0/16"; 2], true),
+        (["10.9.1.1/32", net], [net; 2], true),
+        (["10.9.1.1/32", "10.9.1.2/32"], ["10.9.1.1/32", "10.9.1.2/32"], true),
+        ([wide, net], [any, net], true),
+        ([net, wide], [net, any], true),
+        ([wide; 2], [any; 2], true),
+        (["2001:db8:1::/64"; 2], ["2001:db8:1::/48"; 2], true),
+        ([net; 2], [wide; 2], false),
+        ([net; 2], [any; 2], false),
+        ([net; 2], [any, net], false),
+        (["10.9.1.1/32", "10.9.1.2/32"], [net; 2], false),
+        (["2001:db8:1::/64"; 2], ["2001:db8::/47"; 2], false),
+        ([net; 2], ["10.9.2.0/24"; 2], false),
+    ] {
+        for is_block in [false, true] {
+            let of = |index, priority, is_block, [source, destination]: [&str; 2]| {
+                policy_event(index, priority, is_block, source, destination)
+            };
+            let mut follower = follower();
+            hear(&mut follower, &of(old, 100, is_block, of_old));
+            hear(&mut follower, &of(new, 100, !is_block, of_new));
+            let [first, second] = verbs(&mut follower)[..] else { panic!("two policies") };
+            assert_eq!(first == PolicyVerb::Discard, is_block);
+            assert!(hear(&mut follower, &of(old, 100, is_block, of_old)).starts_with("~ policy out"));
+            // What blocks keeps its place also where kernels differ.
+            let expected = if keeps_place || is_block { [first, second] } else { [second, first] };
+            assert_eq!(verbs(&mut follower), expected, "{of_old:?}, {of_new:?}");
+            // One that had another priority in between is the last of its equals.
+            hear(&mut follower, &of(old, 101, is_block, of_old));
+            hear(&mut follower, &of(old, 100, is_block, of_old));
+            assert_eq!(verbs(&mut follower), [second, first], "{of_old:?}, {of_new:?}");
+        }
+    }
+}
+
+/// One that lets pass goes behind those of other lists, up to the next of its own.
+#[test]
+fn a_policy_that_is_updated_stays_before_those_of_its_list_alone() {
+    let net = "10.9.1.0/24";
+    let first = policy_event(8, 100, false, net, net);
     let mut follower = follower();
-    let protocols = |follower: &mut Follower| -> Vec<_> {
-        let plan = follower.wanted(&empty(), &BTreeSet::new()).plan;
-        plan.policies.iter().map(|policy| policy.selector.protocol).collect()
-    };
     hear(&mut follower, &first);
-    hear(&mut follower, &second);
-    assert_eq!(protocols(&mut follower), [None, Some(17)]);
-    assert!(hear(&mut follower, &first).starts_with("~ policy out"));
-    assert_eq!(protocols(&mut follower), [Some(17), None]);
+    for (index, side) in [(16, "0.0.0.0/0"), (24, net), (32, "10.0.0.0/8")] {
+        hear(&mut follower, &policy_event(index, 100, true, side, side));
+    }
+    hear(&mut follower, &first);
+    let verbs = verbs(&mut follower);
+    assert_eq!(verbs.iter().position(|verb| *verb == PolicyVerb::Bypass), Some(1), "{verbs:?}");
+}
+
+/// What a policy cannot say here may become a block, which the kernel asks where it was.
+#[test]
+fn a_policy_that_was_left_out_keeps_its_place() {
+    const INTERFACE_AT: usize = 16 + 48;
+    let of_interface = |is_block| {
+        let mut message = policy_event(8, 100, is_block, "10.9.1.0/24", "10.9.1.0/24");
+        message[INTERFACE_AT] = 2;
+        message
+    };
+    let mut follower = follower();
+    hear(&mut follower, &of_interface(false));
+    hear(&mut follower, &policy_event(16, 100, false, "10.9.1.0/24", "10.9.1.0/24"));
+    assert_eq!(verbs(&mut follower), [PolicyVerb::Bypass]);
+    hear(&mut follower, &of_interface(true));
+    assert_eq!(verbs(&mut follower), [PolicyVerb::Discard, PolicyVerb::Bypass]);
 }
 
 /// Of a device that seals by itself the kernel's counters may tell nothing.
