@@ -3,7 +3,7 @@
 //! Rule: every request can be repeated with the same result, so repeating them finishes a limit that was left half made. The qdisc and the
 //! class of packets for which no leaf is found go to the kernel in one call: in between packets have nowhere to wait, because none may pass
 //! past the classes (`direct_qlen` 0: a priority of `7769:0`, which a container may set, would otherwise be the way round the limit). That
-//! class takes packets before there is a root class, and [`super::tree`] puts it below the root.
+//! class takes packets before there is a root class, and `tree.rs` puts it below the root.
 //!
 //! Source: `include/uapi/linux/pkt_sched.h`, `pkt_cls.h`; kernel `net/sched/sch_htb.c`, `sch_api.c:tc_modify_qdisc`.
 
