@@ -312,9 +312,7 @@ fn a_hold_of_another_interface_is_not_put_back() -> Result<()> {
     std::fs::write(&of_none, earlier.to_string())?;
     let done = run(&mut rig.weir(&["stat", "--check"]), LIMIT)?;
     ensure!(!done.stderr.contains(rig.left.name()), "{}", done.stderr);
-    let done = run(&mut rig.weir(&["mend"]), LIMIT)?;
-    ensure!(!done.said().contains(&of_none), "{}", done.said());
-    done.success()?;
+    run(&mut rig.weir(&["mend"]), LIMIT)?.success()?;
     for file in [&file, gone, &of_none] {
         ensure!(!Path::new(file).exists(), "{file} stays");
     }
