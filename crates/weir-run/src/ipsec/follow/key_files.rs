@@ -1,7 +1,8 @@
 //! The key files of an ESP that follows the kernel's IPsec: those that were made for it, and those that it has had.
 //!
 //! Rule: a file goes when no association of the ESP has it, also where the ESP itself has forgotten it: `weir up` may have been started anew,
-//! without associations, since. Its mark stays. A file that was neither made nor used here is somebody else's, and stays.
+//! without associations, since. Its mark stays. At the end the files of the plan that was made last stay, also where its associations were
+//! taken away since. A file that was neither made nor used here is somebody else's, and stays.
 //!
 //! Owner: the one who follows.
 
@@ -15,12 +16,14 @@ use weir_path::esp::plan::EspPlan;
 pub struct KeyFiles {
     directory: PathBuf,
     known: BTreeSet<PathBuf>,
+    /// The files of the plan that was made last.
+    made: BTreeSet<PathBuf>,
 }
 
 impl KeyFiles {
     /// No files yet, in this directory.
     pub fn new(directory: &Path) -> KeyFiles {
-        KeyFiles { directory: directory.into(), known: BTreeSet::new() }
+        KeyFiles { directory: directory.into(), known: BTreeSet::new(), made: BTreeSet::new() }
     }
 
     /// Notes a file that was made.
@@ -34,12 +37,25 @@ impl KeyFiles {
         self.known.extend(files_of(runs).filter(is_here));
     }
 
-    /// Removes the files that no association of this plan has, and knows them no more. Those that are gone already are passed over.
+    /// Removes the files that no association of this plan has, which was made, and knows them no more. Those that are gone already are
+    /// passed over.
     ///
     /// # Errors
     /// If a file could not be removed, with its name. The others are removed then too.
-    pub fn remove_unused(&mut self, runs: &EspPlan) -> Result<(), String> {
-        let used: BTreeSet<_> = files_of(runs).collect();
+    pub fn remove_unused(&mut self, made: &EspPlan) -> Result<(), String> {
+        self.made = files_of(made).collect();
+        self.remove_all_but(&self.made.clone())
+    }
+
+    /// Removes the files that no association of this plan has, by which the ESP runs at the end, nor one of the plan that was made last.
+    ///
+    /// # Errors
+    /// As [`KeyFiles::remove_unused`].
+    pub fn remove_at_end(&mut self, runs: &EspPlan) -> Result<(), String> {
+        self.remove_all_but(&self.made.iter().cloned().chain(files_of(runs)).collect())
+    }
+
+    fn remove_all_but(&mut self, used: &BTreeSet<PathBuf>) -> Result<(), String> {
         let mut removed = Ok(());
         self.known.retain(|file| {
             if used.contains(file) {

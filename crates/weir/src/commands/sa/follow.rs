@@ -161,7 +161,7 @@ impl Following<'_> {
     /// Removes the key files that nothing uses; where nobody says what runs they stay.
     fn remove_unused_keys(&mut self) {
         if let Ok(running) = Running::ask(self.arguments) {
-            self.files.remove_unused(running.esp()).unwrap_or_else(output::warn);
+            self.files.remove_at_end(running.esp()).unwrap_or_else(output::warn);
         }
     }
 

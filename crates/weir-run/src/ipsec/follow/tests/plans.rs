@@ -121,6 +121,29 @@ fn a_key_goes_also_where_its_association_was_forgotten() {
     assert_eq!([old.exists(), new.exists(), MarkKind::Sent.path(&old).exists()], [false, true, true]);
 }
 
+/// `weir apply` takes all associations away, and who follows ends before it looks: who follows next gives them back.
+#[test]
+fn keys_stay_where_associations_were_taken_away() {
+    let messages = captured();
+    let folder = Folder::new("follow-taken");
+    let mut follower = Follower::new(&folder.0);
+    let mut files = KeyFiles::new(&folder.0);
+    hear(&mut follower, &messages["newsa-gcm-esn"]);
+    let made = follower.wanted(&empty(), &BTreeSet::new()).plan;
+    assert_eq!(follower.wanted(&empty(), &BTreeSet::new()).write_keys(&mut files), []);
+    files.remove_unused(&made).unwrap();
+    // One that was to begin, and was refused.
+    hear(&mut follower, &messages["newsa-in"]);
+    let refused = follower.wanted(&made, &BTreeSet::new());
+    assert_eq!(
+        (names(&refused), refused.write_keys(&mut files)),
+        (vec!["in-00002001", "out-00001001"], vec![])
+    );
+    files.remove_at_end(&empty()).unwrap();
+    let is_there = |of: &AssociationPlan| PathBuf::from(of.key_file.clone().unwrap()).exists();
+    assert_eq!(refused.plan.associations.iter().map(is_there).collect::<Vec<_>>(), [false, true]);
+}
+
 /// The first is gone already, and the second cannot be removed.
 #[test]
 fn all_keys_that_can_be_removed_are() {
