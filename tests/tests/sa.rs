@@ -27,6 +27,7 @@ fn main() -> ExitCode {
         plain!(a_second_time_nothing_is_written).together(),
         plain!(what_cannot_be_taken_over_is_one_sentence).together(),
         privileged!(policies_follow_the_kernels).together(),
+        privileged!(the_kernel_keeps_the_place_of_an_updated_policy).together(),
     ])
 }
 
@@ -226,4 +227,43 @@ fn policies_follow_the_kernels() -> Result<()> {
     run(&mut follow(&["--once"])?, LIMIT)?.success()?;
     up.check()?;
     up.down().map(drop)
+}
+
+/// What `weir sa follow` relies on: of two policies of one priority and one list the older is asked first, also once it is updated, unless it had
+/// another priority in between.
+fn the_kernel_keeps_the_place_of_an_updated_policy() -> Result<()> {
+    let hosts = Hosts::new(1, None)?;
+    hosts.address(0, "10.99.1.1/24")?;
+    let host = &hosts.hosts[0];
+    let is_blocked = || -> Result<bool> {
+        // Its socket is refused before a packet is sent.
+        let ping = run(host.command("ping").args(["-n", "-q", "-c", "1", "-W", "1", "10.99.1.2"]), LIMIT)?;
+        Ok(ping.stderr.contains("not permitted"))
+    };
+    let [net, wide, any] = ["10.99.1.0/24", "10.98.0.0/15", "0.0.0.0/0"];
+    for (of_old, of_new) in [
+        ([net; 2], [net; 2]),
+        ([net; 2], ["10.99.0.0/16"; 2]),
+        (["10.99.1.1", net], [net; 2]),
+        (["10.99.1.1", "10.99.1.2"], ["10.99.1.1", "10.99.1.2"]),
+        ([wide, net], [any, net]),
+        ([net, wide], [net, any]),
+        ([wide; 2], [any; 2]),
+    ] {
+        let of = |verb: &str, [source, destination]: [&str; 2], more: &str| {
+            host.ip(&format!("xfrm policy {verb} src {source} dst {destination} {more}"))
+        };
+        let block =
+            |verb, priority| of(verb, of_old, &format!("proto udp dir out action block priority {priority}"));
+        host.ip("xfrm policy flush")?;
+        block("add", 100)?;
+        of("add", of_new, "dir out priority 100")?;
+        ensure!(is_blocked()?, "{of_old:?}, {of_new:?}: the older is not asked first");
+        block("update", 100)?;
+        ensure!(is_blocked()?, "{of_old:?}, {of_new:?}: the update goes behind");
+        block("update", 101)?;
+        block("update", 100)?;
+        ensure!(!is_blocked()?, "{of_old:?}, {of_new:?}: the priority is another and back, and it is first");
+    }
+    Ok(())
 }
