@@ -23,6 +23,8 @@ fn main() -> ExitCode {
         privileged!(without_tcx_only_limits_can_run),
         privileged!(a_filtered_namespace_is_noticed_and_loses_nothing).flooding(),
         privileged!(a_filtered_namespace_with_little_memory_is_refused).flooding(),
+        privileged!(a_far_end_that_filters_what_it_sends_is_polled_by_io_uring).flooding(),
+        privileged!(a_far_end_that_filters_later_is_taken_over_again).flooding(),
         privileged!(interrupted_it_leaves_nothing),
     ])
 }
@@ -121,6 +123,40 @@ fn a_filtered_namespace_is_noticed_and_loses_nothing() -> Result<()> {
     Ok(())
 }
 
+fn a_far_end_that_filters_what_it_sends_is_polled_by_io_uring() -> Result<()> {
+    let rig = Rig::plain()?;
+    drop_first_packets(&rig.left)?;
+    let wire = rig.wire(&["--rate", "200mbit", "--burst", "20kb"])?;
+    ensure!(stat_of(&wire)?["ports"][0]["poller"] == "io_uring", "{}", stat_of(&wire)?["ports"]);
+    require_flood(&rig)?;
+    wire.weir(&["stat", wire.name(), "--check"])?.success()?;
+    wire.stop().map(drop)
+}
+
+fn a_far_end_that_filters_later_is_taken_over_again() -> Result<()> {
+    let rig = Rig::plain()?;
+    let wire = rig.wire(&["--rate", "200mbit", "--burst", "20kb"])?;
+    ensure!(stat_of(&wire)?["ports"][0]["poller"] == "socket", "{}", stat_of(&wire)?["ports"]);
+    drop_first_packets(&rig.left)?;
+    for state in ["down", "up"] {
+        rig.middle.ip(&format!("link set wa {state}"))?;
+    }
+    wait_until(
+        "it is polled by io_uring",
+        LIMIT,
+        || Ok(stat_of(&wire)?["ports"][0]["poller"] == "io_uring"),
+    )?;
+    require_flood(&rig)?;
+    wire.weir(&["stat", wire.name(), "--check"])?.success()?;
+    wire.stop().map(drop)
+}
+
+fn require_flood(rig: &Rig) -> Result<()> {
+    let address = rig.right_address().v4;
+    let load = Load::new(&rig.left, &rig.right, &address, 3, 3.0);
+    require_lossless(&Flood::start(&load)?.finish(LIMIT)?, &load)
+}
+
 /// A poll by io_uring brings 16 packets of each queue, for which such a memory has no frames beside those that are held.
 fn a_filtered_namespace_with_little_memory_is_refused() -> Result<()> {
     let rig = Rig::new(16, 16)?;
@@ -158,6 +194,14 @@ fn interrupted_it_leaves_nothing() -> Result<()> {
 fn drop_input(namespace: &Namespace) -> Result<()> {
     namespace.sh("nft add table inet filter")?;
     namespace.sh("nft add chain inet filter input { type filter hook input priority 0 ; policy drop ; }")?;
+    Ok(())
+}
+
+/// Drops packets from no address on their way out, as a filter against forged ones does.
+fn drop_first_packets(sender: &Namespace) -> Result<()> {
+    sender.sh("nft add table netdev filter")?;
+    sender.sh("nft add chain netdev filter out { type filter hook egress device veth0 priority 0 ; }")?;
+    sender.sh("nft add rule netdev filter out ip saddr 0.0.0.0 drop")?;
     Ok(())
 }
 
