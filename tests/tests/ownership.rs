@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use weir_lab::bed::{Namespace, names};
-use weir_lab::clock::{let_pass, wait_until};
+use weir_lab::clock::{let_pass, now, wait_until};
 use weir_lab::process::{Process, Signal, run};
 use weir_port::hold::{Hold, Owner, Thing, ends};
 use weir_port::link::Link;
@@ -26,6 +26,7 @@ fn main() -> ExitCode {
         privileged!(a_generator_into_a_wire_leaves_the_wires_queue).together(),
         privileged!(a_generator_at_a_sender_that_moved_leaves_the_wires_queue).together(),
         privileged!(two_generators_on_one_pair_share_its_queues).together(),
+        privileged!(of_two_that_share_a_pair_the_one_that_goes_on_is_named).together(),
         privileged!(a_second_wire_is_told_whose_the_interface_is).together(),
         privileged!(commands_that_are_refused_leave_no_hold).together(),
         privileged!(a_name_is_given_by_one_command_at_a_time).together(),
@@ -120,6 +121,38 @@ fn two_generators_on_one_pair_share_its_queues() -> Result<()> {
     first.wait(LIMIT)?.success()?;
     require_same(&before.0, &traces(&pair.left)?)?;
     require_same(&before.1, &traces(&pair.right)?)
+}
+
+/// The first that shared the queues has noted itself, and has ended.
+fn of_two_that_share_a_pair_the_one_that_goes_on_is_named() -> Result<()> {
+    const AT_ONCE: Duration = Duration::from_secs(5);
+    let pair = Namespace::new("pair")?;
+    pair.ip("link add veth0 type veth peer name veth1")?;
+    for interface in ["veth0", "veth1"] {
+        pair.ip(&format!("link set {interface} up"))?;
+    }
+    let spawn = |words: &[&str]| Process::spawn(pair.command(weir_tests::weir_binary()?).args(words));
+    let mut generator = spawn(&["gen", "veth0", "--rate", "1kpps"])?;
+    wait_until("the generator has its queue", A_MOMENT, || Ok(root(&pair, "veth0")?.contains("7765:")))?;
+    let mut sink = spawn(&["sink", "veth1", "--time", "50s"])?;
+    wait_until("the sink is ready", A_MOMENT, || {
+        ensure!(sink.is_running()?, "it ended: {}", sink.stderr());
+        Ok(sink.stderr().contains("ready"))
+    })?;
+    generator.signal(Signal::INT)?;
+    generator.wait(LIMIT)?.success()?;
+    let expected = format!("process {} (`", sink.id());
+    for interface in ["veth0", "veth1"] {
+        let started = now();
+        let mut limit = pair.command(weir_tests::weir_binary()?);
+        let done = run(limit.args(["limit", interface, "--rate", "10mbit"]), LIMIT)?;
+        ensure!(done.status.code() == Some(1), "{interface}: it ended with {}", done.status);
+        let is_named = done.stderr.contains(&expected) && done.stderr.contains("sink veth1");
+        ensure!(is_named, "{interface}: `{expected}` is not in: {}", done.stderr);
+        ensure!(started.elapsed() < AT_ONCE, "{interface}: refused after {:?}", started.elapsed());
+    }
+    sink.signal(Signal::INT)?;
+    sink.wait(LIMIT)?.success().map(drop)
 }
 
 fn a_second_wire_is_told_whose_the_interface_is() -> Result<()> {

@@ -44,14 +44,18 @@ use serde_json::Value;
 use self::identity::Identity;
 pub use self::owner::Owner;
 use crate::error::{Doing, PortError, Result};
+use crate::holder::HolderProcess;
 use crate::link::Link;
 use crate::lock::{DIRECTORY, Lock, holds, try_flock};
 use crate::netns::NetNs;
-use crate::{directory, sys};
+use crate::{directory, holder, sys};
 
 /// The longest wait for a hold that is being undone, in nanoseconds.
 const WAIT_NS_MAX: u64 = 15_000_000_000;
 const BETWEEN_NS: u64 = 10_000_000;
+/// The looks at a note of a process that has ended before the one that has the lock is taken for the holder: a new holder first looks at the
+/// thing, and then notes itself.
+const LOOKS_AT_ENDED: u64 = 20;
 /// The things of an interface; all others are of a namespace.
 const OF_INTERFACES: [&str; 5] = ["receive", "queue", "checksum", "tags", MADE];
 /// An interface that is made for a run, and removed with it.
@@ -421,22 +425,30 @@ fn doing(thing: &Thing) -> String {
     format!("taking hold of {}, in {DIRECTORY}/holds", thing.name)
 }
 
-/// Tries until the thing can be had. A holder that lives and keeps it is not waited for: the error names it.
+/// Tries until the thing can be had. A holder that lives and keeps it is not waited for: the error names it, also where the note is still of
+/// one that shared the thing with it and has ended.
 fn wait_for<T>(
     thing: &Thing,
     say: &mut dyn FnMut(&str),
     mut attempt: impl FnMut() -> Result<std::result::Result<T, Option<Owner>>>,
 ) -> Result<T> {
     let busy = |why: String| Err(PortError::Busy { name: thing.name.clone(), why });
-    let mut last = None;
+    let (mut last, mut looks_at_ended) = (None, 0);
     for _ in 0..WAIT_NS_MAX / BETWEEN_NS {
         // The file is empty for a moment between being locked and being written to.
         let holder = match attempt()? {
             Ok(done) => return Ok(done),
             Err(holder) => holder,
         };
-        if let Some(holder) = holder {
-            if holder.lives() && holder.guardian.is_some() {
+        if holder.as_ref().is_some_and(Owner::has_ended) {
+            looks_at_ended += 1;
+            if looks_at_ended >= LOOKS_AT_ENDED
+                && let Some(process) = locker_of(thing).filter(|process| !process.line.is_empty())
+            {
+                return busy(format!("{process}: end that first"));
+            }
+        } else if let Some(holder) = holder {
+            if holder.keeps() {
                 return busy(format!("process {} (`{}`): end that first", holder.pid, holder.command));
             }
             if last.is_none() {
@@ -470,11 +482,15 @@ fn wait_for<T>(
     })
 }
 
+/// The process that locked a thing's file, whatever the note in it says; its line is empty if it has ended.
+fn locker_of(thing: &Thing) -> Option<HolderProcess> {
+    let file = File::open(holds().join(&thing.file)).ok()?;
+    holder::of_lock(&file).ok()?
+}
+
 /// Continues a guardian that was stopped; does nothing to a process that is no guardian.
 fn wake(guardian: u32) {
-    let is_guardian = std::fs::read_to_string(format!("/proc/{guardian}/cmdline"))
-        .is_ok_and(|words| words.split('\0').nth(1) == Some("guardian"));
-    if is_guardian {
+    if owner::is_guardian(guardian) {
         // SAFETY: takes no pointers. Continuing a process that is not stopped does nothing.
         unsafe { libc::kill(guardian as libc::pid_t, libc::SIGCONT) };
     }

@@ -51,6 +51,22 @@ impl Owner {
     pub(super) fn is_running(&self) -> bool {
         started(self.pid) == Some(self.started)
     }
+
+    /// Returns whether it has the thing until it is ended, and not only while a command is at work.
+    pub(super) fn keeps(&self) -> bool {
+        self.lives() && self.guardian.is_some()
+    }
+
+    /// Returns whether neither its process nor the guardian of that is there any more: whoever has the thing has it since.
+    pub(super) fn has_ended(&self) -> bool {
+        !self.is_running() && !self.guardian.is_some_and(is_guardian)
+    }
+}
+
+/// Returns whether a process puts things back for another.
+pub(super) fn is_guardian(pid: u32) -> bool {
+    let words = std::fs::read_to_string(format!("/proc/{pid}/cmdline"));
+    words.is_ok_and(|words| words.split('\0').nth(1) == Some("guardian"))
 }
 
 /// The beginning of a command line.
@@ -80,8 +96,10 @@ mod tests {
     fn this_process_lives_and_one_of_another_start_does_not() {
         let own = Owner::this(Some(1));
         assert!(own.lives() && own.started > 0, "{own:?}");
-        assert!(!Owner { started: own.started + 1, ..own.clone() }.lives());
-        assert!(!Owner { is_undone: true, ..own }.lives());
+        let earlier = Owner { started: own.started + 1, ..own.clone() };
+        assert!(!earlier.lives() && earlier.has_ended(), "process 1 is no guardian");
+        assert!(!Owner { is_undone: true, ..own.clone() }.lives());
+        assert!(!Owner { is_undone: true, ..own }.has_ended(), "it is still there");
     }
 
     #[test]
