@@ -10,7 +10,8 @@ use weir_lab::clock::{let_pass, wait_until};
 use weir_lab::iperf::Load;
 use weir_lab::process::{Process, Signal, send_signal};
 use weir_port::bpf::doorbell::Bell;
-use weir_port::hold::{Hold, Owner};
+use weir_port::hold::{Hold, Owner, Thing};
+use weir_port::link::Link;
 use weir_port::netns::NetNs;
 use weir_port::undo::{Keeper, Undo};
 use weir_run::clock::now_ns;
@@ -54,6 +55,7 @@ fn main() -> ExitCode {
         privileged!(a_port_whose_other_end_moves_and_is_unfit_leaves_nothing_there).together(),
         privileged!(the_other_end_of_a_port_is_refused_and_the_port_goes_on).together(),
         privileged!(a_port_that_cannot_be_owned_again_leaves_the_others).flooding(),
+        privileged!(a_port_that_another_lets_go_of_keeps_no_other_waiting).together(),
     ])
 }
 
@@ -322,6 +324,34 @@ fn a_port_whose_other_end_moves_and_is_unfit_leaves_nothing_there() -> Result<()
     })
     .with_context(|| up.stderr())?;
     answers(&hosts, "10.99.1.2")?;
+    up.down().map(drop)
+}
+
+/// Another weir puts back for long what it changed at an optional port. Another port is renamed meanwhile.
+fn a_port_that_another_lets_go_of_keeps_no_other_waiting() -> Result<()> {
+    const SOON: Duration = Duration::from_secs(6);
+    let hosts = hosts(None)?;
+    hosts.middle.ip("link set p2 down")?;
+    let up = hosts.up(&BRIDGE.replace("\"p2\"\n", "\"p2\"\noptional = true\n"))?;
+    answers(&hosts, "10.99.1.2")?;
+    let hold = hosts.middle.enter(|| -> Result<Hold> {
+        let thing = Thing::receive(&NetNs::current()?, &Link::by_name("p2")?);
+        Ok(Hold::alone(&thing, &Owner::this(Some(std::process::id())), &mut |_| ())?)
+    })??;
+    hold.note_undone();
+    hosts.middle.ip("link set p2 up")?;
+    wait_until("it is tried", PATIENCE, || {
+        let said = up.stderr();
+        Ok(said.contains("waiting for interface p2") || said.contains("p2 is not a port yet"))
+    })?;
+    hosts.middle.ip("link set p1 name px")?;
+    let is_followed = || Ok(up.stderr().contains("p1 is called px now"));
+    wait_until("another port is cared for", SOON, is_followed).with_context(|| up.stderr())?;
+    ensure!(up.stderr().contains("which is about to let it go"), "{}", up.stderr());
+    hold.finish();
+    wait_for_port(&up, LAST, "up")?;
+    answers(&hosts, "10.99.1.3")?;
+    up.check()?;
     up.down().map(drop)
 }
 

@@ -1,6 +1,7 @@
 //! Whether an interface can be a port: by its kind, its other end, its MTU and queues, and by who else has it.
 //!
-//! Rule: a check changes nothing. An interface that somebody else is about to let go of is waited for, a second at most.
+//! Rule: a check changes nothing. An interface that somebody else is about to let go of is waited for, a second at most; the care of a
+//! topology's ports, which others wait for, looks once ([`check_now`]).
 //!
 //! Owner: none, these are looks. Limits: an interface may change after the look.
 
@@ -8,8 +9,10 @@ use std::time::Duration;
 
 use crate::bpf::doorbell::QUEUES_MAX;
 use crate::error::{PortError, Result};
+use crate::hold::ends;
 use crate::holder;
 use crate::link::Link;
+use crate::netns::NetNs;
 use crate::port::MTU_BYTES_MAX;
 
 /// Returns whether an interface cannot be a port as it and its other end are: by its kind, its MTU, its queues, a
@@ -22,23 +25,33 @@ pub fn is_unfit(link: &Link) -> bool {
 /// Checks that an interface can be a port, and that nobody else has it.
 pub(crate) fn check_suitable(link: &Link, sender: &Link) -> Result<()> {
     check_fit(link, sender)?;
-    let refuse = |why: String| Err(PortError::Unsuitable { name: link.name.clone(), why });
-    if let Some(program) = link.xdp_program {
-        match holder::of_program(program) {
-            Some(_) if goes(link, program, LOOKS_HELD) => {}
-            Some(process) => {
-                return refuse(format!("is in use by {process}, whose XDP program it has: stop that first"));
-            }
-            None if goes(link, program, LOOKS_LEFT) => {}
-            None => {
-                return refuse(format!(
-                    "has XDP program {program}, which no process holds: `ip link set {} xdp off` takes it off",
-                    link.name
-                ));
-            }
-        }
+    check_program(link, LOOKS_HELD, LOOKS_LEFT)
+}
+
+/// Checks by one look that nobody is letting go of an interface of this thread's namespace: for who must not wait, and looks again later.
+///
+/// # Errors
+/// If somebody is, or has an XDP program there, a sentence that names it.
+pub fn check_now(link: &Link) -> Result<()> {
+    check_program(link, 1, 1)?;
+    ends::check_now(&NetNs::current()?, link)
+}
+
+/// Checks that an interface has no XDP program, or loses it while it is looked at so often: one that a process holds, or one that none does.
+fn check_program(link: &Link, looks_held: u32, looks_left: u32) -> Result<()> {
+    let Some(program) = link.xdp_program else { return Ok(()) };
+    let holder = holder::of_program(program);
+    if goes(link, program, if holder.is_some() { looks_held } else { looks_left }) {
+        return Ok(());
     }
-    Ok(())
+    let why = match holder {
+        Some(process) => format!("is in use by {process}, whose XDP program it has: stop that first"),
+        None => format!(
+            "has XDP program {program}, which no process holds: `ip link set {} xdp off` takes it off",
+            link.name
+        ),
+    };
+    Err(PortError::Unsuitable { name: link.name.clone(), why })
 }
 
 /// Checks that an interface can be a port as it and its other end are.

@@ -2,8 +2,8 @@
 //!
 //! Rule: a command has no guardian, so the file of its hold is there while it runs, and of use to nobody afterwards.
 
-use super::{Hold, Owner, Thing, left};
-use crate::error::Result;
+use super::{Hold, Owner, Thing, left, locker_of};
+use crate::error::{PortError, Result};
 use crate::link::Link;
 use crate::lock::holds;
 use crate::netns::NetNs;
@@ -58,6 +58,17 @@ pub fn in_use(netns: &NetNs, link: &Link) -> Option<String> {
             "interface {} is held by process {} (`{}`): end that first",
             link.name, owner.pid, owner.command
         )
+    })
+}
+
+/// Checks by one look that the receive queues of an interface would not be waited for: that they are not being put back, and no command is at
+/// work there.
+pub(crate) fn check_now(netns: &NetNs, link: &Link) -> Result<()> {
+    let thing = Thing::receive(netns, link);
+    let owner = Hold::owner_of(&thing).filter(|owner| !owner.keeps() && locker_of(&thing).is_some());
+    owner.map_or(Ok(()), |Owner { pid, command, .. }| {
+        let why = format!("process {pid} (`{command}`), which is about to let it go");
+        Err(PortError::Busy { name: thing.name, why })
     })
 }
 

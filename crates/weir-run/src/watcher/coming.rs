@@ -8,7 +8,8 @@
 //! ```
 //!
 //! Rule: the worker, which all other ports wait for, does nothing that takes long. A port that is prepared and not taken leaves nothing
-//! behind. One that is refused before has changed nothing, and its other end may be a port.
+//! behind. One that is refused before has changed nothing, and its other end may be a port. An interface that somebody is letting go of is not
+//! waited for, because other ports wait for this thread: it is tried again.
 //!
 //! An interface whose other end is in a namespace that nobody but weir keeps is given up, so that the kernel removes both: a container
 //! that has ended. It is not taken again under the same number.
@@ -17,6 +18,7 @@
 
 use std::collections::BTreeMap;
 
+use weir_port::fit;
 use weir_port::link::Link;
 use weir_port::monitor::{Fares, LinkEvent};
 use weir_port::napi::Deferral;
@@ -195,11 +197,16 @@ impl Watcher {
                 Err(format!("{} is the other end of {other}, which is a port too", link.name))
             }
             (None, Err(error)) => Err(error.to_string()),
-            (None, Ok((netns, sender))) => self.prepare(port, records).inspect_err(|_| {
-                let mut interfaces = vec![(netns.inode(), sender.ifindex)];
-                interfaces.extend(NetNs::current().map(|home| (home.inode(), link.ifindex)));
-                self.put_back(&interfaces, records);
-            }),
+            (None, Ok((netns, sender))) => {
+                let free = fit::check_now(link).map_err(|error| error.to_string());
+                free.and_then(|()| {
+                    self.prepare(port, records).inspect_err(|_| {
+                        let mut interfaces = vec![(netns.inode(), sender.ifindex)];
+                        interfaces.extend(NetNs::current().map(|home| (home.inode(), link.ifindex)));
+                        self.put_back(&interfaces, records);
+                    })
+                })
+            }
         };
         match taken {
             Ok(pair) => {
