@@ -5,6 +5,10 @@
 //! or a value that comes, of which those longer than a line are bounded for all clients together ([`crate::budget`]); [`OUTPUT_BYTES_MAX`]; and [`UNDER_WAY_MAX`] answers of other workers, of which the long ones of all clients
 //! together are bounded ([`crate::reply`]). It is held by its own window then, and nobody else.
 //!
+//! A client that is told why it is closed may have sent more by then. A connection that is closed with unread bytes is reset (RFC 2525 section 2.17),
+//! and the reset takes what the client was told with it. So it is heard out: sending ends, and what comes is thrown away until the client ends too,
+//! or for [`HEARD_OUT_S`] (RFC 9112 section 9.6).
+//!
 //! Owner: one worker. It knows nothing of sockets but that they read and write.
 
 use std::collections::VecDeque;
@@ -20,6 +24,8 @@ use crate::reply::Reply;
 pub const OUTPUT_BYTES_MAX: usize = 64 * 1024;
 /// Commands that are not answered.
 pub const UNDER_WAY_MAX: usize = 32;
+/// The longest time that a client is heard out, in seconds. A worker that sleeps does not wake for its end.
+pub const HEARD_OUT_S: u32 = 2;
 /// The bytes that are read at once.
 const READ_BYTES: usize = 16 * 1024;
 
@@ -45,6 +51,10 @@ pub struct Connection<S> {
     is_hungry: bool,
     /// True if no more commands are taken: the connection has ended, or is to.
     has_ended: bool,
+    /// True if what the client sends is then to be thrown away until it ends.
+    is_heard_out: bool,
+    /// The time at which that ends at the latest, once all answers have been sent.
+    heard_until_s: Option<u32>,
 }
 
 impl<S> Connection<S> {
@@ -63,12 +73,15 @@ impl<S> Connection<S> {
             output: Output::default(),
             is_hungry: true,
             has_ended: false,
+            is_heard_out: false,
+            heard_until_s: None,
         }
     }
 
     /// A connection that no command is taken of: it is sent a text and closed.
     pub fn told(stream: S, text: &[u8], budget: Arc<ByteBudget>) -> Connection<S> {
-        let mut connection = Connection { has_ended: true, ..Connection::new(stream, budget) };
+        let mut connection =
+            Connection { has_ended: true, is_heard_out: true, ..Connection::new(stream, budget) };
         connection.output.push(text.to_vec().into());
         connection
     }
@@ -80,7 +93,7 @@ impl<S> Connection<S> {
 
     /// Returns whether more bytes are to be read.
     pub fn wants_input(&self) -> bool {
-        self.is_hungry && self.may_take()
+        self.is_hungry && self.may_take() || self.is_heard_out && self.has_said_all()
     }
 
     /// Returns whether bytes are to be written.
@@ -88,9 +101,24 @@ impl<S> Connection<S> {
         self.output.left_bytes() > 0
     }
 
-    /// Returns whether all answers have been sent: it may be closed.
+    /// Returns whether all answers have been sent, and the client is not to be heard out: it may be closed.
     pub fn is_done(&self) -> bool {
+        self.has_said_all() && !self.is_heard_out
+    }
+
+    fn has_said_all(&self) -> bool {
         self.has_ended && self.replies.is_empty() && !self.has_output()
+    }
+
+    /// Notes the time. Returns true once, if the client is heard out from now on: sending is to end.
+    pub fn hear_out(&mut self, now_s: u32) -> bool {
+        if !self.is_heard_out || !self.has_said_all() {
+            return false;
+        }
+        let begins = self.heard_until_s.is_none();
+        let until_s = *self.heard_until_s.get_or_insert(now_s + HEARD_OUT_S);
+        self.is_heard_out = now_s < until_s;
+        begins
     }
 
     /// Takes at most so many commands of the bytes that have come; each is told with its number. Returns how many.
@@ -143,7 +171,7 @@ impl<S> Connection<S> {
                     said
                 }
                 Front::Endless(said) => {
-                    self.has_ended = true;
+                    (self.has_ended, self.is_heard_out) = (true, true);
                     said
                 }
             };
@@ -208,7 +236,8 @@ impl<S: Read + Write> Connection<S> {
         let count = self.stream.read(&mut self.input[before..]);
         self.input.truncate(before + *count.as_ref().unwrap_or(&0));
         match count {
-            Ok(0) => self.has_ended = true,
+            Ok(0) => (self.has_ended, self.is_heard_out) = (true, false),
+            Ok(_) if self.has_ended => self.input.truncate(before),
             Ok(count) => {
                 self.is_hungry = false;
                 let passed_over = self.skip.min(count);
@@ -299,8 +328,26 @@ mod tests {
         assert!(!client.wants_input() && !client.is_done());
         assert!(client.flush().unwrap() && !client.is_done());
         client.stream.room = 100;
-        assert!(client.flush().unwrap() && client.is_done());
+        assert!(!client.hear_out(7) && client.flush().unwrap());
         assert_eq!(client.stream.output, b"ERROR full\r\n");
+        // What it sends is thrown away until it ends, or for some time.
+        assert!(client.hear_out(7) && !client.hear_out(8) && client.wants_input() && !client.is_done());
+        assert!(client.fill().unwrap() && client.input.is_empty() && !client.fill().unwrap());
+        assert_eq!(client.take(1, 100, |_, _, _| {}), 0);
+        assert!(client.wants_input() && !client.is_done());
+        client.stream.input.push_back(Vec::new());
+        assert!(client.fill().unwrap() && client.is_done() && !client.wants_input());
+    }
+
+    #[test]
+    fn who_does_not_end_is_not_heard_out_for_ever() {
+        let line = vec![b'x'; LINE_BYTES_MAX + 1];
+        let pieces: Vec<&[u8]> = line.chunks(READ_BYTES).collect();
+        let mut client = connection(&pieces);
+        serve(&mut client);
+        assert_eq!(client.stream.output, b"CLIENT_ERROR line too long\r\n");
+        assert!(client.hear_out(7) && !client.is_done());
+        assert!(!client.hear_out(7 + HEARD_OUT_S) && client.is_done());
     }
 
     #[test]

@@ -113,6 +113,27 @@ fn whoever_is_too_many_is_told_so_and_counted() {
     });
 }
 
+/// Who is told something and closed may have sent more, of which the server reads nothing: what it was told comes nevertheless.
+#[test]
+fn what_the_server_says_last_is_read_by_who_has_sent_more() {
+    with_settings(SERVER, 1, |stack, _| {
+        let first = client(stack);
+        assert_eq!(ask(&first, "get key\r\n", 5), "END\r\n");
+        let told = |mut stream: TcpStream, text: &[u8]| {
+            // The server takes what it has no use for.
+            text.chunks(1000).for_each(|part| stream.write_all(part).unwrap());
+            let mut told = String::new();
+            stream.read_to_string(&mut told).unwrap();
+            told
+        };
+        let text = vec![b'x'; 200_000];
+        for _ in 0..20 {
+            assert_eq!(told(client(stack), &text), "ERROR Too many open connections\r\n");
+        }
+        assert_eq!(told(first, &text), "CLIENT_ERROR line too long\r\n");
+    });
+}
+
 #[test]
 fn a_port_that_is_chosen_is_one_for_udp_and_tcp_and_told() {
     with_settings("192.0.2.2:0", 64, |stack, address| {

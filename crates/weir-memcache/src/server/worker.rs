@@ -11,7 +11,7 @@
 //! cost a little each time.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Receiver;
@@ -262,6 +262,7 @@ impl<'s> Worker<'s> {
     /// Writes to connections, and closes those that are done; returns the number that moved.
     fn write_connections(&mut self) -> usize {
         let mut moved = 0;
+        let now_s = self.server.now_s;
         self.connections.retain(|_, Seated { connection, .. }| {
             let is_there = match connection.flush() {
                 Ok(has_gone) => {
@@ -270,6 +271,10 @@ impl<'s> Worker<'s> {
                 }
                 Err(_) => false,
             };
+            if connection.hear_out(now_s) {
+                // One that has ended meanwhile needs no end.
+                let _ = connection.stream().shutdown(Shutdown::Write);
+            }
             is_there && !connection.is_done()
         });
         moved
