@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use weir_core::rate::Rate;
+use weir_lab::bed::{End, Namespace, veth};
 use weir_lab::clock::wait_until;
 use weir_lab::process::{Process, Signal, run};
 use weir_memcache::server::{Memcache, MemcacheSettings};
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
         privileged!(a_key_set_by_one_flow_is_read_by_flows_of_every_bucket).together(),
         privileged!(multi_gets_behind_a_limit_lose_no_reply).flooding(),
         privileged!(two_workers_lose_nothing_and_keep_order).flooding(),
+        privileged!(long_replies_go_by_a_narrower_way).together(),
         privileged!(the_program_says_what_is_wrong_and_which_port_it_has).together(),
     ])
 }
@@ -265,6 +267,50 @@ fn two_workers_lose_nothing_and_keep_order() -> Result<()> {
         let lost: Vec<_> =
             books.dropped.occurred().filter(|(reason, _)| reason.name() != "no-handler").collect();
         ensure!(books.balances && lost.is_empty(), "{books:?}");
+        Ok(())
+    })
+}
+
+/// The link of a client behind a router takes less than the server's: a reply that is too long for it is lost once, and not when it is asked for
+/// again.
+fn long_replies_go_by_a_narrower_way() -> Result<()> {
+    let shape = |builder: StackBuilder| builder.bucket_bits(0).gateway("10.99.0.1");
+    with_workers(1, shape, |pair, _| {
+        let far = Namespace::new("far")?;
+        let ends = [(&pair.left, "narrow0", 1), (&far, "narrow1", 2)];
+        let [near_end, far_end] = ends.map(|(namespace, name, _)| End { namespace, name });
+        veth(1, near_end, far_end, 1)?;
+        for (namespace, name, side) in ends {
+            namespace.ip(&format!("link set {name} mtu 1300"))?;
+            namespace.ip(&format!("address add 10.99.1.{side}/24 dev {name}"))?;
+        }
+        far.ip("route add default via 10.99.1.1")?;
+        pair.left.sh("sysctl -q -w net.ipv4.ip_forward=1")?;
+        let socket = far.enter(|| KernelSocket::bind("10.99.1.2:4000"))??;
+        socket.connect(SERVER)?;
+        socket.set_read_timeout(Some(PATIENCE))?;
+        let value = "v".repeat(1200);
+        for command in ["set", "append", "append"] {
+            let stored = ask(&socket, &format!("{command} key 0 0 1200\r\n{value}\r\n"))?;
+            ensure!(stored == "STORED\r\n", "{stored}");
+        }
+        let reply_bytes = "VALUE key 0 3600\r\n\r\nEND\r\n".len() + 3600;
+        socket.set_read_timeout(Some(Duration::from_millis(200)))?;
+        let mut next = 1;
+        wait_until("a long reply comes", PATIENCE, || {
+            let (mut bytes, id) = (0, next);
+            next += 1;
+            send(&socket, id, "get key\r\n")?;
+            // The parts of a reply that are short enough come, though others are lost.
+            while let Ok((of, _, part)) = receive(&socket) {
+                bytes += if of == id { part.len() } else { 0 };
+                if bytes == reply_bytes {
+                    return Ok(true);
+                }
+            }
+            Ok(false)
+        })?;
+        ensure!(next < 10, "it came after {next} questions");
         Ok(())
     })
 }

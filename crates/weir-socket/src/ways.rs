@@ -64,6 +64,13 @@ impl Ways {
 }
 
 impl UdpSocket {
+    /// The longest payload of a datagram to this address, in bytes: that of [`crate::Stack::datagram_bytes_max`], or less if a router has told that
+    /// the way there takes less. A longer one is refused (`EMSGSIZE`).
+    pub fn datagram_bytes_max(&self, to: IpAddr) -> usize {
+        let way_bytes = self.shared.ways.mtu_bytes(to, now_ns).map(|mtu_bytes| payload_max(to, mtu_bytes));
+        self.bound.stack.datagram_bytes_max(to).min(way_bytes.unwrap_or(usize::MAX))
+    }
+
     /// The source address and the length of a packet, as [`UdpSocket::route`], from this source if one is given, which must be an address of the socket.
     pub(crate) fn route_from(
         &self,
@@ -135,6 +142,8 @@ mod tests {
         let (stack, _) = Stack::pair("192.0.2.1/24", "192.0.2.2/24").expect("stacks");
         let socket = UdpSocket::bind(&stack, "192.0.2.1:0").expect("a socket");
         socket.shared.ways.note([192, 0, 2, 2].into(), 600, now_ns());
+        let most = |host| socket.datagram_bytes_max([192, 0, 2, host].into());
+        assert_eq!([most(2), most(3)], [572, 1472]);
         let mut batch = socket.datagrams(2);
         for (to, len, is_taken) in
             [("192.0.2.2:7", 572, true), ("192.0.2.2:7", 573, false), ("192.0.2.3:7", 573, true)]

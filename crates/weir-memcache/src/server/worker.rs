@@ -339,7 +339,7 @@ impl<'s> Worker<'s> {
         sent: &mut Datagrams<'_>,
         driver: &mut Option<Driver>,
     ) -> io::Result<()> {
-        let way_bytes = self.common.stack.datagram_bytes_max(client.address.ip());
+        let way_bytes = self.socket.datagram_bytes_max(client.address.ip());
         for (header, text) in cut(client.id, reply, way_bytes) {
             let bytes = HEADER_BYTES + text.len();
             loop {
