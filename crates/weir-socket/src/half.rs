@@ -176,6 +176,7 @@ pub(crate) fn halves(
             shared: Arc::clone(&shared),
             receive_packets,
             full,
+            tells_errors: true,
             send_frames,
             owed: send_frames,
         });

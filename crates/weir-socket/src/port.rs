@@ -162,6 +162,8 @@ pub(crate) struct Open {
     pub(crate) shared: Arc<Shared>,
     pub(crate) receive_packets: u32,
     pub(crate) full: FullRule,
+    /// False if another worker of the socket hears of each error as well, and tells it.
+    pub(crate) tells_errors: bool,
     /// Frames of the send buffer; 0 if the socket sends by another worker.
     pub(crate) send_frames: u32,
     /// Frames that the send buffer lacks.
@@ -234,8 +236,11 @@ impl Open {
         }
     }
 
-    /// Tells the application of an error.
+    /// Tells the application of an error, unless another worker does.
     fn tell_error(&self, error: (SocketAddr, i32)) {
+        if !self.tells_errors {
+            return;
+        }
         *self.shared.error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
         self.shared.has_error.store(true, Ordering::Release);
         self.ringers.receiver.published();

@@ -399,6 +399,37 @@ fn a_sender_that_has_used_its_frames_already_is_not_woken_for_them() {
     used.into_iter().for_each(|frame| frames.pool.give(frame));
 }
 
+/// Each of two workers has a copy of the message that nobody listens: the application is told once, also if it asks between both.
+#[test]
+fn an_error_that_each_worker_hears_of_is_told_once() {
+    let doorbell = Doorbell::with_full_fences().expect("a doorbell");
+    let caller = || Caller { worker: doorbell.ringer(), news: None };
+    let sizes = BufferSizes { send_frames: 4, receive_packets: 4, full: FullRule::Hold };
+    let (socket, opens) = halves(sizes, &[caller(), caller()], 1, None).expect("halves");
+    let memory = FrameMemory::new(1024, MEMORY_FRAME_BYTES).expect("memory");
+    let mut frames: Vec<Frames> = Pool::for_workers(memory, 2).into_iter().map(Frames::new).collect();
+    let [from, to] = ["192.0.2.1:4000", "192.0.2.2:7"].map(|end| end.parse().expect("an address"));
+    let mut quoted = vec![0; 60];
+    write_headers(&mut quoted, from, to, 0);
+    let mut message = quoted.clone();
+    message.resize(200, 0);
+    let len = tell_sender(&mut message[14..], Fault::NoPort, to.ip(), &quoted[14..]).expect("it is told");
+    let mut told = Vec::new();
+    for (number, (mut open, frames)) in opens.into_iter().zip(&mut frames).enumerate() {
+        open.tells_errors = number == 1;
+        let mut port = SocketPort::default();
+        port.open(open, frames);
+        let mut packet = PathPacket::new(frames.pool.take().expect("a frame"), 0, 14 + len as u16);
+        packet.bytes_mut(frames.memory()).copy_from_slice(&message[..14 + len]);
+        let mut come = vec![packet];
+        let count = count_of(&come);
+        port.put(&mut come, count, frames);
+        told.extend(socket.shared.has_error.swap(false, Ordering::Relaxed).then_some(number));
+    }
+    assert_eq!(told, [1]);
+    assert_eq!(*socket.shared.error.lock().expect("nobody panics"), Some((to, libc::ECONNREFUSED)));
+}
+
 /// A router's message that a datagram of the socket was too long is told once, and remembered for that peer.
 #[test]
 fn what_was_too_long_for_its_way_is_remembered() {

@@ -369,7 +369,9 @@ impl Stack {
         // A worker may be with a thread that waits for this lock.
         drop(control);
         let mut answers = Vec::new();
-        for (number, (side, open)) in workers.iter().zip(opens).enumerate() {
+        for (number, (side, mut open)) in workers.iter().zip(opens).enumerate() {
+            // On an interface of the kernel's each worker has a copy of every ICMP error (`weir_port::bpf::bound`); in memory one of them has it.
+            open.tells_errors = number == home || self.ports().is_none();
             let (reply, answer) = channel();
             side.ask(Request::Bind {
                 stage: self.host,
