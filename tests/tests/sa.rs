@@ -229,8 +229,8 @@ fn policies_follow_the_kernels() -> Result<()> {
     up.down().map(drop)
 }
 
-/// What `weir sa follow` relies on: of two policies of one priority and one list the older is asked first, also once it is updated, unless it had
-/// another priority in between.
+/// Of two policies of one priority and one list the older is asked first, also once it is updated, unless it had another priority in between:
+/// `weir sa follow` relies on that.
 fn the_kernel_keeps_the_place_of_an_updated_policy() -> Result<()> {
     let hosts = Hosts::new(1, None)?;
     hosts.address(0, "10.99.1.1/24")?;

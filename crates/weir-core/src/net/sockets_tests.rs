@@ -420,7 +420,7 @@ fn offer(host: &mut Router<Pkt>, port: u16, packets: impl IntoIterator<Item = Pk
     waiting
 }
 
-/// What strangers have the host answer takes no room of its sockets, nor echo requests that of TCP, though no neighbour answers.
+/// Answers to strangers take no room of the sockets, nor those to echo requests that of TCP, though no neighbour answers.
 #[test]
 fn answers_to_strangers_that_wait_for_neighbours_hold_no_socket() {
     let (of_tcp, of_others) = (300, (usize::from(SOCKETS) + 1) * 2 * BURST_MAX);

@@ -113,7 +113,8 @@ impl XfrmPolicy {
     }
 }
 
-/// What tells the kernel's lists apart, of policies that overlap: whether both sides are single hosts, and which sides are wide.
+/// The list of the kernel's that a policy is in, among those of policies that overlap: whether both sides are single hosts, and which sides are
+/// wide.
 fn list_of(selector: &Selector) -> (bool, [bool; 2]) {
     let sides = [selector.source.parts(), selector.destination.parts()];
     let is_host = |(address, len): (IpAddr, u32)| len == if address.is_ipv4() { 32 } else { 128 };

@@ -152,15 +152,17 @@ fn a_port_that_was_never_there_is_taken_when_it_comes() {
     assert_eq!(number_of(worker.ends()[0].port.left.last().unwrap()), 7);
 }
 
+/// The state in which the router knows the station at its interface 1.
+fn known(worker: &Worker<FramePort>) -> Option<NeighbourState> {
+    let address = "10.0.1.9".parse().unwrap();
+    worker.between().stages().find_map(|stage| stage.router()?.neighbour(1, address))
+}
+
 #[test]
 fn a_router_asks_anew_for_who_is_behind_a_port_that_came_back() {
     let mut worker = worker(&routed_at_port_1(), 4);
     worker.end_mut(1).0.port.send(0, question());
     settle(&mut worker, 0);
-    let known = |worker: &Worker<FramePort>| {
-        let address = "10.0.1.9".parse().unwrap();
-        worker.between().stages().find_map(|stage| stage.router()?.neighbour(1, address))
-    };
     assert_eq!(known(&worker), Some(NeighbourState::Stale));
     worker.take_port(1, 2 * MS).expect("it is here");
     assert_eq!(known(&worker), None);
@@ -185,10 +187,6 @@ fn a_router_behind_an_esp_forgets_who_was_behind_a_port_that_vanished() {
     let mut worker = worker(&plan, 4);
     worker.end_mut(1).0.port.send(0, question());
     settle(&mut worker, 0);
-    let known = |worker: &Worker<FramePort>| {
-        let address = "10.0.1.9".parse().unwrap();
-        worker.between().stages().find_map(|stage| stage.router()?.neighbour(1, address))
-    };
     assert_eq!(known(&worker), Some(NeighbourState::Stale));
     worker.take_port(1, 2 * MS).expect("it is here");
     assert_eq!(known(&worker), None);

@@ -188,7 +188,7 @@ fn a_policy_that_is_updated_stays_before_those_of_its_list_alone() {
     assert_eq!(verbs.iter().position(|verb| *verb == PolicyVerb::Bypass), Some(1), "{verbs:?}");
 }
 
-/// What a policy cannot say here may become a block, which the kernel asks where it was.
+/// A policy that is left out may become a block, which the kernel asks where it was.
 #[test]
 fn a_policy_that_was_left_out_keeps_its_place() {
     const INTERFACE_AT: usize = 16 + 48;
