@@ -75,12 +75,12 @@ impl Common {
         Associated { spi: self.spi, sequence, extended: self.extended }
     }
 
-    #[inline]
+    #[inline(always)]
     fn is_over(&self, now_ns: u64) -> bool {
         self.ends && self.lifetime.is_over(&self.usage, now_ns)
     }
 
-    #[inline]
+    #[inline(always)]
     fn check_age(&self, now_ns: u64) -> Result<(), DropReason> {
         if self.is_over(now_ns) { Err(DropReason::EspExpired) } else { Ok(()) }
     }
@@ -197,7 +197,7 @@ impl Outbound {
     }
 
     /// The next number, if the association lives.
-    #[inline]
+    #[inline(always)]
     fn number(&mut self, now_ns: u64) -> Result<u64, Unsealed> {
         self.common.check_age(now_ns).map_err(Unsealed::Drop)?;
         self.numbers.take().map_err(|error| match error {

@@ -220,7 +220,7 @@ impl Wrapped {
     }
 
     /// Encrypts the packet, unchanged since it was wrapped, and proves it.
-    #[inline]
+    #[inline(always)]
     pub fn seal(
         self,
         packet: &mut [u8],
@@ -363,7 +363,7 @@ impl Located {
     }
 
     /// The packet after another worker has verified and decrypted it, as [`open_at`] does.
-    #[inline]
+    #[inline(always)]
     pub fn verified(&self, transform: &Transform) -> Result<Verified, DropReason> {
         let payload_at = self.esp_at + (HEADER_LEN + transform.iv_len()) as u32;
         let payload_end = self.end.checked_sub(transform.icv_len() as u32).filter(|&end| end >= payload_at);
@@ -373,7 +373,7 @@ impl Located {
 }
 
 /// Verifies and decrypts in place the ESP that begins at `esp_at` and ends with the packet. Bytes that are not proven are meaningless.
-#[inline]
+#[inline(always)]
 pub fn open_at(
     packet: &mut [u8],
     esp_at: usize,
@@ -388,16 +388,16 @@ pub fn open_at(
 }
 
 /// Verifies and decrypts in place. Bytes that are not proven are meaningless.
-#[inline]
+#[inline(always)]
 pub fn verify(
     room: &mut Room,
     located: &Located,
     transform: &Transform,
     associated: Associated,
 ) -> Result<Verified, DropReason> {
+    let verified = located.verified(transform)?;
     let packet = room.packet_mut().get_mut(..located.end()).ok_or(DropReason::EspTruncated)?;
-    open_at(packet, located.esp_at(), transform, associated)?;
-    located.verified(transform)
+    open_at(packet, located.esp_at(), transform, associated).map(|()| verified)
 }
 
 impl Verified {

@@ -270,7 +270,7 @@ impl IpHeaders {
     }
 
     /// All headers before ESP or the transport protocol, destination options too. The search ends at a fragment header.
-    #[inline]
+    #[inline(always)]
     pub fn read_all(packet: &[u8]) -> Result<IpHeaders, DropReason> {
         IpHeaders::read_until(packet, true)
     }
@@ -283,7 +283,7 @@ impl IpHeaders {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn read_v4(packet: &[u8]) -> Result<IpHeaders, DropReason> {
         let header: &[u8; IPV4_LEN] = packet.first_chunk().ok_or(DropReason::Malformed)?;
         let end = 4 * usize::from(header[0] & 0xf);
@@ -295,6 +295,7 @@ impl IpHeaders {
         Ok(IpHeaders::new(IpFamily::V4, end, (header[9], 9), packet_len, fragment))
     }
 
+    #[inline(never)]
     fn read_v6(packet: &[u8], past_options: bool) -> Result<IpHeaders, DropReason> {
         let header: &[u8; IPV6_LEN] = packet.first_chunk().ok_or(DropReason::Malformed)?;
         let packet_len = IPV6_LEN + usize::from(u16::from_be_bytes([header[4], header[5]]));
@@ -366,7 +367,7 @@ fn fill_checksum(packet: &mut [u8]) {
 }
 
 /// DSCP and ECN: the byte that IPv4 calls type of service and IPv6 traffic class.
-#[inline]
+#[inline(always)]
 pub fn traffic_class(packet: &[u8], family: IpFamily) -> u8 {
     match family {
         IpFamily::V4 => packet[1],

@@ -100,7 +100,7 @@ impl Lifetime {
     }
 
     /// Returns whether an association with this usage may be used no more.
-    #[inline]
+    #[inline(never)]
     pub fn is_over(&self, usage: &Usage, now_ns: u64) -> bool {
         usage.reached(&self.hard, now_ns)
     }

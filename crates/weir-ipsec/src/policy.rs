@@ -299,7 +299,7 @@ enum Match {
 }
 
 impl<A: Copy + Eq + BitAnd<Output = A>> Masked<A> {
-    #[inline]
+    #[inline(always)]
     fn holds(&self, address: A) -> bool {
         address & self.mask == self.bits
     }
@@ -320,7 +320,7 @@ impl<A: Copy + Eq + BitAnd<Output = A>> Asked<A> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn matches(
         &self,
         [source, destination]: [A; 2],

@@ -78,7 +78,7 @@ impl ReplayWindow {
     }
 
     /// The whole number of a packet that carries its lower half; `None` if it can have none.
-    #[inline]
+    #[inline(always)]
     pub fn extend(&self, low: u32) -> Option<u64> {
         let (top, upper) = (self.highest as u32, self.highest >> 32);
         let bottom = top.wrapping_sub(self.size - 1);
@@ -91,7 +91,7 @@ impl ReplayWindow {
     }
 
     /// Checks that the packet with this number may be proven.
-    #[inline]
+    #[inline(always)]
     pub fn check(&self, sequence: u64) -> Result<(), NotFresh> {
         if sequence == 0 {
             return Err(NotFresh::Replayed);
@@ -108,7 +108,7 @@ impl ReplayWindow {
 
     /// Notes that the packet with this number was proven. The check is made again, so that two packets of one number that were both checked
     /// before either was noted are not both accepted.
-    #[inline]
+    #[inline(always)]
     pub fn note(&mut self, sequence: u64) -> Result<(), NotFresh> {
         self.check(sequence)?;
         if sequence > self.highest {

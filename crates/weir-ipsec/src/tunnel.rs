@@ -41,8 +41,31 @@ pub struct Tunnel {
 /// Addresses of one family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ends {
-    V4([[u8; 4]; 2]),
+    V4(EndsV4),
     V6([[u8; 16]; 2]),
+}
+
+/// Source and destination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct EndsV4 {
+    addresses: [u8; 8],
+    /// The sum of their words, which is in the checksum of each header.
+    sum: u32,
+}
+
+impl EndsV4 {
+    fn new(source: [u8; 4], destination: [u8; 4]) -> EndsV4 {
+        let mut addresses = [0; 8];
+        addresses[..4].copy_from_slice(&source);
+        addresses[4..].copy_from_slice(&destination);
+        let words = addresses.as_chunks().0.iter();
+        EndsV4 { addresses, sum: words.map(|&word| u32::from(u16::from_be_bytes(word))).sum() }
+    }
+
+    fn source(&self) -> [u8; 4] {
+        let [s0, s1, s2, s3, ..] = self.addresses;
+        [s0, s1, s2, s3]
+    }
 }
 
 /// DF of an outer header of IPv4.
@@ -61,7 +84,7 @@ impl Tunnel {
     pub fn new(source: IpAddr, destination: IpAddr) -> Option<Tunnel> {
         let ends = match (source, destination) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
-                Ends::V4([source.octets(), destination.octets()])
+                Ends::V4(EndsV4::new(source.octets(), destination.octets()))
             }
             (IpAddr::V6(source), IpAddr::V6(destination)) => {
                 Ends::V6([source.octets(), destination.octets()])
@@ -74,7 +97,9 @@ impl Tunnel {
     /// Makes it a tunnel to another address of the same family; others are passed over.
     pub fn set_destination(&mut self, address: IpAddr) {
         match (&mut self.ends, address) {
-            (Ends::V4([_, destination]), IpAddr::V4(address)) => *destination = address.octets(),
+            (Ends::V4(ends), IpAddr::V4(address)) => {
+                *ends = EndsV4::new(ends.source(), address.octets());
+            }
             (Ends::V6([_, destination]), IpAddr::V6(address)) => *destination = address.octets(),
             _ => {}
         }
@@ -99,7 +124,7 @@ impl Tunnel {
     }
 
     /// The fields of a packet that go into the outer header. Read before the packet is encrypted.
-    #[inline]
+    #[inline(always)]
     pub fn inside(&self, packet: &[u8], family: IpFamily) -> Inside {
         let class = ip::traffic_class(packet, family);
         let dont_fragment = match self.dont_fragment {
@@ -111,7 +136,7 @@ impl Tunnel {
     }
 
     /// Writes the outer header over the first bytes of the packet, which are [`Tunnel::header_len`] at least.
-    #[inline]
+    #[inline(always)]
     pub fn write(
         &self,
         packet: &mut [u8],
@@ -121,25 +146,22 @@ impl Tunnel {
     ) -> Result<(), DropReason> {
         let Inside { class, dont_fragment } = inside;
         match self.ends {
-            Ends::V4([source, destination]) => {
+            Ends::V4(EndsV4 { addresses, sum }) => {
                 let len = u16::try_from(packet.len()).map_err(|_| DropReason::TooLong)?;
                 let header: &mut [u8; IPV4_LEN] = packet.first_chunk_mut().ok_or(DropReason::Malformed)?;
-                let flags = if dont_fragment { DONT_FRAGMENT } else { 0 };
+                let flags = if dont_fragment { u16::from(DONT_FRAGMENT) << 8 } else { 0 };
                 // The header is made of words, whose sum is also that of the header: bytes that were just written one by one are read
                 // slowly.
-                let mut words = [
-                    u32::from_be_bytes([0x45, class, 0, 0]) | u32::from(len),
-                    u32::from(sequence as u16) << 16 | u32::from(flags) << 8,
-                    u32::from_be_bytes([self.hop_limit, next, 0, 0]),
-                    u32::from_be_bytes(source),
-                    u32::from_be_bytes(destination),
-                ];
-                let sum: u32 = words.iter().map(|word| (word >> 16) + (word & 0xffff)).sum();
+                let first = u16::from_be_bytes([0x45, class]);
+                let hops = u16::from_be_bytes([self.hop_limit, next]);
+                let words = [first, len, sequence as u16, flags, hops];
+                let sum: u32 = sum + words.iter().map(|&word| u32::from(word)).sum::<u32>();
                 let sum = (sum >> 16) + (sum & 0xffff);
-                words[2] |= u32::from(!((sum >> 16) + sum) as u16);
-                for (bytes, word) in header.as_chunks_mut::<4>().0.iter_mut().zip(words) {
-                    *bytes = word.to_be_bytes();
-                }
+                let pair = |high: u16, low: u16| (u32::from(high) << 16 | u32::from(low)).to_be_bytes();
+                header[..4].copy_from_slice(&pair(first, len));
+                header[4..8].copy_from_slice(&pair(sequence as u16, flags));
+                header[8..12].copy_from_slice(&pair(hops, !((sum >> 16) + sum) as u16));
+                header[12..].copy_from_slice(&addresses);
                 Ok(())
             }
             Ends::V6([source, destination]) => {
@@ -170,12 +192,14 @@ pub struct Inside {
 }
 
 /// Gives the packet inside the congestion mark that it got on the way, if its sender understands it.
-#[inline]
+#[inline(always)]
 pub fn combine_ecn(packet: &mut [u8], family: IpFamily, outer_class: u8) -> Result<(), DropReason> {
     // A packet without a mark outside stays as it is.
-    if outer_class & ECN == 0 {
-        return Ok(());
-    }
+    if outer_class & ECN == 0 { Ok(()) } else { combine(packet, family, outer_class) }
+}
+
+#[inline(never)]
+fn combine(packet: &mut [u8], family: IpFamily, outer_class: u8) -> Result<(), DropReason> {
     let class = ip::traffic_class(packet, family);
     let combined = ecn_out(class & ECN, outer_class & ECN)?;
     if combined != class & ECN {
@@ -197,6 +221,8 @@ fn ecn_out(inside: u8, outside: u8) -> Result<u8, DropReason> {
 
 #[cfg(test)]
 mod tests {
+    use weir_core::net::checksum::ones_sum;
+
     use super::*;
 
     #[test]
@@ -212,6 +238,26 @@ mod tests {
         for (inside, row) in table {
             for (outside, expected) in [not, zero, one, CE].into_iter().zip(row) {
                 assert_eq!(ecn_out(inside, outside), expected, "{inside:02b} in {outside:02b}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_checksum_of_an_outer_header_is_right_whatever_its_fields() {
+        let ends = [[0; 4], [10, 0, 0, 1], [192, 0, 2, 255], [255; 4]];
+        for (source, destination) in ends.into_iter().flat_map(|one| ends.map(|other| (one, other))) {
+            let mut tunnel = Tunnel::new(source.into(), [198, 51, 100, 7].into()).unwrap();
+            tunnel.set_destination(destination.into());
+            for (class, dont_fragment, sequence) in
+                [(0, false, 0), (0xb8, true, 0x1_2345), (0xff, true, u64::MAX)]
+            {
+                let mut packet = [0xee; 1400];
+                tunnel.write(&mut packet, Inside { class, dont_fragment }, 50, sequence).unwrap();
+                assert_eq!(ones_sum(&packet[..IPV4_LEN], 0), 0xffff, "{:02x?}", &packet[..IPV4_LEN]);
+                assert_eq!([&packet[12..16], &packet[16..20]], [source, destination]);
+                assert_eq!(packet[..4], [0x45, class, 0x05, 0x78]);
+                assert_eq!(packet[4..6], (sequence as u16).to_be_bytes());
+                assert_eq!(packet[6..10], [if dont_fragment { 0x40 } else { 0 }, 0, 64, 50]);
             }
         }
     }

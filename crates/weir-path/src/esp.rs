@@ -42,6 +42,7 @@ mod frame;
 mod hybrid;
 mod keepalive;
 pub mod marks;
+mod own;
 mod path_mtu;
 mod peer;
 pub mod plan;
@@ -58,15 +59,15 @@ use std::net::IpAddr;
 use weir_core::drops::{Count, DropReason};
 use weir_core::net::limit::Limiter;
 use weir_ipsec::association::Unsealed;
-use weir_ipsec::esp::{ADDED_LEN_MAX, Arrival, Located, UDP_LEN, UDP_PORT, locate};
-use weir_ipsec::ip::{IpHeaders, destination_of, number, source_of};
+use weir_ipsec::esp::{ADDED_LEN_MAX, Arrival, Located, UDP_PORT, locate};
+use weir_ipsec::ip::{IpHeaders, destination_of, number};
 use weir_ipsec::policy::{Policies, PolicyAction};
 use weir_ipsec::reassembly::Reassembly;
 use weir_ring::memory::FrameMemory;
 
 pub use self::deferral::QUEUES;
 use self::deferral::{Deferral, side_of};
-use self::frame::{LINK_LEN, Link, comes_in, in_place, ip_of, is_neighbourly, is_report, leaves, too_long};
+use self::frame::{Bare, LINK_LEN, Link, comes_in, ip_of, is_neighbourly, is_report, leaves, too_long};
 use self::plan::{EspDispatch, EspPlan};
 use self::sealer::SealerWork;
 use self::sealing::Sealing;
@@ -81,8 +82,6 @@ use crate::packet::PathPacket;
 pub const INSIDE: u16 = 0;
 /// The port where they are protected.
 pub const OUTSIDE: u16 = 1;
-
-const IKE_PORT: u16 = 500;
 
 /// The ESP of a stage.
 pub struct Esp {
@@ -249,12 +248,9 @@ impl Esp {
         let mut is_waiting = side == INSIDE && self.is_waiting();
         for (packet, verdict) in packets.iter_mut().zip(verdicts) {
             let before = packet.len_bytes;
-            let passed = match ip_of(packet.bytes(memory)) {
-                Link::Ip if is_waiting => Ok(EspVerdict::Wait),
-                Link::Ip if side == INSIDE => self.protect(packet, memory, now_ns),
-                Link::Ip => self.receive(packet, memory, now_ns),
-                Link::Arp => Ok(EspVerdict::Pass(other)),
-                Link::Hidden => Err(DropReason::PolicyDiscard),
+            let passed = match side {
+                INSIDE => self.protect(packet, memory, now_ns, is_waiting),
+                _ => self.receive(packet, memory, now_ns),
             };
             *verdict = passed.unwrap_or_else(EspVerdict::Drop);
             decided.note(before, packet.len_bytes, *verdict);
@@ -277,18 +273,25 @@ impl Esp {
     ) -> (EspVerdict, Decided) {
         let before = packet.len_bytes;
         self.sealing.choose();
-        let verdict = self.protect(packet, memory, now_ns).unwrap_or_else(EspVerdict::Drop);
+        let verdict = self.protect(packet, memory, now_ns, false).unwrap_or_else(EspVerdict::Drop);
         self.sealing.close();
         (verdict, Decided::of(before, packet.len_bytes))
     }
 
+    #[inline(never)]
     fn protect(
         &mut self,
         packet: &mut PathPacket,
         memory: &FrameMemory,
         now_ns: u64,
+        is_behind_waiting: bool,
     ) -> Result<EspVerdict, DropReason> {
-        let ip = &packet.bytes(memory)[LINK_LEN..];
+        let ip = match ip_of(packet.bytes(memory)) {
+            Link::Ip(_) if is_behind_waiting => return Ok(EspVerdict::Wait),
+            Link::Ip(ip) => ip,
+            Link::Arp => return Ok(EspVerdict::Pass(OUTSIDE)),
+            Link::Hidden => return Err(DropReason::PolicyDiscard),
+        };
         let headers = IpHeaders::read_all(ip)?;
         if headers.is_fragment() && self.needs_whole(ip, &headers) {
             return Ok(EspVerdict::Gather(INSIDE));
@@ -323,17 +326,19 @@ impl Esp {
                 }
             }
         }
-        let out = match self.sealing.gives() {
-            false => in_place(packet, memory, |room| association.seal(room, &headers, now_ns)).map(|()| {
+        let out = if self.sealing.gives() {
+            association.wrap_in(packet, memory, &headers, now_ns).map(|(wrapped, associated)| {
+                let (serial, transform) = (association.serial, association.transform());
+                self.sealing.give(serial, transform, associated, SealerWork::Seal(wrapped))
+            })
+        } else {
+            let mut bare = Bare::of(packet, memory);
+            let sealed = association.seal(&mut bare.room, &headers, now_ns);
+            sealed.map(|()| {
+                bare.link();
                 self.sealing.note_at_home();
                 OUTSIDE
-            }),
-            true => in_place(packet, memory, |room| association.wrap(room, &headers, now_ns)).map(
-                |(wrapped, associated)| {
-                    let (serial, transform) = (association.serial, association.transform());
-                    self.sealing.give(serial, transform, associated, SealerWork::Seal(wrapped))
-                },
-            ),
+            })
         };
         match out {
             Ok(out) => {
@@ -375,13 +380,18 @@ impl Esp {
         }
     }
 
+    #[inline(never)]
     fn receive(
         &mut self,
         packet: &mut PathPacket,
         memory: &FrameMemory,
         now_ns: u64,
     ) -> Result<EspVerdict, DropReason> {
-        let ip = &packet.bytes(memory)[LINK_LEN..];
+        let ip = match ip_of(packet.bytes(memory)) {
+            Link::Ip(ip) => ip,
+            Link::Arp => return Ok(EspVerdict::Pass(INSIDE)),
+            Link::Hidden => return Err(DropReason::PolicyDiscard),
+        };
         let headers = IpHeaders::read_all(ip)?;
         if matches!(headers.next(), number::ESP | number::UDP)
             && self.is_own(destination_of(ip, headers.family()))
@@ -395,7 +405,9 @@ impl Esp {
                 return self.open(packet, memory, (&headers, &located), now_ns);
             }
             match locate(ip, &headers, &self.udp_ports)? {
-                Arrival::Esp(located) => return self.open(packet, memory, (&headers, &located), now_ns),
+                Arrival::Esp(located) => {
+                    return self.open_in_udp(packet, memory, (&headers, &located), now_ns);
+                }
                 Arrival::Keepalive => return Ok(EspVerdict::Consume),
                 Arrival::Ike => return Ok(EspVerdict::Pass(INSIDE)),
                 Arrival::Other => {}
@@ -410,6 +422,19 @@ impl Esp {
         self.inbound.inbound(ip, &headers, None).map(|()| EspVerdict::Pass(INSIDE))
     }
 
+    /// Opens a packet in UDP. ESP without UDP, the usual case, is opened where it is found.
+    #[inline(never)]
+    fn open_in_udp(
+        &mut self,
+        packet: &mut PathPacket,
+        memory: &FrameMemory,
+        found: (&IpHeaders, &Located),
+        now_ns: u64,
+    ) -> Result<EspVerdict, DropReason> {
+        self.open(packet, memory, found, now_ns)
+    }
+
+    #[inline(always)]
     fn open(
         &mut self,
         packet: &mut PathPacket,
@@ -437,12 +462,16 @@ impl Esp {
             return given.map(EspVerdict::Pass);
         }
         self.sealing.note_at_home();
-        let came = association.came_from(&packet.bytes(memory)[LINK_LEN..], headers, located);
+        let came = association.came_from(|| &packet.bytes(memory)[LINK_LEN..], headers, located);
         let policies = &self.inbound;
-        let opened = in_place(packet, memory, |room| {
-            let headers = association.open(room, located, now_ns)?;
-            policies.inbound(room.packet(), &headers, Some(&association.bundles))
-        });
+        let mut bare = Bare::of(packet, memory);
+        let opened = match association.open(&mut bare.room, located, now_ns) {
+            Ok(inside) => policies.inbound(bare.room.packet(), &inside, Some(&association.bundles)),
+            Err(reason) => Err(reason),
+        };
+        if opened.is_ok() {
+            bare.link();
+        }
         match opened {
             Ok(()) => set_sealed(&mut packet.meta, false),
             Err(reason) => association.dropped.add(reason, len_bytes.into()),
@@ -451,37 +480,5 @@ impl Esp {
             self.follow(place, came);
         }
         opened.map(|()| comes_in(packet, memory, self.way_bytes[usize::from(INSIDE)]))
-    }
-
-    /// Returns whether a packet is a message of IKE from or to this gateway, or a keepalive of IKE's. A fragment does not tell, and counts as
-    /// none.
-    #[inline]
-    fn is_own_ike(&self, ip: &[u8], headers: &IpHeaders, is_outbound: bool) -> bool {
-        if headers.next() != number::UDP || headers.is_fragment() {
-            return false;
-        }
-        let Some(&[source_high, source_low, high, low]) =
-            ip.get(headers.end()..).and_then(<[u8]>::first_chunk)
-        else {
-            return false;
-        };
-        let port = u16::from_be_bytes(if is_outbound { [source_high, source_low] } else { [high, low] });
-        if !matches!(port, IKE_PORT | UDP_PORT) {
-            return false;
-        }
-        let udp = ip.get(headers.end()..headers.packet_len()).and_then(<[u8]>::split_first_chunk::<UDP_LEN>);
-        let is_ike =
-            udp.is_some_and(|(_, data)| port == IKE_PORT || matches!(data, [0, 0, 0, 0, ..] | [0xff]));
-        let own = if is_outbound { source_of } else { destination_of };
-        is_ike && self.is_own(own(ip, headers.family()))
-    }
-
-    /// Returns whether an address, as it stands in a packet, is one of this gateway's.
-    #[inline]
-    fn is_own(&self, address: &[u8]) -> bool {
-        self.addresses.iter().any(|own| match own {
-            IpAddr::V4(own) => own.octets() == address,
-            IpAddr::V6(own) => own.octets() == address,
-        })
     }
 }

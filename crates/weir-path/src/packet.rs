@@ -72,7 +72,7 @@ impl PathPacket {
     }
 
     /// The bytes of the packet.
-    #[inline]
+    #[inline(always)]
     pub fn bytes<'a>(&'a self, memory: &'a FrameMemory) -> &'a [u8] {
         let start = usize::from(self.offset_bytes);
         &memory.bytes(&self.frame)[start..start + usize::from(self.len_bytes)]

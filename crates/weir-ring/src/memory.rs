@@ -168,7 +168,7 @@ impl FrameMemory {
     ///
     /// # Panics
     /// If the frame is another memory's.
-    #[inline]
+    #[inline(always)]
     pub fn bytes_mut<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8] {
         let start = self.start_of(frame);
         // SAFETY: as in `bytes`; the only handle is borrowed exclusively for 'a, so this is the only reference.

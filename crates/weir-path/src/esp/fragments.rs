@@ -25,7 +25,7 @@ use weir_ipsec::ip::IpHeaders;
 use weir_ipsec::reassembly::{Fragment, Gathered, Reassembly, join};
 use weir_ring::memory::FrameMemory;
 
-use super::frame::{LINK_LEN, in_place};
+use super::frame::{Bare, LINK_LEN};
 use super::{Esp, EspVerdict, INSIDE};
 use crate::packet::PathPacket;
 
@@ -60,9 +60,10 @@ impl Esp {
         others: &[PathPacket],
         memory: &FrameMemory,
     ) -> Result<(), DropReason> {
-        in_place(first, memory, |room| {
-            join(room, others.iter().map(|other| &other.bytes(memory)[LINK_LEN..]))
-        })
+        let mut bare = Bare::of(first, memory);
+        join(&mut bare.room, others.iter().map(|other| &other.bytes(memory)[LINK_LEN..]))?;
+        bare.link();
+        Ok(())
     }
 
     /// Lets a packet that leaves be cut. Takes DF off a header of IPv4, whose checksum is computed anew for each fragment, and gives one that was

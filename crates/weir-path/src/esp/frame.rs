@@ -25,17 +25,20 @@ const ETHERTYPE_ARP: u16 = 0x0806;
 const V6_MTU_MIN: u16 = 1280;
 
 /// The payload of a frame, by its EtherType.
-pub(super) enum Link {
-    Ip,
+pub(super) enum Link<'a> {
+    /// An IP packet.
+    Ip(&'a [u8]),
     Arp,
     /// A payload that no policy can look into.
     Hidden,
 }
 
-pub(super) fn ip_of(frame: &[u8]) -> Link {
-    match frame.get(12..LINK_LEN).map(|kind| u16::from_be_bytes([kind[0], kind[1]])) {
-        Some(ETHERTYPE_IPV4 | ETHERTYPE_IPV6) => Link::Ip,
-        Some(ETHERTYPE_ARP) => Link::Arp,
+#[inline(always)]
+pub(super) fn ip_of(frame: &[u8]) -> Link<'_> {
+    let Some((link, payload)) = frame.split_first_chunk::<LINK_LEN>() else { return Link::Hidden };
+    match u16::from_be_bytes([link[12], link[13]]) {
+        ETHERTYPE_IPV4 | ETHERTYPE_IPV6 => Link::Ip(payload),
+        ETHERTYPE_ARP => Link::Arp,
         _ => Link::Hidden,
     }
 }
@@ -117,29 +120,39 @@ pub(super) fn prefix(address: IpAddr, len: u8) -> AddressPrefix {
     AddressPrefix::new(address, len).expect("no longer than an address")
 }
 
-/// Changes the IP packet in a frame, and puts its link header before it again. On an error the packet's bytes are meaningless, and its
-/// length is as before.
-#[inline(always)]
-pub(super) fn in_place<T, E>(
-    packet: &mut PathPacket,
-    memory: &FrameMemory,
-    change: impl FnOnce(&mut Room) -> Result<T, E>,
-) -> Result<T, E> {
-    let (start, len) = (usize::from(packet.offset_bytes), usize::from(packet.len_bytes));
-    let frame = memory.bytes_mut(&mut packet.frame);
-    let stations: [u8; STATIONS_LEN] = *frame[start..].first_chunk().expect("a frame has a link header");
-    // The room is without the first bytes, so that the link header has room wherever the packet ends up.
-    let mut room = Room::new(&mut frame[LINK_LEN..], start, len - LINK_LEN).expect("it lies in its frame");
-    let changed = change(&mut room)?;
-    let (start, len) = (room.start(), room.len());
-    let kind = if room.packet().first().is_some_and(|first| first >> 4 == 6) {
-        ETHERTYPE_IPV6
-    } else {
-        ETHERTYPE_IPV4
-    };
-    frame[start..start + STATIONS_LEN].copy_from_slice(&stations);
-    frame[start + STATIONS_LEN..start + LINK_LEN].copy_from_slice(&kind.to_be_bytes());
-    // The length of a frame fits into 16 bits.
-    (packet.offset_bytes, packet.len_bytes) = (start as u16, (len + LINK_LEN) as u16);
-    Ok(changed)
+/// The IP packet in a frame without its link header, which has room before it wherever the packet ends up.
+///
+/// A packet that is not linked again keeps its place and length in the frame; its bytes are meaningless if they were changed.
+pub(super) struct Bare<'a> {
+    pub room: Room<'a>,
+    stations: [u8; STATIONS_LEN],
+    offset_bytes: &'a mut u16,
+    len_bytes: &'a mut u16,
+}
+
+impl<'a> Bare<'a> {
+    /// The packet in a frame that has a link header.
+    #[inline(always)]
+    pub(super) fn of(packet: &'a mut PathPacket, memory: &'a FrameMemory) -> Bare<'a> {
+        let PathPacket { frame, offset_bytes, len_bytes, .. } = packet;
+        let (start, len) = (usize::from(*offset_bytes), usize::from(*len_bytes));
+        let frame = memory.bytes_mut(frame);
+        let stations = *frame[start..].first_chunk().expect("a frame has a link header");
+        let room =
+            Room::behind(frame, LINK_LEN, start + LINK_LEN, len - LINK_LEN).expect("it lies in its frame");
+        Bare { room, stations, offset_bytes, len_bytes }
+    }
+
+    /// Puts the link header before the packet again.
+    #[inline(always)]
+    pub(super) fn link(self) {
+        let Bare { mut room, stations, offset_bytes, len_bytes } = self;
+        let is_v6 = room.packet().first().is_some_and(|first| first >> 4 == 6);
+        let kind = if is_v6 { ETHERTYPE_IPV6 } else { ETHERTYPE_IPV4 };
+        let header = room.before_mut::<LINK_LEN>().expect("the room has it before the packet");
+        header[..STATIONS_LEN].copy_from_slice(&stations);
+        header[STATIONS_LEN..].copy_from_slice(&kind.to_be_bytes());
+        // The length of a frame fits into 16 bits.
+        (*offset_bytes, *len_bytes) = ((room.start() - LINK_LEN) as u16, (room.len() + LINK_LEN) as u16);
+    }
 }

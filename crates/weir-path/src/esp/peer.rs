@@ -41,9 +41,14 @@ impl RunningAssociation {
     /// The source of a packet that is about to be opened, and the highest number before it; none if the association does not follow its
     /// peer.
     #[inline]
-    pub(super) fn came_from(&self, ip: &[u8], headers: &IpHeaders, located: &Located) -> Option<(Peer, u64)> {
+    pub(super) fn came_from<'a>(
+        &self,
+        ip: impl FnOnce() -> &'a [u8],
+        headers: &IpHeaders,
+        located: &Located,
+    ) -> Option<(Peer, u64)> {
         let follows = self.plan.follows_peer;
-        follows.then(|| Peer::of(ip, headers, located)).flatten().map(|peer| (peer, self.highest()))
+        follows.then(|| Peer::of(ip(), headers, located)).flatten().map(|peer| (peer, self.highest()))
     }
 }
 

@@ -31,7 +31,7 @@ use weir_ring::memory::FrameMemory;
 use weir_ring::spsc::Producer;
 
 use super::deferral::SEALERS;
-use super::frame::{comes_in, in_place, leaves};
+use super::frame::{Bare, comes_in, leaves};
 use super::hybrid::{Hybrid, SealingWay};
 use super::plan::EspDispatch;
 use super::sealer::{SealerRun, SealerWork};
@@ -313,24 +313,22 @@ impl Esp {
         now_ns: u64,
     ) -> Result<EspVerdict, DropReason> {
         let (association, policies) = (&mut self.associations[place], &self.inbound);
-        let mut came = None;
-        let accepted = in_place(packet, memory, |room| {
-            let headers = IpHeaders::read_all(room.packet())?;
-            // Whatever port it came to, also if that is no port of an association any more.
-            let udp_port = room.packet().get(headers.end() + 2..).and_then(<[u8]>::first_chunk);
-            let udp_port = u16::from_be_bytes(*udp_port.ok_or(DropReason::EspTruncated)?);
-            let Arrival::Esp(located) = locate(room.packet(), &headers, &[udp_port])? else {
-                return Err(DropReason::EspTruncated);
-            };
-            came = association.came_from(room.packet(), &headers, &located);
-            let headers =
-                association.accept(room, &located, upper | u64::from(located.sequence_low), now_ns)?;
-            policies.inbound(room.packet(), &headers, Some(&association.bundles))
-        });
-        if let Some(came) = came.filter(|_| accepted.is_ok()) {
+        let mut bare = Bare::of(packet, memory);
+        let room = &mut bare.room;
+        let headers = IpHeaders::read_all(room.packet())?;
+        // Whatever port it came to, also if that is no port of an association any more.
+        let udp_port = room.packet().get(headers.end() + 2..).and_then(<[u8]>::first_chunk);
+        let udp_port = u16::from_be_bytes(*udp_port.ok_or(DropReason::EspTruncated)?);
+        let Arrival::Esp(located) = locate(room.packet(), &headers, &[udp_port])? else {
+            return Err(DropReason::EspTruncated);
+        };
+        let came = association.came_from(|| room.packet(), &headers, &located);
+        let headers = association.accept(room, &located, upper | u64::from(located.sequence_low), now_ns)?;
+        policies.inbound(room.packet(), &headers, Some(&association.bundles))?;
+        bare.link();
+        if let Some(came) = came {
             self.follow(place, came);
         }
-        accepted?;
         set_sealed(&mut packet.meta, false);
         Ok(comes_in(packet, memory, self.way_bytes[usize::from(INSIDE)]))
     }

@@ -15,11 +15,14 @@ use weir_ipsec::path_mtu::PathMtu;
 use weir_ipsec::policy::BundleId;
 use weir_ipsec::replay::ReplayWindow;
 use weir_ipsec::room::Room;
+use weir_ring::memory::FrameMemory;
 
+use super::frame::Bare;
 use super::keepalive::Keepalive;
 use super::marks::{ReceivedMark, SequenceMark};
 use super::peer::Peer;
 use super::plan::{AssociationKey, AssociationNumbers, AssociationPlan};
+use crate::packet::PathPacket;
 
 /// An association as it runs.
 #[derive(Debug)]
@@ -219,23 +222,27 @@ impl RunningAssociation {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn seal(&mut self, room: &mut Room, headers: &IpHeaders, now_ns: u64) -> Result<(), Unsealed> {
         self.outbound()?.seal(room, headers, now_ns)
     }
 
-    /// Gives a packet a number and wraps it, so that only sealing is left.
-    pub(super) fn wrap(
+    /// Gives the packet in a frame a number and wraps it, so that only sealing is left.
+    pub(super) fn wrap_in(
         &mut self,
-        room: &mut Room,
+        packet: &mut PathPacket,
+        memory: &FrameMemory,
         headers: &IpHeaders,
         now_ns: u64,
     ) -> Result<(Wrapped, Associated), Unsealed> {
-        self.outbound()?.wrap(room, headers, now_ns)
+        let mut bare = Bare::of(packet, memory);
+        let wrapped = self.outbound()?.wrap(&mut bare.room, headers, now_ns)?;
+        bare.link();
+        Ok(wrapped)
     }
 
     /// The outbound association with as many numbers as are safe, if it is one.
-    #[inline]
+    #[inline(always)]
     fn outbound(&mut self) -> Result<&mut Outbound, Unsealed> {
         let State::Out(outbound, marking) = &mut self.state else {
             return Err(Unsealed::Drop(DropReason::EspNoAssociation));
@@ -250,7 +257,7 @@ impl RunningAssociation {
         Ok(outbound)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn open(
         &mut self,
         room: &mut Room,
