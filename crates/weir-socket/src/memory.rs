@@ -15,6 +15,7 @@
 
 use std::io;
 
+use weir_core::net::router::WAITING_SHARE;
 use weir_path::departures::UNDER_WAY_MAX;
 use weir_path::port::POLL_PACKETS_MAX;
 use weir_ring::memory::FRAMES_MAX;
@@ -46,7 +47,7 @@ impl StackBuilder {
     /// The number of packets of a host that may wait for neighbours whose addresses are asked for: the shares of the sockets and of the interface, and
     /// all that TCP may have on its way, with a poll more, as a burst waits as a whole or not at all.
     pub(crate) fn held_max(&self) -> u32 {
-        let of_others = (u32::from(self.sockets) + 1) * 2 * POLL_PACKETS_MAX;
+        let of_others = (u32::from(self.sockets) + 1) * WAITING_SHARE as u32;
         let of_tcp = u32::from(self.connections) * 2 * CHUNKS + ANSWERS_MAX as u32 + POLL_PACKETS_MAX;
         of_others + of_tcp
     }

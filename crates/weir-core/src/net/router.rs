@@ -69,6 +69,7 @@ use error_limits::ErrorLimits;
 use inspect::{ETHERNET_LEN, Kind, Sources, V4_HEAD, V6_HEAD, inspect};
 use reports::Rounds;
 pub use settings::{RouterError, RouterSettings, StaticNeighbour};
+pub use waiting::WAITING_SHARE;
 
 /// The verdict on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use crate::net::BURST_MAX;
 use crate::net::outbox::Outbox;
 use crate::net::resolve::{self, Speaker};
 use crate::net::route::Interface;
-use crate::net::router::{Router, RouterSettings, StaticNeighbour, Verdict};
+use crate::net::router::{Router, RouterSettings, StaticNeighbour, Verdict, WAITING_SHARE};
 use crate::packet::{Carried, Meta, Packet};
 
 struct Pkt(Vec<u8>, Meta);
@@ -423,7 +423,7 @@ fn offer(host: &mut Router<Pkt>, port: u16, packets: impl IntoIterator<Item = Pk
 /// Answers to strangers take no room of the sockets, nor those to echo requests that of TCP, though no neighbour answers.
 #[test]
 fn answers_to_strangers_that_wait_for_neighbours_hold_no_socket() {
-    let (of_tcp, of_others) = (300, (usize::from(SOCKETS) + 1) * 2 * BURST_MAX);
+    let (of_tcp, of_others) = (300, (usize::from(SOCKETS) + 1) * WAITING_SHARE);
     let (tcp, sockets) = (1 + SOCKETS, 1..=SOCKETS);
     for is_first in [true, false] {
         let mut host = host_that_keeps(of_tcp + of_others);

@@ -46,7 +46,8 @@ pub struct RouterSettings {
     pub solicits_per_second: u32,
     /// The new addresses asked for at once after a pause.
     pub solicits_burst: u32,
-    /// The packets that may wait for neighbours, together.
+    /// The packets that may wait for neighbours, together. Of a host with TCP this has [`super::WAITING_SHARE`] for each socket and for each
+    /// interface, and what is more is TCP's.
     pub held_max: usize,
     /// The packets that may wait for one neighbour.
     pub waiting_max: u32,

@@ -21,8 +21,8 @@ use crate::net::icmp::Fault;
 use crate::net::neighbour::{NeighbourId, Released};
 use crate::packet::{Bytes, Packet};
 
-/// The packets from one port, but that of all TCP, that have room to wait.
-const SHARE: usize = 2 * BURST_MAX;
+/// The packets from one port of a host, but that of all TCP, that have room to wait for neighbours.
+pub const WAITING_SHARE: usize = 2 * BURST_MAX;
 
 impl<P: Packet> Router<P> {
     /// Keeps a packet until its neighbour is known.
@@ -93,8 +93,8 @@ impl<P: Packet> Router<P> {
             // It is held in time.
             Some(number) if !host.is_tcp(number) => return true,
             // The ports before that of all TCP are those with a share each.
-            Some(_) => self.neighbours.held_max().saturating_sub(usize::from(port) * SHARE),
-            None => SHARE,
+            Some(_) => self.neighbours.held_max().saturating_sub(usize::from(port) * WAITING_SHARE),
+            None => WAITING_SHARE,
         };
         self.waiting(origin) + packets <= share
     }
