@@ -7,7 +7,7 @@
 //! Owner: the socket's workers write and its application reads, under a lock that is not touched while nothing is known. Limits: [`WAYS_MAX`] peers;
 //! the message that is oldest makes room. Nothing tells whether a datagram was sent, so who knows the port of a socket can forge a message and
 //! keep packets from a peer that are longer than the shortest MTU ([`crate::too_long`]). A socket of QUIC searches for itself and asks nobody
-//! here. A socket of a bucket hears of no errors (`weir_core::net::sockets`). A way that tells nothing is not probed (RFC 4821).
+//! here. A way that tells nothing is not probed (RFC 4821).
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

@@ -3,7 +3,7 @@
 //! ```text
 //! datagram to an own address --port--> bound to this address? to any of its family? --> socket, or that of the flow's bucket
 //! TCP segment to an own address --> the port of all of them, after those of the sockets
-//! ICMP error that quotes a datagram of ours --port it came from--> the socket that sent it
+//! ICMP error that quotes a datagram of ours --port it came from--> the socket that an answer to the datagram would have gone to
 //! ICMP error that a TCP segment of ours was too long --> the port of all of them
 //! ```
 //!
@@ -15,8 +15,8 @@
 //! errors passed up), 4.1.3.4 and 4.2.2.7 (checksums verified). The owner of the TCP port finds the connection of a segment,
 //! and of an error about one (RFC 1191, RFC 8201).
 //!
-//! Limits: no datagrams to groups or to all stations. Fragments are not put together. An ICMP error about a datagram from a port whose
-//! sockets have a bucket each is dropped as `no-handler`, as any other error about a TCP segment is.
+//! Limits: no datagrams to groups or to all stations. Fragments are not put together. Any other ICMP error about a TCP segment is dropped as
+//! `no-handler`. A socket of a bucket that sends to a peer whose answers fall into another hears of no error about that.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -25,11 +25,12 @@ use smoltcp::wire::{
     Icmpv4DstUnreachable, Icmpv4Message, Icmpv4Packet, Icmpv6Message, Icmpv6Packet, IpProtocol, Ipv4Packet,
     Ipv6Packet, TcpPacket,
 };
+use weir_simd::toeplitz::Flow;
 
 use super::checksum::ones_sum;
 use crate::drops::DropReason;
 use crate::steer::key::{BUCKET_BITS_MAX, Key};
-use crate::steer::parse::HashKind;
+use crate::steer::parse::{HashKind, Tuple};
 use crate::steer::rss::Rss;
 
 /// The settings that make a router a host.
@@ -374,13 +375,15 @@ impl Host {
             Some(Found::Socket(socket)) => ToHost::Socket(socket, 0),
             Some(Found::Bucket(sockets)) => {
                 let hash = self.rss.0.hash(frame);
-                match sockets.get(self.rss.0.bucket(hash)) {
-                    Some(Some(socket)) => ToHost::Socket(*socket, hash),
-                    _ => ToHost::NoPort,
-                }
+                self.of_bucket(sockets, hash).map_or(ToHost::NoPort, |socket| ToHost::Socket(socket, hash))
             }
             None => ToHost::NoPort,
         }
+    }
+
+    /// The socket of the bucket that a flow falls into.
+    fn of_bucket(&self, sockets: &[Option<u16>], hash: u32) -> Option<u16> {
+        *sockets.get(self.rss.0.bucket(hash))?
     }
 
     /// The destination of a segment between these addresses, as they stand in its IP header.
@@ -398,10 +401,14 @@ impl Host {
     /// The destination of an error about a packet that left from here; `is_too_long` if it says that the packet was.
     fn error(&self, quoted: Option<Quoted>, is_too_long: bool) -> ToHost {
         match quoted {
-            Some(Quoted::Datagram(source, port)) => match self.bindings.find(source, port) {
-                Some(Found::Socket(socket)) => ToHost::Socket(socket, 0),
-                _ => ToHost::Other,
-            },
+            Some(Quoted::Datagram { source, port, answer }) => {
+                let socket = match self.bindings.find(source, port) {
+                    Some(Found::Socket(socket)) => Some(socket),
+                    Some(Found::Bucket(sockets)) => self.of_bucket(sockets, self.rss.0.hash_of(&answer)),
+                    None => None,
+                };
+                socket.map_or(ToHost::Other, |socket| ToHost::Socket(socket, 0))
+            }
             // The other errors about a segment change nothing (RFC 1122 section 4.2.3.9: soft).
             Some(Quoted::Segment) if is_too_long => {
                 self.tcp.map_or(ToHost::Other, |tcp| ToHost::Socket(tcp, 0))
@@ -428,8 +435,8 @@ fn transport_sum(protocol: u8, payload: &[u8], addresses: &[u8]) -> u16 {
 /// The packet that an ICMP error quotes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Quoted {
-    /// A datagram, by its source.
-    Datagram(IpAddr, u16),
+    /// A datagram, by its source, and the flow of an answer to it.
+    Datagram { source: IpAddr, port: u16, answer: Tuple },
     /// A TCP segment.
     Segment,
 }
@@ -438,24 +445,33 @@ enum Quoted {
 fn quoted_v4(quoted: &[u8]) -> Option<Quoted> {
     let head = quoted.first_chunk::<20>().filter(|head| head[0] >> 4 == 4)?;
     let header_len = usize::from(head[0] & 0x0f) * 4;
-    let port = quoted.get(header_len.max(20)..)?.first_chunk()?;
-    let source: [u8; 4] = head[12..16].try_into().ok()?;
-    of_protocol(head[9], source.into(), *port)
+    let ports = quoted.get(header_len.max(20)..)?.first_chunk()?;
+    let &[.., s0, s1, s2, s3, d0, d1, d2, d3] = head;
+    let answer = Flow { addresses: [[d0, d1, d2, d3, s0, s1, s2, s3]], ports: turned(ports) };
+    of_protocol(head[9], [s0, s1, s2, s3].into(), ports, Tuple::V4(answer))
 }
 
 /// The quoted packet over IPv6, without extension headers.
 fn quoted_v6(quoted: &[u8]) -> Option<Quoted> {
-    let head = quoted.first_chunk::<42>().filter(|head| head[0] >> 4 == 6)?;
+    let head = quoted.first_chunk::<40>().filter(|head| head[0] >> 4 == 6)?;
+    let ports = quoted[40..].first_chunk()?;
     let source: [u8; 16] = head[8..24].try_into().ok()?;
-    of_protocol(head[6], source.into(), [head[40], head[41]])
+    let half = |at: usize| std::array::from_fn(|byte| head[at + byte]);
+    let answer = Flow { addresses: [24, 32, 8, 16].map(half), ports: turned(ports) };
+    of_protocol(head[6], source.into(), ports, Tuple::V6(answer))
 }
 
-fn of_protocol(protocol: u8, source: IpAddr, port: [u8; 2]) -> Option<Quoted> {
+fn of_protocol(protocol: u8, source: IpAddr, &[p0, p1, ..]: &[u8; 4], answer: Tuple) -> Option<Quoted> {
     match protocol {
-        UDP => Some(Quoted::Datagram(source, u16::from_be_bytes(port))),
+        UDP => Some(Quoted::Datagram { source, port: u16::from_be_bytes([p0, p1]), answer }),
         TCP => Some(Quoted::Segment),
         _ => None,
     }
+}
+
+/// The ports of an answer.
+fn turned(&[s0, s1, d0, d1]: &[u8; 4]) -> [u8; 4] {
+    [d0, d1, s0, s1]
 }
 
 #[cfg(test)]

@@ -354,6 +354,53 @@ fn an_error_goes_to_the_socket_that_sent_what_it_quotes() {
     assert_eq!(process(&mut host, INTERFACE, wrong).0, Verdict::Drop(DropReason::BadChecksum));
 }
 
+/// The same error over IPv6, about a datagram of a host at this address.
+fn error_about_v6(quoted: &[u8], to: &str) -> Pkt {
+    let mut packet = datagram_v6(PEER_NEAR, to, &quoted[14..]);
+    let mut ip = Ipv6Packet::new_unchecked(&mut packet.0[14..]);
+    ip.set_next_header(IpProtocol::Icmpv6);
+    let (source, destination) = (ip.src_addr(), ip.dst_addr());
+    let mut icmp = Icmpv6Packet::new_unchecked(ip.payload_mut());
+    icmp.set_msg_type(Icmpv6Message::DstUnreachable);
+    icmp.set_msg_code(4);
+    icmp.fill_checksum(&source, &destination);
+    packet
+}
+
+#[test]
+fn an_error_goes_to_the_socket_of_the_bucket_that_its_answer_would_have_gone_to() {
+    for key in [Key::SYMMETRIC, Key::MICROSOFT] {
+        let mut settings = settings(&["192.0.2.1/24", "2001:db8::1/64"], false);
+        settings.host.as_mut().expect("a host").key = key;
+        let mut host: Router<Pkt> = Router::new(settings, 0).expect("a host");
+        for (bucket, socket) in [0, 1, 2].into_iter().zip(0..) {
+            host.bind(binding("0.0.0.0", 7, Some(bucket)), socket).expect("bound");
+            host.bind(binding("::", 9, Some(bucket)), socket).expect("bound");
+        }
+        let rss = Rss::new(&key, HashKind::FourTuple, 2, 1).expect("four buckets");
+        let expected = |answer: Pkt| match rss.bucket(rss.hash(&answer.0)) {
+            // Nobody has the bucket.
+            3 => Verdict::Drop(DropReason::NoHandler),
+            bucket => Verdict::Forward(1 + bucket as u16),
+        };
+        let mut seen = std::collections::HashSet::new();
+        for number in 1000..1064 {
+            let (own, peer) = ("192.0.2.1:7", format!("192.0.2.2:{number}"));
+            let (verdict, packet) =
+                process(&mut host, INTERFACE, error_about(&datagram(own, &peer, b"lost").0, 3));
+            assert_eq!((verdict, packet.1.flow_hash), (expected(datagram(&peer, own, b"")), 0), "{peer}");
+            let (own, peer) = ("2001:db8::1", format!("2001:db8::{number}"));
+            // From port 9 to port 7; the answer has them turned round.
+            let mut answer = datagram_v6(&peer, own, b"");
+            answer.0[54..58].copy_from_slice(&[0, 7, 0, 9]);
+            let error = error_about_v6(&datagram_v6(own, &peer, b"lost").0, own);
+            assert_eq!(process(&mut host, INTERFACE, error).0, expected(answer), "{peer}");
+            seen.insert(format!("{verdict:?}"));
+        }
+        assert_eq!(seen.len(), 4, "{seen:?}");
+    }
+}
+
 /// A segment over IPv4 without data.
 fn segment(from: &str, to: &str) -> Pkt {
     let mut packet = datagram(from, to, &[0; 12]);

@@ -148,10 +148,16 @@ impl Rss {
 
     /// The flow hash of one frame; 0 for a frame without a flow.
     pub fn hash(&self, frame: &[u8]) -> u32 {
-        match tuple(frame, self.kind) {
+        self.hash_of(&tuple(frame, self.kind))
+    }
+
+    /// The flow hash of a frame with this tuple.
+    #[inline]
+    pub fn hash_of(&self, tuple: &Tuple) -> u32 {
+        match tuple {
             Tuple::None => 0,
-            Tuple::V4(flow) => self.toeplitz.hash(&flow),
-            Tuple::V6(flow) => self.toeplitz.hash(&flow),
+            Tuple::V4(flow) => self.toeplitz.hash(flow),
+            Tuple::V6(flow) => self.toeplitz.hash(flow),
         }
     }
 
