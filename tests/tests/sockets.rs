@@ -326,6 +326,7 @@ fn checksum(bytes: &[u8]) -> u16 {
     !((sum & 0xffff) + (sum >> 16)) as u16
 }
 
+/// The flood comes from more addresses that nobody has than a stack asks for at once: neighbours of the program's own are asked for all the same.
 fn an_honest_client_opens_in_a_flood_of_syns() -> Result<()> {
     const OPENED: u64 = 20;
     /// SYNs between two honest connections.
@@ -342,6 +343,9 @@ fn an_honest_client_opens_in_a_flood_of_syns() -> Result<()> {
     // The client's address is known before the flood: the kernel asks for the stack's here.
     drop((pair.left.enter(|| KernelStream::connect("10.99.0.2:7"))??, listener.accept()?));
     listener.set_nonblocking(true);
+    let peer = pair.left.enter(|| KernelSocket::bind("[::]:9"))??;
+    peer.set_read_timeout(Some(PATIENCE))?;
+    let ours = UdpSocket::bind(&stack, "[fd99::2]:0")?;
     let raw = RawSocket::onlooker(pair.left_end())?;
     let is_over = AtomicBool::new(false);
     let flooded = AtomicU64::new(0);
@@ -375,6 +379,12 @@ fn an_honest_client_opens_in_a_flood_of_syns() -> Result<()> {
                 };
                 patient(server)?.read_exact(&mut [0; 6])?;
                 worst = worst.max(start.elapsed());
+                if number % 5 == 0 {
+                    let fresh = format!("fd99::1:{number}");
+                    pair.left.ip(&format!("address add {fresh}/64 dev veth0 nodad"))?;
+                    ours.send_to(b"fresh", format!("[{fresh}]:9"))?;
+                    peer.recv(&mut [0; 5]).with_context(|| format!("nothing came to {fresh}"))?;
+                }
             }
             Ok(worst)
         };

@@ -20,9 +20,9 @@
 //!
 //! | of addresses that nobody has answered for | bound |
 //! |---|---|
-//! | entries (INCOMPLETE) | `incomplete_max`, in places of their own: no other entry gives way for one |
+//! | entries (INCOMPLETE) | `incomplete_max`, in places of their own: no other entry gives way for one; a host shares these out |
 //! | new questions | `limit`; each is put three times at most |
-//! | packets that wait | `waiting_max` for each, `held_max` together; a host shares these out (`router/waiting.rs`) |
+//! | packets that wait | `waiting_max` for each, `held_max` together; a host shares these out too (`router/waiting.rs`) |
 //!
 //! A packet beyond these bounds is dropped as `neighbour-full`. An answer makes the entry one of at most `entries_max` known ones. When all
 //! of those are taken, one gives way that no packet went to for 5 s after it was heard, or had been REACHABLE for 30 s: a packet would have
@@ -90,6 +90,15 @@ pub(super) enum Resolved {
     Drop(DropReason),
 }
 
+/// The room for packets whose neighbours are not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Room {
+    /// True if they may be told to wait; otherwise they are dropped.
+    pub(super) may_wait: bool,
+    /// The addresses that may be asked for at once if one of them is for such a packet.
+    pub(super) asked_max: usize,
+}
+
 /// A packet that no longer waits.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Released<P> {
@@ -128,8 +137,9 @@ pub(super) struct Bounds {
 pub(super) struct Neighbours<P> {
     places: Places,
     waiting_max: u32,
-    /// True if the packets that are being decided may be told to wait.
-    may_wait: bool,
+    incomplete_max: usize,
+    /// The room for the packets that are being decided.
+    room: Room,
     /// The limit on new questions.
     limit: Limiter,
     held: Slab<P>,
@@ -150,7 +160,8 @@ impl<P: Packet> Neighbours<P> {
         Neighbours {
             places: Places::new(near, bounds.entries_max, bounds.incomplete_max, seed),
             waiting_max: bounds.waiting_max,
-            may_wait: true,
+            incomplete_max: bounds.incomplete_max,
+            room: Room { may_wait: true, asked_max: bounds.incomplete_max },
             limit: bounds.solicits,
             held: Slab::new(bounds.held_max),
             held_bytes: 0,
@@ -230,7 +241,7 @@ impl<P: Packet> Neighbours<P> {
         if entry.state == NeighbourState::Failed {
             return Resolved::Drop(DropReason::NoNeighbour);
         }
-        if entry.promised == self.waiting_max || self.room_packets == 0 || !self.may_wait {
+        if entry.promised == self.waiting_max || self.room_packets == 0 || !self.room.may_wait {
             return Resolved::Drop(DropReason::NeighbourFull);
         }
         entry.promised += 1;
@@ -353,9 +364,14 @@ impl<P: Packet> Neighbours<P> {
         self.held.packets_max()
     }
 
-    /// Says whether packets may be told to wait from now on; otherwise those that would are dropped.
-    pub(super) fn set_may_wait(&mut self, may_wait: bool) {
-        self.may_wait = may_wait;
+    /// The number of addresses that may be asked for at once.
+    pub(super) fn incomplete_max(&self) -> usize {
+        self.incomplete_max
+    }
+
+    /// Sets the room for packets from now on, which is no more than there is.
+    pub(super) fn set_room(&mut self, room: Room) {
+        self.room = room;
     }
 
     /// The packets that wait.
@@ -389,7 +405,8 @@ impl<P: Packet> Neighbours<P> {
     fn create_incomplete(&mut self, station: Station, own: [u8; 6], now_ns: u64) -> Option<u32> {
         let entries = &self.places.entries;
         let is_valid = |due_ns, at: u32| entries[at as usize].due_ns == due_ns;
-        if self.places.has_incomplete() && self.solicits.has_room(is_valid) && self.limit.admit(now_ns) {
+        let [_, asked] = self.places.taken();
+        if asked < self.room.asked_max && self.solicits.has_room(is_valid) && self.limit.admit(now_ns) {
             let at = self.places.create_incomplete(station, own)?;
             self.solicits.push(at);
             return Some(at);

@@ -48,7 +48,6 @@ pub(super) struct Places {
     pub(super) entries: Box<[Entry]>,
     free: Vec<u32>,
     incomplete: usize,
-    incomplete_max: usize,
     known: usize,
     known_max: usize,
     /// The learned entries of each interface.
@@ -92,7 +91,6 @@ impl Places {
             entries: (0..places_max).map(entry).collect(),
             free: (0..places_max as u32).rev().collect(),
             incomplete: 0,
-            incomplete_max,
             known: 0,
             known_max,
             hand: 0,
@@ -118,12 +116,7 @@ impl Places {
         [self.known, self.incomplete]
     }
 
-    /// Returns whether there is a place for one more incomplete entry.
-    pub(super) fn has_incomplete(&self) -> bool {
-        self.incomplete < self.incomplete_max
-    }
-
-    /// A new entry, INCOMPLETE. `None` where too many stations have nearly its hash.
+    /// A new entry, INCOMPLETE, for which there must be a place. `None` where too many stations have nearly its hash.
     pub(super) fn create_incomplete(&mut self, station: Station, own: [u8; 6]) -> Option<u32> {
         let at = self.create(station, own)?;
         self.incomplete += 1;

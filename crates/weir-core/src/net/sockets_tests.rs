@@ -401,12 +401,21 @@ fn an_error_goes_to_the_socket_of_the_bucket_that_its_answer_would_have_gone_to(
     }
 }
 
-/// A segment over IPv4 without data.
+const SYN: u8 = 0x02;
+const RST: u8 = 0x04;
+const SYN_ACK: u8 = 0x12;
+
+/// A SYN over IPv4.
 fn segment(from: &str, to: &str) -> Pkt {
+    segment_with(SYN, from, to)
+}
+
+/// A segment over IPv4 without data.
+fn segment_with(flags: u8, from: &str, to: &str) -> Pkt {
     let mut packet = datagram(from, to, &[0; 12]);
     let ip = &mut packet.0[14..];
-    // Data offset 5, SYN; the length of the datagram is the sequence number's first half now.
-    ip[32..34].copy_from_slice(&[0x50, 2]);
+    // Data offset 5; the length of the datagram is the sequence number's first half now.
+    ip[32..34].copy_from_slice(&[0x50, flags]);
     ip[26..28].fill(0);
     let mut ip = Ipv4Packet::new_unchecked(ip);
     ip.set_next_header(IpProtocol::Tcp);
@@ -467,7 +476,8 @@ fn offer(host: &mut Router<Pkt>, port: u16, packets: impl IntoIterator<Item = Pk
     waiting
 }
 
-/// Answers to strangers take no room of the sockets, nor those to echo requests that of TCP, though no neighbour answers.
+/// Answers to strangers take no room of the sockets, nor that of the program's own segments, nor those to echo requests that of TCP, though no
+/// neighbour answers.
 #[test]
 fn answers_to_strangers_that_wait_for_neighbours_hold_no_socket() {
     let (of_tcp, of_others) = (300, (usize::from(SOCKETS) + 1) * WAITING_SHARE);
@@ -479,9 +489,12 @@ fn answers_to_strangers_that_wait_for_neighbours_hold_no_socket() {
             (0..100).map(|_| offer(host, INTERFACE, requests())).sum()
         };
         let echoes = if is_first { ask(&mut host) } else { 0 };
-        let resets = || (0..BURST_MAX).map(|_| segment("192.0.2.1:7", "192.0.2.9:9"));
-        let of_strangers: usize = (0..100).map(|_| offer(&mut host, tcp, resets())).sum();
-        assert!((of_tcp - BURST_MAX..=of_tcp).contains(&of_strangers), "{of_strangers} segments wait");
+        let segments = |flags| (0..BURST_MAX).map(move |_| segment_with(flags, "192.0.2.1:7", "192.0.2.9:9"));
+        let of_strangers: usize = (0..100).map(|_| offer(&mut host, tcp, segments(RST))).sum();
+        assert!((BURST_MAX..=of_tcp / 2).contains(&of_strangers), "{of_strangers} segments wait");
+        let of_program: usize = (0..100).map(|_| offer(&mut host, tcp, segments(SYN))).sum();
+        let of_both = of_strangers + of_program;
+        assert!((of_tcp - BURST_MAX..=of_tcp).contains(&of_both), "{of_both} segments wait");
         let echoes = echoes + if is_first { 0 } else { ask(&mut host) };
         assert!((BURST_MAX..=2 * BURST_MAX).contains(&echoes), "{echoes} answers wait");
         for port in sockets.clone() {
@@ -493,6 +506,47 @@ fn answers_to_strangers_that_wait_for_neighbours_hold_no_socket() {
             }
             assert!(host.holds(port, port), "a poll's worth waits");
         }
+    }
+}
+
+/// Whoever forges the addresses of a whole network has each of them asked for, until the share of answers to strangers is taken.
+#[test]
+fn a_flood_from_addresses_that_nobody_has_leaves_the_program_places_to_ask_for_its_peers() {
+    let (tcp, socket) = (1 + SOCKETS, 1);
+    let flags = [RST, SYN_ACK];
+    for (flood, is_by_tcp) in [vec![false], vec![true], vec![false, true], vec![true, false]]
+        .iter()
+        .flat_map(|flood| [(flood, false), (flood, true)])
+    {
+        let mut host = host_that_keeps(1000);
+        for is_of_tcp in flood {
+            for number in 10..210 {
+                let peer = format!("192.0.2.{number}:9");
+                match is_of_tcp {
+                    false => offer(&mut host, INTERFACE, [echo(&peer, "192.0.2.1:0")]),
+                    true => {
+                        offer(&mut host, tcp, flags.map(|flags| segment_with(flags, "192.0.2.1:7", &peer)))
+                    }
+                };
+                while made(&mut host).is_some() {}
+            }
+        }
+        let [_, asked] = host.neighbours_taken();
+        assert_eq!(asked, if flood.contains(&true) { 8 } else { 4 }, "of 16 places: {flood:?}");
+        let (port, packet) = match is_by_tcp {
+            true => (tcp, segment("192.0.2.1:7", "192.0.2.250:9")),
+            false => (socket, datagram("192.0.2.1:7", "192.0.2.250:9", b"out")),
+        };
+        assert_eq!(offer(&mut host, port, [packet]), 1, "{flood:?}");
+        let question = made(&mut host).expect("a question");
+        assert_eq!((&question[12..14], &question[38..42]), (&[8, 6][..], &[192, 0, 2, 250][..]), "ARP");
+        let mut outbox = Outbox::new(1);
+        let own = Speaker { interface: INTERFACE, mac: PEER, address: [192, 0, 2, 250].into() };
+        resolve::tell_arp(&mut outbox, own, [192, 0, 2, 1].into(), HOST);
+        let answer = Pkt(outbox.pop().expect("an answer").1.to_vec(), Meta::default());
+        assert_eq!(process(&mut host, INTERFACE, answer).0, Verdict::Local);
+        let (packet, verdict) = host.release(&Carried, 0).expect("the packet goes");
+        assert_eq!((verdict, &packet.0[..6]), (Verdict::Forward(INTERFACE), &PEER[..]));
     }
 }
 

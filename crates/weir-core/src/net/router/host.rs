@@ -9,6 +9,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::inspect::{ETHERNET_LEN, Kind, V4_HEAD, V6_HEAD, addresses_v6, inspect};
+use super::waiting::Rooms;
 use super::{BURST_MAX, Router, Verdict, send};
 use crate::drops::DropReason;
 use crate::net::fragment::fit;
@@ -45,10 +46,9 @@ impl<P: Packet> Router<P> {
         verdicts: &mut [Verdict],
     ) -> Option<u16> {
         let is_own = usize::from(ingress) >= self.ports.len();
-        if let Some(first) = packets.first() {
-            let may_wait = self.may_wait(ingress, first.meta().port, packets.len());
-            self.neighbours.set_may_wait(may_wait);
-        }
+        let origin = packets.first().map_or(0, |packet| packet.meta().port);
+        let rooms = self.rooms(ingress, origin, packets.len());
+        self.neighbours.set_room(rooms.answers);
         let mac = self.ports.get(usize::from(ingress)).map_or([0; 6], |port| port.mac);
         let mut kinds = [Kind::Arp; BURST_MAX];
         let mut destinations = [[0; 4]; BURST_MAX];
@@ -65,7 +65,7 @@ impl<P: Packet> Router<P> {
         for ((packet, verdict), (&kind, (&to, &value))) in packets.iter_mut().zip(verdicts).zip(looked_up) {
             let frame = bytes.of_mut(packet);
             let hash = match is_own {
-                true => self.leave_host(frame, to, value, now_ns, verdict),
+                true => self.leave_host(frame, to, value, &rooms, now_ns, verdict),
                 false => self.enter_host(ingress, frame, kind, value, now_ns, verdict),
             };
             if hash != 0 {
@@ -151,6 +151,7 @@ impl<P: Packet> Router<P> {
         frame: &mut [u8],
         to: [u8; 4],
         value: u32,
+        rooms: &Rooms,
         now_ns: u64,
         verdict: &mut Verdict,
     ) -> u32 {
@@ -161,14 +162,14 @@ impl<P: Packet> Router<P> {
             *verdict = Verdict::Forward(interface);
             return 0;
         }
-        let (decided, hash) = self.leave_host_otherwise(frame, now_ns);
+        let (decided, hash) = self.leave_host_otherwise(frame, rooms, now_ns);
         *verdict = decided;
         hash
     }
 
     /// The verdict on a packet of IPv6 or one that something stands in the way of, and the hash of its flow if it stays here.
     #[inline(never)]
-    fn leave_host_otherwise(&mut self, frame: &mut [u8], now_ns: u64) -> (Verdict, u32) {
+    fn leave_host_otherwise(&mut self, frame: &mut [u8], rooms: &Rooms, now_ns: u64) -> (Verdict, u32) {
         let Some(destination) = destination_of(frame) else {
             return (Verdict::Drop(DropReason::Malformed), 0);
         };
@@ -193,6 +194,7 @@ impl<P: Packet> Router<P> {
         if fit(frame, mtu_bytes) != Ok(false) {
             return (Verdict::Drop(DropReason::TooLong), 0);
         }
+        self.neighbours.set_room(rooms.of(frame));
         match self.neighbours.resolve(station, own, now_ns) {
             Resolved::Drop(reason) => (Verdict::Drop(reason), 0),
             resolved => (send(frame, interface, resolved, false), 0),
