@@ -282,6 +282,8 @@ impl StackBuilder {
             self.take_over(interface, &host, keeper).map_err(io::Error::other)?;
         let sight = Sight::Unwatched(Arc::new(Glance::new(&pair)));
         let host = self.host(EthernetAddress(link.address), mtu_bytes, workers)?;
+        // Of an address that the stack alone has the kernel tells nobody.
+        let host = RouterSettings { announces: true, ..host };
         let stack = Stack::start(self, &[(interface, self.limits())], vec![host], parts)?;
         let responder = StackResponder::new(&stack, control.name(), &[interface], sight);
         stack.ending().answer(Answering::start(control, responder)?);
@@ -400,14 +402,10 @@ impl StackBuilder {
             let destination = all.parse().expect("a prefix");
             routes.push(Route { destination, interface: 0, gateway: Some(gateway) });
         }
-        let mut neighbours = Vec::new();
-        for (text, mac) in &self.neighbours {
-            neighbours.push(StaticNeighbour {
-                interface: 0,
-                address: address(text)?,
-                mac: EthernetAddress(*mac),
-            });
-        }
+        let neighbour = |(text, mac): &(String, [u8; 6])| -> io::Result<StaticNeighbour> {
+            Ok(StaticNeighbour { interface: 0, address: address(text)?, mac: EthernetAddress(*mac) })
+        };
+        let neighbours = self.neighbours.iter().map(neighbour).collect::<io::Result<_>>()?;
         let host = HostSettings {
             sockets: self.sockets,
             has_tcp: self.connections > 0,

@@ -63,17 +63,17 @@ impl Layout<'_> {
     ) -> io::Result<Vec<Worker<StackPort>>> {
         let has_limit = self.interfaces.iter().any(|(_, limits)| limits.is_some());
         if has_limit {
-            return self.joined(portions, ports, now_ns);
+            return self.joined(0, portions, ports, now_ns);
         }
         let mut workers = Vec::new();
-        for portion in portions {
-            workers.extend(self.joined(vec![portion], ports, now_ns)?);
+        for (number, portion) in portions.into_iter().enumerate() {
+            workers.extend(self.joined(number, vec![portion], ports, now_ns)?);
         }
         Ok(workers)
     }
 
-    /// The plan of so many workers, and the owners of its ports and stages.
-    fn plan(&self, workers: usize) -> (Plan, Owners) {
+    /// The plan of so many workers from this number on, and the owners of its ports and stages.
+    fn plan(&self, first_worker: usize, workers: usize) -> (Plan, Owners) {
         let port =
             |interface: String, limits| PortPlan { interface, limits, classes: None, is_optional: false };
         let (mut plan, mut owners) = (Plan::default(), Owners::default());
@@ -98,7 +98,10 @@ impl Layout<'_> {
                     plan.links.push([Attachment::Port(plan.ports.len()), at]);
                     plan.ports.push(port(format!("{name}.{socket}"), None));
                 }
-                plan.stages.push(StagePlan { name, kind: StageKind::Router(Box::new(settings.clone())) });
+                // One of them tells the link of the host.
+                let announces = settings.announces && first_worker + worker == 0;
+                let settings = RouterSettings { announces, ..settings.clone() };
+                plan.stages.push(StagePlan { name, kind: StageKind::Router(Box::new(settings)) });
             }
             owners.ports.resize(plan.ports.len(), worker);
             owners.stages.resize(plan.stages.len(), worker);
@@ -106,14 +109,15 @@ impl Layout<'_> {
         (plan, owners)
     }
 
-    /// The workers of one plan.
+    /// The workers of one plan, from this number on.
     fn joined(
         &self,
+        first_worker: usize,
         portions: Vec<WorkerPortion>,
         shared: Option<&Arc<SharedPorts>>,
         now_ns: u64,
     ) -> io::Result<Vec<Worker<StackPort>>> {
-        let (plan, owners) = self.plan(portions.len());
+        let (plan, owners) = self.plan(first_worker, portions.len());
         let shares = Shares {
             held_packets_max: EGRESS_PACKETS_MAX,
             poll_budget_max: POLL_PACKETS_MAX,
