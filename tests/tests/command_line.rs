@@ -19,6 +19,7 @@ fn main() -> ExitCode {
         plain!(wrong_command_lines).together(),
         plain!(more_workers_than_cores).together(),
         plain!(help_names_every_command).together(),
+        plain!(help_is_read_where_the_width_of_the_terminal_is_0).together(),
         plain!(a_full_disk_is_one_sentence).together(),
         plain!(what_cannot_be_done_without_root).together(),
         privileged!(no_such_interface).together(),
@@ -105,6 +106,16 @@ fn more_workers_than_cores() -> Result<()> {
     let mut command = Command::new("taskset");
     command.args(["-c", "0"]).arg(weir_binary()?).args(["wire", "a", "b", "--workers", "2"]);
     require_refusal(&run(&mut command, LIMIT)?, &[2], "--workers 2")
+}
+
+fn help_is_read_where_the_width_of_the_terminal_is_0() -> Result<()> {
+    for arguments in [&["--help"][..], &["limit", "--help"]] {
+        let help =
+            run(Command::new(weir_binary()?).env("COLUMNS", "0").args(arguments), LIMIT)?.success()?.stdout;
+        let is_line = |line: &str| (60..=80).contains(&line.chars().count());
+        ensure!(help.lines().filter(|line| is_line(line)).count() > 5, "{arguments:?}: {help}");
+    }
+    Ok(())
 }
 
 fn help_names_every_command() -> Result<()> {

@@ -12,7 +12,7 @@ mod text;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 /// Limits and moves packets on Linux without losing any: a full queue holds whoever feeds it, back to the program that
 /// called send.
@@ -51,7 +51,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let command = match Arguments::try_parse() {
+    let command = match parse() {
         Ok(arguments) => arguments.command,
         Err(error) => return explain(&error),
     };
@@ -85,6 +85,17 @@ fn main() -> ExitCode {
     result.unwrap_or_else(fail)
 }
 
+/// Reads the command line. Where COLUMNS says a width that holds no word, as 0 does of a terminal that tells none, help has the usual one.
+fn parse() -> Result<Arguments, clap::Error> {
+    let columns = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse::<usize>().ok());
+    let mut command = Arguments::command();
+    if columns.is_some_and(|columns| columns < COLUMNS_MIN) {
+        command = command.term_width(COLUMNS);
+    }
+    let matches = command.try_get_matches_from_mut(std::env::args_os())?;
+    Arguments::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+}
+
 fn fail(failure: Failure) -> ExitCode {
     output::say(format_args!("weir: {}", failure.message));
     ExitCode::from(failure.code)
@@ -99,6 +110,9 @@ fn explain(error: &clap::Error) -> ExitCode {
     output::written(printed).map_or_else(fail, |()| ExitCode::SUCCESS)
 }
 
+/// The usual width of a terminal, and the least that help is wrapped at.
+const COLUMNS: usize = 80;
+const COLUMNS_MIN: usize = 20;
 /// The status of a wrong command line or file.
 const BAD_INPUT: u8 = 2;
 
@@ -124,14 +138,11 @@ type Outcome = Result<ExitCode, Failure>;
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     /// The texts behind the options are wrapped at the terminal's width, so a long line is a whole paragraph.
     #[test]
     fn no_text_of_help_is_wrapped_twice() {
-        const COLUMNS: usize = 80;
         let all = Arguments::command();
         let mut twice = Vec::new();
         for command in all.get_subcommands().flat_map(|one| std::iter::once(one).chain(one.get_subcommands()))
