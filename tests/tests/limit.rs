@@ -459,7 +459,8 @@ fn what_cannot_be_limited_is_said() -> Result<()> {
     let cases = [
         ("limit wa --rate 10mbit", 1, "has a tbf qdisc"),
         ("limit nowhere --rate 10mbit", 1, "there is no interface \"nowhere\""),
-        ("limit wb --rate 1kbit", 1, "below 8kbit"),
+        ("limit wb --rate 1kbit", 2, "below 8kbit"),
+        ("limit wb --rate 1mbit --rate-back 1bit", 2, "below 8kbit"),
         ("limit wb --rate 0mbit", 2, "more than zero"),
         ("limit wb", 2, "nothing to do"),
         ("limit br0 --rate-back 10mbit", 2, "--rate-back is for a pair"),

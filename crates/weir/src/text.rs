@@ -89,6 +89,11 @@ pub fn check_burst(burst_bytes: u64) -> Result<(), Failure> {
     limits::check_burst(burst_bytes).map_err(|why| Failure::usage(format!("--burst: {why}")))
 }
 
+/// Checks the rates of a limit in place that were asked for.
+pub fn check_rates_in_place(rates: [Option<Rate>; 2]) -> Result<(), Failure> {
+    rates.into_iter().flatten().try_for_each(weir_core::limit::check_rate).map_err(Failure::usage)
+}
+
 /// Reads a classes file for a wire between two interfaces; warnings go to standard error.
 pub fn classes<'a>(file: &Path, interfaces: impl Into<Interfaces<'a>>) -> Result<(String, Classes), Failure> {
     let (name, text) = classes_file(file)?;

@@ -66,6 +66,27 @@ pub fn is_short_burst(rate: Rate, burst_bytes: u64) -> bool {
 
 /// The highest rate, above any interface that there is: a higher one was not meant.
 pub const BITS_PER_S_MAX: u64 = 10_000_000_000_000;
+
+/// Checks that the kernel's queue can keep a limit of this rate.
+///
+/// # Errors
+/// One sentence, if it cannot.
+pub fn check_rate(rate: Rate) -> Result<(), String> {
+    let text = |bits_per_s| Rate::from_bits_per_s(bits_per_s).expect("more than 0");
+    match rate.bits_per_s() {
+        ..BITS_PER_S_MIN => Err(format!(
+            "a limit in place of {rate} is below {}, what the kernel's queue can keep: give a higher rate, or join the interfaces with \
+             `weir wire`",
+            text(BITS_PER_S_MIN)
+        )),
+        BITS_PER_S_MIN..=BITS_PER_S_MAX => Ok(()),
+        _ => Err(format!(
+            "a limit in place of {rate} is above {}, which no interface has: give a lower rate",
+            text(BITS_PER_S_MAX)
+        )),
+    }
+}
+
 /// The longest time of a burst at the rate: for the time of a longer one the limit limits nothing.
 const LONG_BURST_NS: u64 = NS_PER_S;
 
@@ -180,21 +201,7 @@ impl HtbTree {
         shared: Vec<Shared>,
         has_own_leaves: bool,
     ) -> Result<HtbTree, String> {
-        if wanted.rate.bits_per_s() < BITS_PER_S_MIN {
-            return Err(format!(
-                "a limit in place of {} is below {}, what the kernel's queue can keep: give a higher rate, or join the interfaces \
-                 with `weir wire`",
-                wanted.rate,
-                Rate::from_bits_per_s(BITS_PER_S_MIN).expect("more than 0")
-            ));
-        }
-        if wanted.rate.bits_per_s() > BITS_PER_S_MAX {
-            return Err(format!(
-                "a limit in place of {} is above {}, which no interface has: give a lower rate",
-                wanted.rate,
-                Rate::from_bits_per_s(BITS_PER_S_MAX).expect("more than 0")
-            ));
-        }
+        check_rate(wanted.rate)?;
         shared::check(wanted.rate, &shared)?;
         Ok(HtbTree { wanted, has_own_leaves: has_own_leaves || shared.is_empty(), shared })
     }

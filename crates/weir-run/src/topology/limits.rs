@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use toml::Spanned;
 use weir_core::limit::shared::promised_below;
-use weir_core::limit::{HtbTree, QueueParameters, burst_beyond};
+use weir_core::limit::{burst_beyond, check_rate};
 use weir_core::rate::Rate;
 use weir_port::link::kernel_name;
 
@@ -15,11 +15,8 @@ use super::check::{Open, TopologyReader};
 use super::class_tables::ClassTables;
 use super::tables::LimitTable;
 use super::{DEVICE_DEFAULT, INTERFACE_NAME_IS, LimitWanted};
-use crate::classes::{Classes, FRAME_BYTES, NotInPlace, of_tables_in_place, read_in_place};
+use crate::classes::{Classes, NotInPlace, of_tables_in_place, read_in_place};
 use crate::limits::{NAME_IS, burst_warnings, is_name};
-
-/// The longest packet where the interface is not known yet.
-const PACKET_BYTES_MAX: u32 = 65_536;
 
 /// A process and a device.
 type Whose<'a> = (Option<i64>, &'a str);
@@ -110,14 +107,7 @@ impl TopologyReader<'_> {
     fn limit_rate(&mut self, text: &Option<Spanned<String>>) -> Option<Rate> {
         let text = text.as_ref()?;
         let rate = text.as_ref().parse::<Rate>();
-        let wanted = |rate| QueueParameters {
-            rate,
-            burst_bytes: FRAME_BYTES,
-            packet_bytes_max: PACKET_BYTES_MAX,
-            frame_bytes_max: FRAME_BYTES as u32,
-        };
-        let fits =
-            rate.map_err(|error| error.to_string()).and_then(|rate| HtbTree::new(wanted(rate)).map(|_| rate));
+        let fits = rate.map_err(|error| error.to_string()).and_then(|rate| check_rate(rate).map(|()| rate));
         fits.map_err(|why| self.tell(text.span(), why)).ok()
     }
 

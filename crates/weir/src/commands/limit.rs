@@ -116,6 +116,7 @@ pub fn run(arguments: &LimitArguments) -> Outcome {
     if let Some(burst_bytes) = burst {
         text::check_burst(*burst_bytes)?;
     }
+    text::check_rates_in_place([*rate, *rate_back])?;
     if arguments.interface.is_none() && arguments.pid.is_none() {
         return Err(Failure::usage(
             "nothing to limit: give an interface or a limit's name (DEV), or a process whose container it is (--pid PID)",

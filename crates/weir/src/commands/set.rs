@@ -280,6 +280,7 @@ fn set_in_place(limits: &[LimitInPlace], arguments: &SetArguments) -> Outcome {
     if limit.queue.is_some() {
         return Err(Failure::usage(format!("--queue is for wires, and {wire} is a limit in place")));
     }
+    text::check_rates_in_place([limit.rate, *rate_back])?;
     let classes = limit.classes.as_deref().map(text::classes_in_place).transpose()?;
     let classes = classes.or_else(|| no_classes.then(Classes::none));
     let records = limits.iter().map(|seen| Ok((seen, seen.record.as_ref().ok_or_else(|| unreadable(seen))?)));
