@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use weir_lab::clock::{self, wait_until};
 use weir_lab::process::{Process, Signal, run};
 use weir_port::lock::Lock;
-use weir_tests::host::{Host, summary_number};
+use weir_tests::host::{Host, INTERNET_V4, summary_number};
 use weir_tests::{harness, privileged};
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -24,6 +24,7 @@ fn main() -> ExitCode {
         privileged!(a_child_that_goes_on_sending_keeps_nobody).together(),
         privileged!(ctrl_c_drops_what_is_waited_for).together(),
         privileged!(what_leaves_at_the_end_is_not_told_as_dropped).together(),
+        privileged!(what_is_dropped_beyond_the_run_is_told_as_that).together(),
     ])
 }
 
@@ -190,5 +191,24 @@ fn ctrl_c_drops(meanwhile: impl FnOnce(&Host) -> Result<()>) -> Result<()> {
     let all = arrived + lost;
     ensure!((HELD..HELD + 4).contains(&all), "{arrived} arrived: {}", done.stderr);
     ensure!(done.stderr.contains(" unsent"), "it is not said what was lost: {}", done.stderr);
+    Ok(())
+}
+
+/// The host is a container, say, whose way out is limited from outside, and drops what is beyond.
+fn what_is_dropped_beyond_the_run_is_told_as_that() -> Result<()> {
+    let host = Host::with_internet()?;
+    // A port that nobody reads is told to the program, which goes on.
+    let script = format!(
+        "exec bash -c 'exec 3>/dev/udp/{INTERNET_V4}/5600; printf -v word %01000d 1; \
+         for i in $(seq 200); do printf %s $word >&3; done 2>/dev/null; true'"
+    );
+    let quiet = host.finished(&script)?.success()?;
+    ensure!(quiet.stderr.trim_end().ends_with("dropped none before this host's veth0"), "{}", quiet.stderr);
+    host.namespace.tc("qdisc add dev veth0 root tbf rate 100kbit burst 5kb limit 20kb")?;
+    let lossy = host.finished(&script)?.success()?;
+    let says = "dropped none before this host's veth0; meanwhile veth0 dropped ";
+    ensure!(lossy.stderr.contains(says), "{}", lossy.stderr);
+    let dropped = summary_number(&lossy.stderr, "veth0 dropped ")?;
+    ensure!((100..=200).contains(&dropped), "{}", lossy.stderr);
     Ok(())
 }

@@ -14,6 +14,7 @@
 //! shell would continue it.
 
 mod background;
+mod beyond;
 mod by_wire;
 mod gate;
 mod in_place;
@@ -40,6 +41,7 @@ use weir_run::clock::now_ns;
 use weir_run::watcher::News;
 
 use self::background::Background;
+use self::beyond::Beyond;
 use self::rest::Remainder;
 use self::way::RunNetwork;
 use super::wire::MachineArguments;
@@ -81,7 +83,9 @@ Good to know:
   it one while CMD runs finds it shut until the last run has ended. A firewall
   of this host that drops forwarded packets, such as that of Docker, drops
   CMD's too. A limit on the way out that is below --rate, as of a container
-  that this is, drops what is beyond it: there it has no sender to hold.
+  that this is, drops what is beyond it: there it has no sender to hold. The
+  summary tells what the interfaces of the default routes dropped meanwhile;
+  what is dropped behind them it cannot know.
   Ctrl-Z, or `suspend` in a shell, suspends a run as any other job, if no wire
   carries it, this host has no default route, and CMD makes no process group
   of its own without the terminal (as `timeout` does). Any other run goes on,
@@ -150,6 +154,7 @@ pub fn run(arguments: &RunArguments) -> Outcome {
         false => Identity::of_invoker(std::env::var_os).map_err(Failure::usage)?,
     };
 
+    let beyond = Beyond::look();
     let way = way::open(arguments, &name)?;
     if let Some(signal) = asked_to_end(way.guarded()) {
         way.finish()?;
@@ -176,7 +181,8 @@ pub fn run(arguments: &RunArguments) -> Outcome {
     output::hurry(false);
     signals::unblock(&TO_END)?;
     let (status, rest) = ended?;
-    output::say(format_args!("weir: {}", summary::line(arguments.rate, &finished?, &rest, elapsed_ns)));
+    let line = summary::line(arguments.rate, &finished?, &rest, elapsed_ns, &beyond.dropped());
+    output::say(format_args!("weir: {line}"));
     Ok(exit_code(told(status)))
 }
 

@@ -2,6 +2,7 @@
 
 use weir_core::rate::Rate;
 use weir_port::unsent::Unsent;
+use weir_run::nearest::and;
 
 use super::rest::Remainder;
 use super::way::Totals;
@@ -9,20 +10,45 @@ use crate::commands::drops;
 use crate::human::{bytes, count, duration, plural};
 
 /// The line on a run, by the last limit, which may not be the first: the packets that the program sent, their rate over all its time, and
-/// the drops.
-pub fn line(limit: Rate, totals: &Totals, rest: &Remainder, elapsed_ns: u64) -> String {
+/// the drops; and what each interface of the way out dropped `beyond` the run.
+pub fn line(
+    limit: Rate,
+    totals: &Totals,
+    rest: &Remainder,
+    elapsed_ns: u64,
+    beyond: &[(String, u64)],
+) -> String {
     let limit = totals.limit.unwrap_or(limit);
     let Some(sent) = totals.sent else { return format!("{limit}: what it sent in all was not counted") };
     let blocked = totals.blocked_ns.map_or("for an unknown time".into(), duration);
+    let dropped = dropped(totals, rest.lost(totals), rest.tcp);
     format!(
-        "{limit}: sent {} ({}) at {} for {}, received {}, senders blocked {blocked}, dropped {}",
+        "{limit}: sent {} ({}) at {} for {}, received {}, senders blocked {blocked}, dropped {}{}",
         plural(sent.packets, "packet"),
         bytes(sent.bytes),
         rate(sent.bytes, elapsed_ns),
         duration(elapsed_ns),
         count(totals.received),
-        dropped(totals, rest.lost(totals), rest.tcp)
+        dropped,
+        dropped_beyond(beyond, dropped == drops::NONE)
     )
+}
+
+/// The words on drops beyond the run, by its way out: where the run itself dropped `none`, how far that is known.
+fn dropped_beyond(beyond: &[(String, u64)], none: bool) -> String {
+    let names: Vec<_> = beyond.iter().map(|(name, _)| name.as_str()).collect();
+    let known = match (none, &names[..]) {
+        (false, _) | (_, []) => String::new(),
+        (true, names) => format!(" before this host's {}", and(names)),
+    };
+    let each = beyond.iter().filter(|(_, packets)| *packets > 0);
+    let each: Vec<_> =
+        each.map(|(name, packets)| format!("{name} dropped {}", plural(*packets, "packet"))).collect();
+    let each: Vec<_> = each.iter().map(String::as_str).collect();
+    match &each[..] {
+        [] => known,
+        each => format!("{known}; meanwhile {}, of CMD or of others", and(each)),
+    }
 }
 
 /// `none`, or how many and why: by the rules of the limit, by the kernel, or with the network, which ended before they had left. Data that
@@ -74,14 +100,34 @@ mod tests {
         let limit: Rate = "200mbit".parse().unwrap();
         let none = Remainder::default();
         assert_eq!(
-            line(limit, &totals(false), &none, 5_000_000_000),
+            line(limit, &totals(false), &none, 5_000_000_000, &[]),
             "200mbit: sent 81,380 packets (122 MB) at 195.3mbit for 5.00 s, received 1,100, senders blocked 4.90 s, \
              dropped none"
         );
         assert!(
-            line(limit, &totals(true), &none, 1).ends_with("dropped 1,002: 1,000 sender-queue, 2 too-long")
+            line(limit, &totals(true), &none, 1, &[])
+                .ends_with("dropped 1,002: 1,000 sender-queue, 2 too-long")
         );
-        assert_eq!(line(limit, &Totals::default(), &none, 1), "200mbit: what it sent in all was not counted");
+        let told = line(limit, &Totals::default(), &none, 1, &[]);
+        assert_eq!(told, "200mbit: what it sent in all was not counted");
+    }
+
+    #[test]
+    fn none_is_claimed_as_far_as_the_way_out_and_what_that_drops_is_told() {
+        let beyond = |dropped: [u64; 2]| [("eth0".to_string(), dropped[0]), ("eth1".to_string(), dropped[1])];
+        let told = |drops, beyond: &[_]| {
+            let line = line("200mbit".parse().unwrap(), &totals(drops), &Remainder::default(), 1, beyond);
+            line.split_once("dropped ").unwrap().1.to_string()
+        };
+        assert_eq!(told(false, &beyond([0, 0])), "none before this host's eth0 and eth1");
+        assert_eq!(
+            told(false, &beyond([512, 0])[..1]),
+            "none before this host's eth0; meanwhile eth0 dropped 512 packets, of CMD or of others"
+        );
+        assert_eq!(
+            told(true, &beyond([1, 2])),
+            "1,002: 1,000 sender-queue, 2 too-long; meanwhile eth0 dropped 1 packet and eth1 dropped 2 packets, of CMD or of others"
+        );
     }
 
     #[test]
@@ -99,11 +145,13 @@ mod tests {
     #[test]
     fn what_waited_at_the_end_counts_whatever_was_taken_in_since() {
         let rest = Remainder { queued: 90, accepted: 81_000, ..Remainder::default() };
-        let said = |waiting| line("2mbit".parse().unwrap(), &Totals { waiting, ..totals(false) }, &rest, 1);
+        let said =
+            |waiting| line("2mbit".parse().unwrap(), &Totals { waiting, ..totals(false) }, &rest, 1, &[]);
         assert!(said(None).ends_with("dropped none"), "a wire has delivered these");
         assert!(said(Some(88)).ends_with("dropped 88: 88 unsent"));
         let nothing = Remainder::default();
-        let late = line("2mbit".parse().unwrap(), &Totals { waiting: Some(1), ..totals(false) }, &nothing, 1);
+        let late =
+            line("2mbit".parse().unwrap(), &Totals { waiting: Some(1), ..totals(false) }, &nothing, 1, &[]);
         assert!(late.ends_with("dropped none"), "it came when all had left");
     }
 
