@@ -37,6 +37,7 @@ fn main() -> ExitCode {
         privileged!(steering_that_the_second_of_two_limits_switches_on_is_switched_off).together(),
         privileged!(a_limit_of_the_way_back_takes_over_from_one_of_the_way_there).together(),
         privileged!(two_limits_of_one_pair_go_each_by_its_name).together(),
+        privileged!(each_end_of_a_pair_has_a_limit_of_its_own).together(),
     ])
 }
 
@@ -381,6 +382,42 @@ fn two_limits_of_one_pair_go_each_by_its_name() -> Result<()> {
     let limits = row.limits(&s1)?;
     ensure!(limits.len() == 1 && limits[0]["rate_bits_per_s"] == 10_000_000, "{limits:?}");
     Ok(())
+}
+
+/// A pair with both ends here: what one end sends is the way back of the other.
+fn each_end_of_a_pair_has_a_limit_of_its_own() -> Result<()> {
+    let row = Row::new(Between::Bridge)?;
+    let [s1, s2] = pair_with_both_ends(&row, "e")?;
+    let rates = |name: &str| -> Result<Vec<(String, u64)>> {
+        let told = |limit: &serde_json::Value| {
+            let at = limit["interface"].as_str()?.to_string();
+            Some((at, limit["rate_bits_per_s"].as_u64()? / 1_000_000))
+        };
+        Ok(row.limits(name)?.iter().filter_map(told).collect())
+    };
+    row.weir(&format!("limit {s1} --rate 10mbit"))?.success()?;
+    row.weir(&format!("limit {s2} --rate 20mbit"))?.success()?;
+    row.weir(&format!("set {s2} --rate 30mbit"))?.success()?;
+    ensure!(rates(&s1)? == [(s2.clone(), 10)] && rates(&s2)? == [(s1.clone(), 30)], "{:?}", rates(&s1)?);
+    // A new name is of one of them.
+    row.weir(&format!("limit {s2} --rate 20mbit --name {s2}-other"))?.success()?;
+    ensure!(rates(&s1)? == [(s2.clone(), 10)], "{:?}", rates(&s1)?);
+    row.weir(&format!("limit {s2}-other --off"))?.success()?;
+
+    row.weir(&format!("limit {s1} --rate 10mbit --rate-back 15mbit"))?.success()?;
+    let before = rates(&s1)?;
+    ensure!(before.len() == 2, "{before:?}");
+    for (asked, option) in [
+        ("--rate 5mbit", "--rate-back"),
+        ("--rate-back 5mbit", "--rate"),
+        ("--rate 5mbit --name x", "--rate-back"),
+    ] {
+        let done = row.weir(&format!("limit {s2} {asked}"))?;
+        let says = format!("set from the other end of the pair: write `weir limit {s1} {option} RATE`");
+        ensure!(done.status.code() == Some(2) && done.stderr.contains(&says), "{asked}: {}", done.said());
+    }
+    ensure!(rates(&s1)? == before, "{:?}", rates(&s1)?);
+    row.weir(&format!("limit {s1} --off"))?.success().map(drop)
 }
 
 /// A pair in the middle, whose ends nobody else calls so.

@@ -177,6 +177,7 @@ fn tasks<'a>(
         ways.check_name(name, names.named.iter())?;
     }
     let mut task = |place, direction, rate| -> Result<_, Failure> {
+        ways.check_not_turned(place)?;
         let name = match &arguments.name {
             Some(name) => name.clone(),
             None => ways.default_name(place, target, names, |_| false)?,
@@ -196,7 +197,8 @@ fn tasks<'a>(
     // A name is that of both ways.
     for place in ways.ends() {
         let is_set = tasks.iter().any(|(other, _)| other.is(place));
-        let there = if is_set { None } else { find::record_at(place)? };
+        let is_ours = !is_set && ways.turned_at(place).is_none();
+        let there = if is_ours { find::record_at(place)? } else { None };
         if let Some(record) = there.filter(|record| record.name != *name || tasks.is_empty()) {
             let asked = Asked {
                 name: name.clone(),

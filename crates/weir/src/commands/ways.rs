@@ -8,7 +8,7 @@ use weir_port::error::PortError;
 use weir_port::hold::ends::{self, Ends};
 use weir_port::limit::NetnsInterface;
 use weir_port::limit::find::{self, LimitInPlace};
-use weir_port::limit::record::Direction;
+use weir_port::limit::record::{Direction, Record};
 use weir_port::link::{Link, joints};
 use weir_port::netns::NetNs;
 use weir_port::sys;
@@ -267,6 +267,26 @@ impl Ways {
         Err(Failure::usage(format!("{whose} is called {name} already: give this one another name")))
     }
 
+    /// The limit at one of these ends, if it was set from the other end of a pair with both in one namespace: none is the host's, and that
+    /// is the limit of the other end, not of the other way. One whose queue is gone hinders nobody.
+    pub fn turned_at(&self, place: &NetnsInterface) -> Option<Record> {
+        let back = self.back.as_ref().filter(|back| back.netns.is(&self.there.netns))?;
+        let direction = if back.is(place) { Direction::Back } else { Direction::There };
+        find::at(place).ok().flatten()?.record.filter(|record| record.direction != direction)
+    }
+
+    /// Refuses to set a limit at one of these ends that is another's ([`turned_at`](Ways::turned_at)).
+    pub fn check_not_turned(&self, place: &NetnsInterface) -> Result<(), Failure> {
+        let Some(Record { name, direction, .. }) = self.turned_at(place) else { return Ok(()) };
+        let option = if direction == Direction::Back { "--rate-back" } else { "--rate" };
+        Err(Failure::usage(format!(
+            "what {} sends is limited by {name} already, which was set from the other end of the pair: write `weir limit {} {option} RATE` to \
+             change it, or remove it first by `weir limit {name} --off`",
+            place.describe(),
+            self.there.link.name
+        )))
+    }
+
     /// Returns whether a limit of one of these ends is called so already.
     fn is_called(&self, name: &str) -> bool {
         self.ends().any(|end| find::record_at(end).ok().flatten().is_some_and(|record| record.name == name))
@@ -303,7 +323,8 @@ impl Ways {
         is_wanted: impl Fn(&str) -> bool,
     ) -> Result<String, Failure> {
         let name_at = |end: &NetnsInterface| names.named.iter().find(|(other, _)| other.is(end));
-        if let Some((_, name)) = std::iter::once(place).chain(self.ends()).find_map(name_at) {
+        let others = self.ends().filter(|end| self.turned_at(end).is_none());
+        if let Some((_, name)) = std::iter::once(place).chain(others).find_map(name_at) {
             return Ok(name.clone());
         }
         let mut taken = Vec::<String>::new();
