@@ -138,6 +138,20 @@ impl Link {
         Ok((netns, link))
     }
 
+    /// The name of the other end of a veth of this thread's namespace, also where nothing leads to the namespace that it is in; `None` if the
+    /// kernel does not tell it.
+    pub fn peer_name(&self) -> Option<String> {
+        let header = Ifinfomsg { ifi_index: self.peer_ifindex? as i32, ..Default::default() };
+        let mut request = rt_link::Request::new().op_getlink_do(&header);
+        if let Some(id) = self.peer_netns_id {
+            request.encode().push_target_netnsid(id);
+        }
+        let mut socket = NetlinkSocket::new();
+        let mut reply = socket.request(&request).ok()?;
+        let (_, attributes) = reply.recv_one().ok()?;
+        Some(attributes.get_ifname().ok()?.to_string_lossy().into_owned())
+    }
+
     /// The other end of a veth, which lives in `netns`.
     pub fn peer_in(&self, netns: &NetNs) -> Result<Link> {
         let ifindex = self.peer_index()?;

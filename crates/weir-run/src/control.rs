@@ -247,6 +247,12 @@ pub fn names_from(first: &str) -> impl Iterator<Item = String> {
     std::iter::once(first.to_string()).chain((2..).map(move |number: u64| format!("{first}.{number}")))
 }
 
+/// Returns whether a name is one of [`names_from`] the `first`.
+pub fn is_name_from(name: &str, first: &str) -> bool {
+    let number = || name.strip_prefix(first)?.strip_prefix('.')?.parse::<u64>().ok();
+    name == first || number().is_some_and(|number| number >= 2)
+}
+
 fn name_of(path: &Path) -> Option<String> {
     Some(path.file_stem()?.to_string_lossy().into_owned())
 }

@@ -54,7 +54,8 @@ pub fn not_up_yet(name: &str, interfaces: &[String]) -> String {
 }
 
 /// The limits that a name means, to each command that takes one: the limits of that name, or if there is none the limits of the interface
-/// of that name in this namespace. There may be neither; a user who is not root sees none.
+/// of that name in this namespace, which comes first where those of that name are named after their own interface elsewhere. There may be
+/// neither; a user who is not root sees none.
 ///
 /// # Errors
 /// If it means two, or an interface here that has no limit and another's limit; and what to write instead.
@@ -90,6 +91,14 @@ pub fn limits_of<L: Borrow<LimitInPlace>>(
     let label = target.label();
     match (&called[..], &of_interface[..]) {
         ([], _) => Ok(of_interface),
+        // Nobody chose that name: a container on the next host has an interface that is called so, too.
+        (_, [_, ..])
+            if !is_own_name
+                && !called.iter().any(is_there)
+                && called.iter().all(|seen| is_after_interface(seen.borrow(), name)) =>
+        {
+            Ok(of_interface)
+        }
         ([first, ..], [other, ..]) if !called.iter().any(is_there) => {
             let (first, other) = (first.borrow(), other.borrow());
             let what = if is_own_name { format!("{label} with a limit {name}") } else { label.clone() };
@@ -116,6 +125,14 @@ pub fn limits_of<L: Borrow<LimitInPlace>>(
         }
         _ => Ok(called.into_iter().chain(halves).collect()),
     }
+}
+
+/// Returns whether a name is one that a limit gets where none is asked for: that of an interface of its pair, or with a number where that
+/// is taken.
+fn is_after_interface(seen: &LimitInPlace, name: &str) -> bool {
+    let NetnsInterface { netns, link } = &seen.place;
+    let far_name = netns.run(|| Ok(link.peer_name())).ok().flatten();
+    [Some(&link.name), far_name.as_ref()].into_iter().flatten().any(|end| control::is_name_from(name, end))
 }
 
 /// Refuses the name of a wire or topology that is up, if it is also an interface of this namespace which has a limit of another name.

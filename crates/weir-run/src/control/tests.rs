@@ -24,6 +24,15 @@ fn a_name_that_is_used_gets_a_number() {
     assert_eq!(["eth0", "eth1"].map(unused), ["eth0.3", "eth1"].map(|name| Some(name.to_string())));
 }
 
+#[test]
+fn a_name_is_known_to_be_after_an_interface() {
+    assert!(names_from("v1").take(12).all(|name| is_name_from(&name, "v1")));
+    assert!(is_name_from("v1.2.3", "v1.2"), "of a VLAN");
+    for other in ["v", "v12", "v1.", "v1.1", "v1.x", "v1-2", "v1.2.3"] {
+        assert!(!is_name_from(other, "v1"), "{other}");
+    }
+}
+
 fn refused(answer: &Value) -> String {
     match understood(answer.to_string().as_bytes()) {
         Err(Refusal::Said(error) | Refusal::Unclear(error)) => error,

@@ -56,8 +56,8 @@ leave by flows, one turn each, and does without cbq, full, max_wait, queue,
 quantum and interface: a file that has them is refused. A class without a parent
 borrows from the limit here; in a wire it never gets above its own rate.")]
 pub struct LimitArguments {
-    /// The interface: the host's end of a pair, or the one that sends; or what a limit that is there is called. With --off, as in
-    /// `weir set` and `weir stat`, first what a limit is called, then the interface; one that means two limits is refused
+    /// The interface: the host's end of a pair, or the one that sends; or what a limit that is there is called. --off takes it as
+    /// `weir set` does, whose help says what a name means
     #[arg(value_name = "DEV", conflicts_with_all = ["pid", "device"])]
     interface: Option<String>,
     /// The process whose network namespace the interface is in

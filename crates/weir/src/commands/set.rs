@@ -40,13 +40,18 @@ use crate::{Failure, Outcome, names, output, text};
   weir set veth-a --no-classes              none any more
   weir set router --port uplink --rate 50mbit    what leaves by a port
 
+NAME is what something is called in `weir stat`, or an interface here that has a
+limit. A limit that nobody gave a name to is called after its interface, in
+another network namespace perhaps: if an interface here is called so, and has a
+limit, that one is meant. What may still mean two is refused, with what to
+write. It is so in every command that takes names of limits.
+
 One line says what was changed, from what to what. A burst or queue that was
 asked for stays until another is; one that was not follows the rate. --queue is
 not for a limit in place. A topology needs --port, and its ports take neither
 --rate-back nor classes: these are in its file.")]
 pub struct SetArguments {
-    /// The name of the wire, the topology, the limit or the run, as `weir stat` shows it; or if none is called so the interface that a
-    /// limit is of
+    /// The name of the wire, the topology, the limit or the run, as `weir stat` shows it; or the interface here that a limit is of
     #[arg(value_name = "NAME")]
     wire: String,
     /// The port of a topology, by its interface or its name in the file

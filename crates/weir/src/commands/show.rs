@@ -12,7 +12,7 @@ use weir_run::control::{self, Control};
 use weir_run::limits::is_path_name;
 use weir_run::topology::write::{LimitPlace, write};
 
-use super::ways::{LimitTarget, Ways};
+use super::ways::LimitTarget;
 use crate::{Failure, Outcome, names, output};
 
 /// Show the limits in place that there are, or a topology that is up, as a file, which `weir apply` takes and by which it changes nothing.
@@ -27,7 +27,7 @@ use crate::{Failure, Outcome, names, output};
 
 What a file cannot say (a limit that is open to be removed, half made, of a `weir run`, or out of sight from here) is a comment in it.")]
 pub struct ShowArguments {
-    /// Interfaces as `weir limit` takes them, or names of limits; or the name of one topology that is up
+    /// Interfaces or names of limits, as `weir set --help` says; or the name of one topology that is up
     #[arg(value_name = "DEV")]
     devices: Vec<String>,
 }
@@ -38,6 +38,7 @@ pub fn run(arguments: &ShowArguments) -> Outcome {
         && is_path_name(name)
         && control::is_up(&Control::path_of(name))
     {
+        names::refuse_two_meanings(name)?;
         output::print(format_args!("{}", control::running(name)?.file))?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -45,47 +46,42 @@ pub fn run(arguments: &ShowArguments) -> Outcome {
         return Err(PortError::NotRoot { doing: "looking at limits".into() }.into());
     }
     let seen = super::stat::limits()?;
-    let mut places: Vec<LimitPlace> = Vec::new();
-    let mut left_out = Vec::new();
-    for limit in &seen {
-        match place(limit) {
-            Ok(place) => places.push(place),
-            Err(why) => left_out.push((limit, why)),
-        }
-    }
-    // An interface is meant in this network namespace, as for `weir limit`.
-    let is_called = |place: &LimitPlace, word: &str| {
-        place.pid.is_none() && place.device == word || place.record.name == word
-    };
+    let mut meant = Vec::new();
     for word in &arguments.devices {
-        if !places.iter().any(|place| is_called(place, word)) {
-            if is_path_name(word) && control::is_up(&Control::path_of(word)) {
+        let of_word = names::limits_of(&seen, LimitTarget { pid: None, device: word }, Some(word))?;
+        let unsaid = of_word.iter().map(|limit| place(limit).err()).collect::<Option<Vec<_>>>();
+        match unsaid.as_deref() {
+            // One of them can be said.
+            None => meant.extend(of_word),
+            Some([why, ..]) => return Err(format!("no file can say {why}").into()),
+            Some([]) if is_path_name(word) && control::is_up(&Control::path_of(word)) => {
                 return Err(Failure::usage(format!(
                     "{word} is up, which is a file of its own: `weir show {word}`"
                 )));
             }
-            let ways = LimitTarget { pid: None, device: word }.ways(false).ok();
-            let is_meant = |(limit, _): &&(&LimitInPlace, String)| {
-                let name = limit.record_or_left().map(|record| record.name);
-                name.as_deref() == Some(word)
-                    || ways.iter().flat_map(Ways::ends).any(|end| end.is(&limit.place))
-            };
-            if let Some((_, why)) = left_out.iter().find(is_meant) {
-                return Err(format!("no file can say {why}").into());
+            Some([]) => {
+                // A wire that was killed has left its socket, and is asked to no avail.
+                if is_path_name(word) && Control::path_of(word).exists() {
+                    control::running(word)?;
+                }
+                return Err(names::unknown(word).into());
             }
-            // A wire that was killed has left its socket, and is asked to no avail.
-            if is_path_name(word) && Control::path_of(word).exists() {
-                control::running(word)?;
-            }
-            return Err(names::unknown(word).into());
         }
     }
-    places.retain(|place| {
-        arguments.devices.is_empty() || arguments.devices.iter().any(|word| is_called(place, word))
-    });
+    let is_asked_for = |limit: &&LimitInPlace| {
+        arguments.devices.is_empty() || meant.iter().any(|meant| meant.place.is(&limit.place))
+    };
+    let mut places: Vec<LimitPlace> = Vec::new();
+    let mut left_out = Vec::new();
+    for limit in seen.iter().filter(is_asked_for) {
+        match place(limit) {
+            Ok(place) => places.push(place),
+            Err(why) => left_out.push(why),
+        }
+    }
     // No limit was asked for in particular: these may be any.
     let mut comments: Vec<_> = match arguments.devices.is_empty() {
-        true => left_out.iter().map(|(_, why)| format!("# left out: {why}\n")).collect(),
+        true => left_out.iter().map(|why| format!("# left out: {why}\n")).collect(),
         false => Vec::new(),
     };
     places.sort_by(|one, other| (one.pid, &one.device).cmp(&(other.pid, &other.device)));

@@ -57,7 +57,7 @@ const HEADER_EVERY: usize = 20;
 
 `weir stat --help` explains the columns.", after_long_help = include_str!("stat-help.txt"))]
 pub struct StatArguments {
-    /// One wire, topology, stack, limit or run only; of a limit what it is called, or if none is called so the interface that it limits
+    /// One wire, topology, stack, limit or run only; of a limit what it is called or the interface that it limits, as `weir set --help` says
     #[arg(value_name = "NAME")]
     wire: Option<String>,
     /// As one JSON object; with -i one object a line
@@ -155,7 +155,9 @@ fn read(arguments: &StatArguments) -> Result<Seen, Fault> {
 fn limits_of(arguments: &StatArguments) -> Result<LimitsFound, Fault> {
     let limits = match arguments.wire.as_deref() {
         None => limits::read_all().map_err(Failure::from),
-        Some(name) if control::is_up(&Control::path_of(name)) => Ok(LimitsFound::default()),
+        Some(name) if control::is_up(&Control::path_of(name)) => {
+            names::refuse_two_meanings(name).map(|()| LimitsFound::default())
+        }
         Some(name) => names::limits_meant(name).map(|seen| LimitsFound { seen, unread: Vec::new() }),
     };
     limits.map_err(Fault::Other)
