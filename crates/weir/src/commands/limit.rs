@@ -48,6 +48,7 @@ use crate::{Failure, Outcome, human, output, text};
   weir limit veth-a --no-classes          none any more; the limit stays
   weir limit veth-a --off                 remove it, without loss
   weir limit office --off                 the same by the limit's name
+  weir limit veth-a --rate 100mbit        change it, one way
   weir set veth-a --rate 100mbit          change it by its name, both ways
   weir stat                               what it does
 

@@ -30,6 +30,8 @@ use crate::{Failure, Outcome, names, output, text};
 ///
 /// Of a topology it changes one port, of which it limits what leaves by it. What waits stays, and goes on at the new rate. The file of a
 /// topology is left as it is: `weir show NAME` prints what runs.
+///
+/// NAME is the whole of a wire or a limit, so --rate alone is for both its ways; `weir limit DEV --rate` is for one, what the programs send.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   weir set veth-a --rate 100mbit
