@@ -293,12 +293,12 @@ fn everything_comes_back() -> Result<()> {
         Ok((all, steering))
     };
     let before = traces()?;
-    let done = row.weir("limit wa --rate 100mbit --rate-back 50mbit --name office")?.success()?;
+    let done = row.weir("limit wa --rate 100mbit --rate-back 50mbit --name office-limit")?.success()?;
     ensure!(done.stdout.contains("veth0 in network namespace"), "{}", done.stdout);
     ensure!(done.stderr.is_empty(), "nothing to warn of: {}", done.stderr);
-    ensure!(row.limits("office")?.len() == 2, "two queues");
+    ensure!(row.limits("office-limit")?.len() == 2, "two queues");
     ensure!(traces()? != before, "a limit shows");
-    row.weir("stat office --check")?.success()?;
+    row.weir("stat office-limit --check")?.success()?;
     let done = row.weir("limit wa --off")?.success()?;
     ensure!(done.stdout.matches("removed").count() == 2, "{}", done.stdout);
     let after = traces()?;
@@ -394,7 +394,7 @@ fn what_is_taken_away_is_said_and_set_again() -> Result<()> {
     let row = Row::new(Between::Bridge)?;
     row.weir("limit wa --rate 10mbit")?.success()?;
     row.left.tc("filter del dev veth0 parent 7769:")?;
-    let done = row.weir("stat --check")?;
+    let done = row.weir("stat wa --check")?;
     ensure!(
         done.status.code() == Some(1) && done.stderr.contains("its filter was removed"),
         "{}",

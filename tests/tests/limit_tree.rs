@@ -169,7 +169,7 @@ fn a_tree_left_half_made_is_said_and_finished_or_removed() -> Result<()> {
     let count = || -> Result<usize> { Ok(row.left.tc("class show dev veth0 parent 7769:")?.lines().count()) };
     let whole = |what: &str| -> Result<()> {
         row.weir(&command)?.success()?;
-        row.weir("stat --check")?.success().with_context(|| format!("finished after {what}"))?;
+        row.weir("stat wa --check")?.success().with_context(|| format!("finished after {what}"))?;
         ensure!(count()? == HALF_CLASSES, "{} classes after {what}", count()?);
         let queues = row.left.tc("qdisc show dev veth0")?;
         ensure!(
@@ -191,7 +191,7 @@ fn a_tree_left_half_made_is_said_and_finished_or_removed() -> Result<()> {
         row.weir("stat --check")?.success().map(drop)
     };
     let said = |what: &str| -> Result<String> {
-        let done = row.weir("stat --check")?;
+        let done = row.weir("stat wa --check")?;
         ensure!(done.status.code() == Some(1), "{what} is not said: {}{}", done.stdout, done.stderr);
         Ok(done.stderr)
     };
@@ -200,8 +200,8 @@ fn a_tree_left_half_made_is_said_and_finished_or_removed() -> Result<()> {
             let what = format!("a kill at {least} classes");
             row.kill_at_leaves(&command, least)?;
             // With all classes there, the kill may come after the last of its work.
-            let is_whole =
-                row.weir("stat --check")?.success().is_ok_and(|done| done.stdout.contains("1 limit whole"));
+            let told = row.weir("stat wa --check")?;
+            let is_whole = told.success().is_ok_and(|done| done.stdout.contains("1 limit whole"));
             require_timing!(!is_whole || least == HALF_CLASSES, "whole after {what}, which came late");
             if !is_whole {
                 let said = said(&what)?;

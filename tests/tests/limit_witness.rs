@@ -49,23 +49,23 @@ fn a_queue_that_its_container_removes_is_said() -> Result<()> {
     let before = kernel::traces(&row.middle)?;
     let steering = || row.middle.sh("cat /sys/class/net/wa/queues/rx-0/rps_cpus");
     let steering_before = steering()?;
-    row.weir("limit wa --rate 10mbit --name office")?.success()?;
-    row.weir("stat office --check")?.success()?;
+    row.weir("limit wa --rate 10mbit --name witness")?.success()?;
+    row.weir("stat witness --check")?.success()?;
     row.left.tc("qdisc del dev veth0 root")?;
     row.left.sh(&format!("ping -q -c 3 -i 0.02 {}", row.right_address(Between::Routes)))?;
-    let said = fault(&row, "office")?;
-    ensure!(said.contains("limit office is gone from veth0") && said.contains("weir limit"), "{said}");
-    let limits = row.limits("office")?;
+    let said = fault(&row, "witness")?;
+    ensure!(said.contains("limit witness is gone from veth0") && said.contains("weir limit"), "{said}");
+    let limits = row.limits("witness")?;
     ensure!(limits.len() == 1 && limits[0]["stage"] == "gone", "{limits:?}");
     ensure!(limits[0]["bypassed_packets"].as_u64() >= Some(3), "{limits:?}");
-    let shown = row.weir("stat office")?.success()?.stdout;
+    let shown = row.weir("stat witness")?.success()?.stdout;
     ensure!(shown.contains("gone from veth0"), "{shown}");
 
-    row.weir("limit wa --rate 20mbit --name office")?.success()?;
-    row.weir("stat office --check")?.success()?;
+    row.weir("limit wa --rate 20mbit --name witness")?.success()?;
+    row.weir("stat witness --check")?.success()?;
     row.left.tc("qdisc del dev veth0 root")?;
     row.weir("limit wa --off")?.success()?;
-    ensure!(row.limits("office").is_err() || row.limits("office")?.is_empty(), "it is not forgotten");
+    ensure!(row.limits("witness").is_err() || row.limits("witness")?.is_empty(), "it is not forgotten");
     ensure!(steering()? == steering_before, "steering is put back");
     kernel::require_same(&before, &kernel::traces(&row.middle)?)
 }
@@ -305,16 +305,16 @@ fn what_passes_the_queue_by_is_counted() -> Result<()> {
 fn a_look_that_is_removed_is_said_and_put_back() -> Result<()> {
     let row = Row::new(Between::Routes)?;
     let before = kernel::traces(&row.middle)?;
-    row.weir("limit wa --rate 10mbit --name office")?.success()?;
-    row.weir("stat office --check")?.success()?;
+    row.weir("limit wa --rate 10mbit --name witness")?.success()?;
+    row.weir("stat witness --check")?.success()?;
     row.middle.tc("qdisc del dev wa clsact")?;
-    let said = fault(&row, "office")?;
+    let said = fault(&row, "witness")?;
     ensure!(said.contains("nobody looks at the other end") && said.contains("the same command"), "{said}");
-    ensure!(row.limits("office")?[0]["bypassed_packets"].is_null(), "{:?}", row.limits("office")?);
+    ensure!(row.limits("witness")?[0]["bypassed_packets"].is_null(), "{:?}", row.limits("witness")?);
     row.weir("limit wa --rate 10mbit")?.success()?;
-    row.weir("stat office --check")?.success()?;
-    ensure!(row.limits("office")?[0]["bypassed_packets"] == 0, "{:?}", row.limits("office")?);
-    row.weir("limit office --off")?.success()?;
+    row.weir("stat witness --check")?.success()?;
+    ensure!(row.limits("witness")?[0]["bypassed_packets"] == 0, "{:?}", row.limits("witness")?);
+    row.weir("limit witness --off")?.success()?;
     kernel::require_same(&before, &kernel::traces(&row.middle)?)
 }
 

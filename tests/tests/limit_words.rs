@@ -320,14 +320,14 @@ fn a_socket_that_was_left_hides_no_limit() -> Result<()> {
 fn each_way_keeps_the_name_that_it_has() -> Result<()> {
     let row = Row::new(Between::Routes)?;
     row.weir("limit wa --rate 10mbit --rate-back 10mbit")?.success()?;
-    let file = File::new("[[limit]]\ndevice = \"wa\"\nrate = \"20mbit\"\nname = \"office\"\n")?;
+    let file = File::new("[[limit]]\ndevice = \"wa\"\nrate = \"20mbit\"\nname = \"office-words\"\n")?;
     row.weir(&format!("apply {}", file.path()))?.success()?;
-    row.weir("limit office --rate 30mbit")?.success()?;
-    let limits = row.limits("office")?;
+    row.weir("limit office-words --rate 30mbit")?.success()?;
+    let limits = row.limits("office-words")?;
     ensure!(limits.len() == 1 && limits[0]["rate_bits_per_s"] == 30_000_000, "{limits:?}");
-    row.weir("limit office --rate 30mbit --rate-back 30mbit")?.success()?;
-    let limits = row.limits("office")?;
-    ensure!(limits.len() == 1, "the way back is called office: {limits:?}");
+    row.weir("limit office-words --rate 30mbit --rate-back 30mbit")?.success()?;
+    let limits = row.limits("office-words")?;
+    ensure!(limits.len() == 1, "the way back is called office-words: {limits:?}");
     Ok(())
 }
 
@@ -413,16 +413,16 @@ fn what_could_not_be_looked_at_is_no_proof() -> Result<()> {
 fn what_is_set_again_is_as_it_was_and_said() -> Result<()> {
     let row = Row::new(Between::Routes)?;
     let file = File::new("[[class]]\nname = \"one\"\nrate = \"5mbit\"\nceil = \"10mbit\"\n")?;
-    row.weir(&format!("limit wa --rate 10mbit --burst 64kb --classes {} --name office", file.path()))?
+    row.weir(&format!("limit wa --rate 10mbit --burst 64kb --classes {} --name office-words", file.path()))?
         .success()?;
     row.left.tc("qdisc del dev veth0 root")?;
-    let done = row.weir("set office --rate 20mbit")?.success()?;
+    let done = row.weir("set office-words --rate 20mbit")?.success()?;
     let is_told = done.stdout.contains("10mbit -> 20mbit; veth0 in ")
         && done.stdout.contains("whose queue somebody had removed");
     ensure!(is_told, "{}", done.stdout);
-    row.weir("stat office --check")?.success()?;
+    row.weir("stat office-words --check")?.success()?;
     let is_as_it_was = || -> Result<()> {
-        let limit = row.limits("office")?.swap_remove(0);
+        let limit = row.limits("office-words")?.swap_remove(0);
         ensure!(limit["burst_bytes"] == 64 << 10 && limit["classes"][0]["name"] == "one", "{limit}");
         Ok(())
     };
@@ -431,28 +431,28 @@ fn what_is_set_again_is_as_it_was_and_said() -> Result<()> {
     row.weir("limit wa --rate 20mbit")?.success()?;
     is_as_it_was()?;
     ensure!(
-        row.weir("set office --rate 20mbit")?.success()?.stdout.contains("it was so already"),
+        row.weir("set office-words --rate 20mbit")?.success()?.stdout.contains("it was so already"),
         "it is whole"
     );
 
     row.weir("limit wa --rate-back 10mbit")?.success()?;
     row.left.tc("filter del dev veth0 parent 7769:")?;
     let classes = format!("set wa --classes {}", file.path());
-    for change in ["set wa --rate 30mbit", "set office --rate 30mbit", &classes] {
+    for change in ["set wa --rate 30mbit", "set office-words --rate 30mbit", &classes] {
         let done = row.weir(change)?;
         let is_refused = done.status.code() == Some(1) && done.stderr.contains("its filter was removed");
         ensure!(is_refused, "{change}: {}{}", done.stdout, done.stderr);
     }
     row.weir("limit wa --rate 30mbit")?.success()?;
-    row.weir("stat office --check")?.success()?;
+    row.weir("stat office-words --check")?.success()?;
     is_as_it_was()?;
 
     let clsact = || row.middle.tc("qdisc show dev wa").map(|shown| shown.contains("clsact"));
     row.middle.tc("filter del dev wa ingress")?;
-    row.weir("set office --rate 30mbit")?.success()?;
-    row.weir("stat office --check")?.success()?;
+    row.weir("set office-words --rate 30mbit")?.success()?;
+    row.weir("stat office-words --check")?.success()?;
     ensure!(clsact()?, "what looks at the other end is there again");
-    row.weir("limit office --off")?.success()?;
+    row.weir("limit office-words --off")?.success()?;
     ensure!(!clsact()?, "the clsact that was made for it stays");
     Ok(())
 }

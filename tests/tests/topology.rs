@@ -77,7 +77,7 @@ const OFFICE: &str = r#"
 device = "wa"
 rate = "100mbit"
 rate_back = "200mbit"
-name = "office"
+name = "office-2"
 burst = "300kb"
 default = "rest"
 
@@ -101,6 +101,13 @@ device = "wb"
 rate_back = "50mbit"
 "#;
 
+/// Requires that the limits of [`OFFICE`] are whole: others of this machine may be half made.
+fn require_whole(row: &Row) -> Result<()> {
+    ["wa", "wb"]
+        .into_iter()
+        .try_for_each(|device| row.weir(&format!("stat {device} --check"))?.success().map(drop))
+}
+
 /// A file is applied dry, for good, again, as shown, as shown where there is nothing, and taken down: the kernel's state is as before.
 fn a_file_is_applied_once_shown_and_taken_down() -> Result<()> {
     let row = Row::new(Between::Bridge)?;
@@ -119,8 +126,8 @@ fn a_file_is_applied_once_shown_and_taken_down() -> Result<()> {
     ensure!(done.stdout.contains("applied: 2 set, 0 changed, 0 as before"), "{}", done.stdout);
     // The message is of both ways back.
     ensure!(done.stderr.matches("held is who sends from").count() == 2, "{}", done.stderr);
-    row.weir("stat --check")?.success()?;
-    let checked = row.weir("stat office --check")?.success()?.stdout;
+    require_whole(&row)?;
+    let checked = row.weir("stat office-2 --check")?.success()?.stdout;
     ensure!(checked.contains("1 limit whole"), "{checked}");
     let set = limits(&row)?;
     ensure!(
@@ -161,7 +168,7 @@ fn a_file_is_applied_once_shown_and_taken_down() -> Result<()> {
 
 fn what_is_not_in_the_file_stays() -> Result<()> {
     let row = Row::new(Between::Bridge)?;
-    row.weir("limit wa --rate 10mbit --rate-back 30mbit --name mine")?.success()?;
+    row.weir("limit wa --rate 10mbit --rate-back 30mbit --name mine-2")?.success()?;
     let file = File::new(
         "[[limit]]\ndevice = \"wa\"\nrate = \"20mbit\"\n[[limit]]\ndevice = \"wb\"\nrate = \"5mbit\"\n",
     )?;
@@ -172,15 +179,15 @@ fn what_is_not_in_the_file_stays() -> Result<()> {
         "{}",
         done.stdout
     );
-    let done = row.weir("stat mine --json")?.success()?;
+    let done = row.weir("stat mine-2 --json")?.success()?;
     ensure!(done.stdout.contains("30000000") && done.stdout.contains("20000000"), "{}", done.stdout);
     // Another file takes it over, and says so.
-    let other = File::new("[[limit]]\ndevice = \"wa\"\nname = \"yours\"\nrate = \"20mbit\"\n")?;
+    let other = File::new("[[limit]]\ndevice = \"wa\"\nname = \"yours-2\"\nrate = \"20mbit\"\n")?;
     let done = apply(&row, &other)?.success()?;
-    ensure!(done.stdout.contains(": name mine -> yours\n"), "{}", done.stdout);
+    ensure!(done.stdout.contains(": name mine-2 -> yours-2\n"), "{}", done.stdout);
     row.weir(&format!("down {}", file.path()))?.success()?;
     let left = limits(&row)?;
-    ensure!(left.len() == 1 && left.values().all(|text| text.starts_with("\"mine\" \"back\"")), "{left:?}");
+    ensure!(left.len() == 1 && left.values().all(|text| text.starts_with("\"mine-2\" \"back\"")), "{left:?}");
     row.weir("limit wa --off")?.success().map(drop)
 }
 
@@ -259,7 +266,7 @@ fn changes_under_a_flood_lose_nothing() -> Result<()> {
     ensure!(classes == 274, "{classes} classes");
     let limit = row.lossless_limit("wa")?;
     ensure!(limit["classes"].as_array().is_some_and(Vec::is_empty), "{limit}");
-    row.weir("stat --check")?.success()?;
+    row.weir("stat wa --check")?.success()?;
     row.weir("limit wa --off")?.success().map(drop)
 }
 
@@ -282,7 +289,7 @@ fn too_many() -> String {
 
 fn a_failure_half_way_puts_everything_back() -> Result<()> {
     let row = Row::new(Between::Bridge)?;
-    row.weir("limit wa --rate-back 30mbit --burst 40kb --name mine")?.success()?;
+    row.weir("limit wa --rate-back 30mbit --burst 40kb --name mine-2")?.success()?;
     let (before, limits_before) = (state(&row)?, limits(&row)?);
     let first = "[[limit]]\ndevice = \"wa\"\nrate = \"10mbit\"\nrate_back = \"20mbit\"\ndefault = \"a\"\n[[limit.class]]\nname = \"a\"\nrate = \"5mbit\"\n";
     let file = File::new(&format!("{first}{}", too_many()))?;
@@ -302,18 +309,18 @@ fn a_failure_half_way_puts_everything_back() -> Result<()> {
     ensure!(words.iter().all(|word| done.stderr.contains(word)), "{}", done.stderr);
     ensure!(limits(&row)? == limits_before, "{limits_before:?} became {:?}", limits(&row)?);
     require_same(&before, &row, "what failed half-way")?;
-    row.weir("stat --check")?.success()?;
+    row.weir("stat wa --check")?.success()?;
     // A limit that is there, too, by a command that changes that alone.
     let classes = File::new(
         &too_many().replace("[[limit]]\ndevice = \"wb\"\nrate_back = \"1gbit\"\n", "").replace("limit.", ""),
     )?;
-    for command in ["limit wa --rate-back 90mbit", "set mine --rate 90mbit"] {
+    for command in ["limit wa --rate-back 90mbit", "set mine-2 --rate 90mbit"] {
         let done = row.weir(&format!("{command} --classes {}", classes.path()))?;
         ensure!(done.status.code() == Some(1), "{}", done.said());
         ensure!(words[1..].iter().all(|word| done.stderr.contains(word)), "{}", done.stderr);
         ensure!(limits(&row)? == limits_before, "{limits_before:?} became {:?}", limits(&row)?);
         require_same(&before, &row, command)?;
-        row.weir("stat --check")?.success()?;
+        row.weir("stat wa --check")?.success()?;
     }
     row.weir("limit wa --off")?.success().map(drop)
 }
@@ -353,9 +360,7 @@ fn what_is_killed_half_way_is_finished() -> Result<()> {
             continue;
         }
         let again = apply(&row, &file)?.success()?;
-        row.weir("stat --check")?
-            .success()
-            .with_context(|| format!("at {least} classes: {}", again.stdout))?;
+        require_whole(&row).with_context(|| format!("at {least} classes: {}", again.stdout))?;
         let same = apply(&row, &file)?.success()?;
         ensure!(same.stdout.starts_with("nothing to change"), "{}", same.stdout);
         row.weir(&format!("down {}", file.path()))?.success()?;
@@ -410,7 +415,7 @@ fn two_at_once_come_one_after_the_other() -> Result<()> {
         for process in processes {
             process.wait(PATIENCE)?.success()?;
         }
-        row.weir("stat --check")?.success()?;
+        require_whole(&row)?;
         // The limits are whole, of the one file or the other.
         let nothing: Vec<bool> = files
             .iter()
