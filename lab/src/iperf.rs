@@ -199,11 +199,7 @@ impl<'a> Flood<'a> {
         }
         let mut flows = Vec::new();
         for (server, sent_bytes) in mem::take(&mut self.servers).into_iter().zip(sent) {
-            let done = server.wait(patience)?;
-            let mut flow =
-                parse_csv(&done.stdout).with_context(|| format!("`{}`: {}", done.what, done.said()))?;
-            flow.sent_bytes = sent_bytes;
-            flows.push(flow);
+            flows.push(Flow { sent_bytes, ..report_of(server, patience)? });
         }
         let [refused, overflowed] = excused(&self.load)?;
         let [refused_before, overflowed_before] = self.excused_before;
@@ -225,6 +221,20 @@ impl Drop for Flood<'_> {
             let _ = process.signal(Signal::KILL);
         }
     }
+}
+
+/// The report of a server that serves one client. It stands a quarter of a second before the server ends, for which that would go on to
+/// answer the client.
+fn report_of(mut server: Process, patience: Duration) -> Result<Flow> {
+    let mut flow = None;
+    wait_until("a server of iperf reports", patience, || {
+        let is_over = !server.is_running()?;
+        let text = server.stdout();
+        flow = text.rsplit_once('\n').and_then(|(lines, _)| parse_csv(lines).ok());
+        Ok(flow.is_some() || is_over)
+    })?;
+    server.signal(Signal::KILL)?;
+    flow.with_context(|| format!("iperf printed no report: {}{}", server.stdout(), server.stderr()))
 }
 
 /// Reads the last report of `iperf -y C`. Lines that are no report (warnings) are passed over.
