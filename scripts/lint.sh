@@ -5,6 +5,10 @@ cd "$(dirname "$0")/.."
 . scripts/rust.sh
 
 cargo fmt --all --check
+# Beside the others: it needs no build.
+scripts/tidy.sh &
+tidy=$!
+trap 'kill "$tidy" 2>/dev/null || true' EXIT
 cargo clippy --workspace --all-targets --quiet -- -D warnings
 RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --quiet
-scripts/tidy.sh
+wait "$tidy"
