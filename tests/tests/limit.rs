@@ -23,7 +23,7 @@ fn main() -> ExitCode {
         privileged!(small_and_large_datagrams_stay_in_order).flooding(),
         privileged!(short_flows_beside_floods_reorder_nothing).flooding(),
         privileged!(changes_under_load_lose_nothing),
-        privileged!(a_raise_past_one_processor_keeps_order),
+        privileged!(a_raise_past_one_processor_keeps_order).flooding(),
         privileged!(setting_costs_what_the_kernels_own_swap_costs),
         privileged!(setting_the_way_back_says_all_that_it_costs),
         privileged!(forwarded_packets_are_dropped_by_rule_and_counted),

@@ -46,7 +46,7 @@ fn main() -> ExitCode {
         privileged!(a_sender_that_moves_is_followed),
         privileged!(a_sender_that_moves_and_comes_back_is_followed),
         privileged!(a_place_that_a_sender_has_left_may_go).flooding(),
-        privileged!(a_sender_that_moves_again_and_again_keeps_nothing_open),
+        privileged!(a_sender_that_moves_again_and_again_keeps_nothing_open).flooding(),
         privileged!(fewer_queues_end_the_wire).flooding(),
         privileged!(an_end_of_the_wires_own_that_moves_ends_it).flooding(),
         privileged!(a_drop_that_nothing_explains_fails_the_check).flooding(),
