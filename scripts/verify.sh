@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What tests cannot show: every interleaving of the rings (loom), undefined behaviour (Miri), races and bad memory
 # (sanitizers), odd input (fuzzing), threads stopped between any two steps (stress), the kernel of Debian 12 (a virtual
-# machine), weir-lab and weir-memcache optimised; and the simulator's random runs, WEIR_SIM_TIMES as many. Half an hour
+# machine), weir, weir-lab and weir-memcache as they are released; and the simulator's random runs, WEIR_SIM_TIMES as many. Half an hour
 # without the stress of 10^9 hand-offs, which takes ten minutes of two idle cores, the 10^7 inputs of each fuzz target, which
 # take as long together, and ten rounds of the limits' matrix, which take an hour; VERIFY_HANDOFFS, VERIFY_INPUTS and WEIR_ROUNDS set other numbers. Prints how long each
 # step took and what it cannot see. With a word behind it, only the steps whose names have that word.
@@ -82,7 +82,7 @@ simulator() {
 plain_pairs() {
     is_root && cargo build --release -p weir-cli -p weir-lab &&
         WEIR_ROUNDS=${WEIR_ROUNDS:-10} WEIR_BIN="$(realpath "$target")/release/weir" \
-            scripts/awake.sh cargo test -p weir-tests --test plain_pair --test live --test changes
+            scripts/awake.sh cargo test -p weir-tests --test plain_pair --test live --test changes --test flood --test quiet --test chaos
 }
 
 limits() {

@@ -25,7 +25,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use weir_lab::stolen::{Processors, STOLEN_MAX};
 use weir_lab::{bed, clock, interrupt};
 
-use crate::weir_binary;
+use crate::{rounds, weir_binary};
 
 /// One test.
 #[derive(Clone, Copy)]
@@ -38,6 +38,8 @@ pub struct Case {
     pub processors_min: usize,
     /// The tests that may run at the same time.
     pub part: Part,
+    /// True if it is left out where others of its kind are enough.
+    pub is_long: bool,
     /// The test. It fails by an error or by a panic.
     pub run: fn() -> Result<()>,
 }
@@ -46,6 +48,12 @@ impl Case {
     /// This test, which is skipped where there are fewer than two processors.
     pub const fn on_two_processors(self) -> Case {
         Case { processors_min: 2, ..self }
+    }
+
+    /// This test, one of several of a kind: `make verify`, which sets `WEIR_ROUNDS`, runs them all, and so does who picks it by a word; `make
+    /// test` leaves this one out.
+    pub const fn long(self) -> Case {
+        Case { is_long: true, ..self }
     }
 
     /// This test, which bears any number of its like: it judges no figure of speed or time, floods nothing, and neither changes nor looks
@@ -154,6 +162,7 @@ macro_rules! privileged {
             needs_root: true,
             processors_min: 1,
             part: $crate::harness::Part::Alone,
+            is_long: false,
             run: $function,
         }
     };
@@ -168,6 +177,7 @@ macro_rules! plain {
             needs_root: false,
             processors_min: 1,
             part: $crate::harness::Part::Alone,
+            is_long: false,
             run: $function,
         }
     };
@@ -310,13 +320,17 @@ fn is_asked_for(case: &Case, part: Option<Part>) -> bool {
     part.is_none_or(|part| case.part == part)
 }
 
-/// Returns whether a case is of the part that is asked for, and picked by a word if there are any.
+/// Returns whether a case is of the part that is asked for, and picked by a word if there are any; without, long ones run at length alone.
 fn is_picked(case: &Case, cases: &[Case], part: Option<Part>, picks: &[&str]) -> bool {
     let names = |pick: &&str| match cases.iter().any(|case| case.name == *pick) {
         true => case.name == *pick,
         false => case.name.contains(pick),
     };
-    is_asked_for(case, part) && (picks.is_empty() || picks.iter().any(names))
+    is_asked_for(case, part)
+        && match picks {
+            [] => !case.is_long || rounds().is_some(),
+            picks => picks.iter().any(names),
+        }
 }
 
 /// Returns whether no test that is to run needs the machine alone: others may run beside it, and it beside them, whoever starts it.

@@ -19,8 +19,8 @@ const LIMIT: [&str; 4] = ["--rate", "200mbit", "--burst", "20kb"];
 fn main() -> ExitCode {
     harness::main(&[
         privileged!(two_clients),
-        privileged!(three_clients),
-        privileged!(eight_clients),
+        privileged!(three_clients).long(),
+        privileged!(eight_clients).long(),
         privileged!(sixty_four_clients),
         privileged!(plain_pairs_of_one_queue),
         privileged!(ipv6),

@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 fn main() -> ExitCode {
     harness::main(&[
         privileged!(a_quiet_flow_beside_8_floods_of_its_class),
-        privileged!(a_quiet_flow_beside_16_floods_of_its_class),
+        privileged!(a_quiet_flow_beside_16_floods_of_its_class).long(),
         privileged!(a_quiet_flow_beside_64_floods_of_its_class),
         privileged!(a_quiet_flow_on_plain_pairs_arrives).flooding(),
         privileged!(sixteen_equal_senders_of_udp_and_tcp_share_evenly),

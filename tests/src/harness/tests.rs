@@ -156,6 +156,14 @@ fn a_word_picks_tests() {
 }
 
 #[test]
+fn a_long_test_runs_at_length_or_by_its_name() {
+    let cases = [plain!(passes).long(), plain!(fails)];
+    assert_eq!(is_picked(&cases[0], &cases, None, &[]), rounds().is_some());
+    assert!(is_picked(&cases[0], &cases, None, &["passes"]));
+    assert!(!is_picked(&cases[0], &cases, None, &["fails"]));
+}
+
+#[test]
 fn each_part_has_the_tests_that_the_other_leaves_out_and_excuses_none_beside_others() {
     let cases = [plain!(passes).together(), plain!(is_short_each_time).together(), plain!(passes)];
     let together = run_all(&cases, Some(Part::Together), &[], HERE);
