@@ -34,6 +34,7 @@ pub mod enclosure;
 pub mod error;
 pub mod ethtool;
 pub mod features;
+pub mod first_frames;
 pub mod fit;
 pub mod forwarding;
 pub mod hold;

@@ -7,7 +7,7 @@
 //!
 //! The poller is a UDP socket that has received one packet through the instance and so carries its id (`SO_INCOMING_NAPI_ID`); [`came_by`]
 //! sends that packet. Where it does not arrive, as behind a firewall, [`Poller`] falls back on io_uring, which takes the id as a number but
-//! polls fewer packets a call.
+//! polls fewer packets a call. A filtered packet is not waited for: [`crate::first_frames`] tells it from one that is late.
 //!
 //! Once the socket is primed no packet is delivered to it any more: reading it polls only while it has nothing to read, so a process that
 //! may send to it could keep it from polling.
@@ -23,7 +23,7 @@
 
 use std::io;
 use std::net::{Ipv4Addr, UdpSocket};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd};
 
 use io_uring::types::{Napi, NapiTracking};
 use netlink_bindings::traits::Pusher;
@@ -33,6 +33,7 @@ use serde::{Deserialize, Serialize};
 use weir_path::port::POLL_PACKETS_MAX;
 
 use crate::error::{Doing, PortError, Result};
+use crate::first_frames::{self, Companions};
 use crate::link::Link;
 use crate::netlink::{acknowledged, explained};
 use crate::netns::NetNs;
@@ -47,7 +48,8 @@ const HELD_NS_MAX: u64 = 86_400_000_000_000;
 /// The mark of a priming packet, whose lower half is the queue it is for: "we" in ASCII.
 pub const PRIMING_MARK: u32 = 0x7765_0000;
 /// The tries to send the first packet through a queue, because an interface that has just come up loses some, and the longest wait for the
-/// first try, in nanoseconds; each further try may take twice as long as the one before, 0.3 s in all.
+/// first try, in nanoseconds; each further try may take twice as long as the one before, 0.3 s in all. A packet that is known to be filtered
+/// ends them.
 const PRIMING_TRIES: u32 = 6;
 const PRIMING_NS_MIN: u64 = 5_000_000;
 /// The uninvited polls in a row for which the instance stays deferred.
@@ -216,36 +218,30 @@ impl Poller {
         refuse().doing(|| "closing a poller's socket to packets".into())
     }
 
-    /// Returns whether this poller, and not the kernel's softirq, brings in the priming packet sent last, the `nth`: that packet is not
-    /// here before the poll, and is here after. If the softirq has the instance, it is waited for, up to `waits` times. io_uring cannot
-    /// tell.
-    fn brings(&self, nth: u32, waits: &mut u32) -> Result<bool> {
-        let Poller::Primed(socket) = self else {
-            self.poll();
-            return Ok(false);
-        };
-        let is_here = |wait_ns: u64| -> Result<bool> {
-            let mut fds = [sys::poll_in(socket.as_raw_fd())];
-            let waiting = sys::poll(&mut fds, Some(wait_ns));
-            Ok(waiting.doing(|| "waiting for a first packet".into())? > 0)
-        };
-        // Earlier packets may have come late. Reading one that is here polls nothing.
-        while is_here(0)? {
-            if receive(socket) == Some(nth) {
-                return Ok(false);
+    /// The frame by which it is told who brings in what comes by this queue, with its number.
+    fn first_frame(&self, sender: &Link, queue: u32, nth: u32) -> Vec<u8> {
+        match self {
+            Poller::Primed(socket) => {
+                let port = socket.local_addr().map_or(0, |address| address.port());
+                first_frames::packet(sender.address, port, nth)
             }
+            Poller::Ring(_) => first_frames::companion(sender.address, queue, nth, 0),
         }
-        let mut by_first_poll = true;
-        loop {
-            while let Some(number) = receive(socket) {
-                if number == nth {
-                    return Ok(by_first_poll);
-                }
+    }
+
+    /// Returns whether this poller, and not the kernel's softirq, brings in the first frame sent last by its queue, the `nth`: that frame is
+    /// not here before the poll, and is here after. If the softirq has the instance, it is waited for, up to `waits` times. io_uring cannot
+    /// tell where no companions come.
+    fn brings(&self, queue: u32, nth: u32, companions: &mut Companions, waits: &mut u32) -> Result<bool> {
+        match self {
+            Poller::Primed(socket) => socket_brings(socket, nth, waits),
+            Poller::Ring(ring) if companions.come_by(queue) => {
+                ring_brings(ring, companions, (queue, nth), waits)
             }
-            by_first_poll = false;
-            let Some(fewer) = waits.checked_sub(1) else { return Ok(false) };
-            *waits = fewer;
-            is_here(PRIMING_NS_MIN)?;
+            Poller::Ring(ring) => {
+                poll_by(ring);
+                Ok(false)
+            }
         }
     }
 
@@ -265,21 +261,64 @@ impl Poller {
         }
     }
 
-    /// The UDP port that priming packets go to; for io_uring, to which none arrives, the discard port.
-    fn port(&self) -> u16 {
-        const DISCARD: u16 = 9;
-        match self {
-            Poller::Primed(socket) => socket.local_addr().map_or(DISCARD, |address| address.port()),
-            Poller::Ring(_) => DISCARD,
-        }
-    }
-
     /// The name of the way it polls, for `weir stat`.
     pub fn name(&self) -> &'static str {
         match self {
             Poller::Primed(_) => "socket",
             Poller::Ring(_) => "io_uring",
         }
+    }
+}
+
+/// [`Poller::brings`] of a socket.
+fn socket_brings(socket: &UdpSocket, nth: u32, waits: &mut u32) -> Result<bool> {
+    let is_here = |wait_ns: u64| -> Result<bool> {
+        let mut fds = [sys::poll_in(socket.as_raw_fd())];
+        let waiting = sys::poll(&mut fds, Some(wait_ns));
+        Ok(waiting.doing(|| "waiting for a first packet".into())? > 0)
+    };
+    // Earlier packets may have come late. Reading one that is here polls nothing.
+    while is_here(0)? {
+        if receive(socket) == Some(nth) {
+            return Ok(false);
+        }
+    }
+    let mut by_first_poll = true;
+    loop {
+        while let Some(number) = receive(socket) {
+            if number == nth {
+                return Ok(by_first_poll);
+            }
+        }
+        by_first_poll = false;
+        let Some(fewer) = waits.checked_sub(1) else { return Ok(false) };
+        *waits = fewer;
+        is_here(PRIMING_NS_MIN)?;
+    }
+}
+
+/// [`Poller::brings`] of io_uring, of the `nth` companion by a queue.
+fn ring_brings(
+    ring: &io_uring::IoUring,
+    companions: &mut Companions,
+    (queue, nth): (u32, u32),
+    waits: &mut u32,
+) -> Result<bool> {
+    companions.look();
+    if companions.has_come(queue, nth) {
+        return Ok(false);
+    }
+    let mut by_first_poll = true;
+    loop {
+        poll_by(ring);
+        companions.look();
+        if companions.has_come(queue, nth) {
+            return Ok(by_first_poll);
+        }
+        by_first_poll = false;
+        let Some(fewer) = waits.checked_sub(1) else { return Ok(false) };
+        *waits = fewer;
+        companions.wait(PRIMING_NS_MIN)?;
     }
 }
 
@@ -354,22 +393,42 @@ fn receive(socket: &UdpSocket) -> Option<u32> {
 ///
 /// # Errors
 /// If the kernel does not send: with `ENETDOWN` while `sender` is down.
-pub fn came_by(primings: &[Priming], sender_netns: &NetNs, sender: &Link) -> Result<Vec<Option<u32>>> {
+pub fn came_by(
+    primings: &[Priming],
+    companions: &mut Companions,
+    sender_netns: &NetNs,
+    sender: &Link,
+) -> Result<Vec<Option<u32>>> {
     let mut came_by = vec![None; primings.len()];
     for nth in 0..PRIMING_TRIES {
         let numbered = (0u32..).zip(primings);
         let missing: Vec<_> = numbered.filter(|(queue, _)| came_by[*queue as usize].is_none()).collect();
-        let ports: Vec<_> = missing.iter().map(|(queue, priming)| (*queue, priming.port)).collect();
-        if missing.is_empty() {
+        let is_filtered = |queue| nth > 0 && companions.have_enclosed(queue, nth - 1);
+        if missing.iter().all(|(queue, _)| is_filtered(*queue)) {
             break;
         }
-        sender_netns.run(|| prime(sender, &ports, 0))?;
-        // A packet that does not arrive is filtered, and so are the others: they are not each waited for.
-        let mut wait_ns = PRIMING_NS_MIN << nth;
-        for (queue, priming) in missing {
-            came_by[queue as usize] = priming.id(wait_ns)?;
-            if came_by[queue as usize].is_none() {
-                wait_ns = 0;
+        let frames = missing.iter().flat_map(|&(queue, priming)| {
+            let packet = first_frames::packet(sender.address, priming.port, 0);
+            let around = [0, 1].map(|place| first_frames::companion(sender.address, queue, nth, place));
+            let [before, behind] = around;
+            [before, packet, behind].map(|frame| (queue, frame))
+        });
+        sender_netns.run(|| first_frames::send(sender, frames))?;
+        // A packet that does not arrive is filtered, and so are the others: they are not each waited for. After a companion that was sent
+        // behind it, it is not waited for at all.
+        for longest_ns in [PRIMING_NS_MIN << nth, 0] {
+            let mut wait_ns = longest_ns;
+            for &(queue, priming) in &missing {
+                let came_by = &mut came_by[queue as usize];
+                if came_by.is_none() {
+                    *came_by = priming.id(wait_ns)?;
+                }
+                if came_by.is_none() {
+                    wait_ns = 0;
+                }
+            }
+            if longest_ns > 0 {
+                companions.look();
             }
         }
     }
@@ -378,18 +437,23 @@ pub fn came_by(primings: &[Priming], sender_netns: &NetNs, sender: &Link) -> Res
 
 /// Sends a packet by each queue, whose instances are deferred and have no other senders, until the pollers of the same numbers alone
 /// bring it in. Why it is then theirs, and why one packet is not enough, is in `crate::ownership`.
-pub fn oust_softirq(pollers: &[Poller], sender_netns: &NetNs, sender: &Link) -> Result<()> {
+pub fn oust_softirq(
+    pollers: &[Poller],
+    companions: &mut Companions,
+    sender_netns: &NetNs,
+    sender: &Link,
+) -> Result<()> {
     /// The tries. The first packet is mostly the softirq's, the second not.
     const TRIES: u32 = 8;
     // The waits of all queues together, 0.3 s: an interface that is down again brings nothing, and its queues are many.
     let mut waits = 60;
     let mut left: Vec<_> = (0u32..).zip(pollers).collect();
-    for nth in 1..=TRIES {
-        let ports: Vec<_> = left.iter().map(|(queue, poller)| (*queue, poller.port())).collect();
-        sender_netns.run(|| prime(sender, &ports, nth))?;
+    for nth in PRIMING_TRIES..PRIMING_TRIES + TRIES {
+        let frames = left.iter().map(|(queue, poller)| (*queue, poller.first_frame(sender, *queue, nth)));
+        sender_netns.run(|| first_frames::send(sender, frames))?;
         let mut others = Vec::new();
         for (queue, poller) in left {
-            if !poller.brings(nth, &mut waits)? {
+            if !poller.brings(queue, nth, companions, &mut waits)? {
                 others.push((queue, poller));
             }
         }
@@ -399,73 +463,6 @@ pub fn oust_softirq(pollers: &[Poller], sender_netns: &NetNs, sender: &Link) -> 
         }
     }
     Ok(())
-}
-
-/// Sends, from a sending end in this thread's namespace, the `nth` frame to each of the UDP ports by way of the transmit queue whose
-/// number stands before it: Ethernet broadcast, IPv4 0.0.0.0 to 255.255.255.255. Neither end needs an address.
-fn prime(sender: &Link, ports: &[(u32, u16)], nth: u32) -> Result<()> {
-    let send = || -> io::Result<()> {
-        let socket = sys::socket(libc::AF_PACKET, libc::SOCK_RAW, 0)?;
-        for &(queue, port) in ports {
-            let mark = PRIMING_MARK | queue;
-            sys::setsockopt(socket.as_fd(), libc::SOL_SOCKET, libc::SO_MARK, &mark)?;
-            send_frame(socket.as_fd(), sender.ifindex, &priming_frame(sender.address, port, nth))?;
-        }
-        // One socket sends all, and is closed on another thread: closing one waits for every core, which takes 10 ms. Without a thread it
-        // is closed here.
-        drop(std::thread::Builder::new().spawn(move || drop(socket)));
-        Ok(())
-    };
-    send().doing(|| format!("sending first frames on {}", sender.name))
-}
-
-/// Sends a whole Ethernet frame by an AF_PACKET socket. A frame that a filter at the sending end drops counts as sent: it does not arrive.
-fn send_frame(socket: BorrowedFd<'_>, ifindex: u32, frame: &[u8]) -> io::Result<()> {
-    let address = libc::sockaddr_ll {
-        sll_family: libc::AF_PACKET as u16,
-        sll_protocol: 0x0800u16.to_be(),
-        sll_ifindex: ifindex as i32,
-        sll_hatype: 0,
-        sll_pkttype: 0,
-        sll_halen: 6,
-        sll_addr: [0xff; 8],
-    };
-    // SAFETY: both pointers are passed with the sizes of the live values they point at.
-    let sent = unsafe {
-        libc::sendto(
-            socket.as_raw_fd(),
-            frame.as_ptr().cast(),
-            frame.len(),
-            0,
-            std::ptr::from_ref(&address).cast(),
-            size_of::<libc::sockaddr_ll>() as libc::socklen_t,
-        )
-    };
-    match sys::check(sent as i32) {
-        // What the kernel makes of a packet that tc or nftables drops on its way out.
-        Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => Ok(()),
-        sent => sent.map(drop),
-    }
-}
-
-fn priming_frame(source: [u8; 6], port: u16, nth: u32) -> Vec<u8> {
-    let mut frame = vec![0xff; 6];
-    frame.extend(source);
-    frame.extend([0x08, 0x00]);
-    let header_start = frame.len();
-    // IPv4 header: version and length, no service, 32 bytes in all, no fragment, one hop, UDP.
-    frame.extend([0x45, 0, 0, 32, 0, 0, 0, 0, 1, 17, 0, 0, 0, 0, 0, 0, 255, 255, 255, 255]);
-    let sum: u32 =
-        frame[header_start..].chunks(2).map(|two| u32::from(two[0]) << 8 | u32::from(two[1])).sum();
-    let checksum = !((sum & 0xffff) + (sum >> 16)) as u16;
-    frame[header_start + 10..header_start + 12].copy_from_slice(&checksum.to_be_bytes());
-    frame.extend(port.to_be_bytes());
-    frame.extend(port.to_be_bytes());
-    // UDP length of twelve bytes, and no checksum, which IPv4 allows.
-    frame.extend([0, 12, 0, 0]);
-    frame.extend(nth.to_be_bytes());
-    frame.resize(60, 0);
-    frame
 }
 
 /// Fails with a sentence if the instances of an interface are not one for each queue.
@@ -482,17 +479,4 @@ pub fn check_instances(link: &Link, ids: &[u32]) -> Result<()> {
             link.name
         ),
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_priming_frame_has_a_right_header_checksum() {
-        let frame = priming_frame([2, 0, 0, 0, 0, 1], 4242, 1);
-        assert_eq!(frame.len(), 60);
-        let sum: u32 = frame[14..34].chunks(2).map(|two| u32::from(two[0]) << 8 | u32::from(two[1])).sum();
-        assert_eq!((sum & 0xffff) + (sum >> 16), 0xffff);
-    }
 }

@@ -21,8 +21,10 @@
 //! they send then would be the kernel's own, and lost too. First packets go through the senders' qdisc, in turn, so none of theirs comes
 //! after.
 //!
-//! Limits. A poller by io_uring cannot tell who brought a packet, nor is a sender past the qdisc kept off: there it is tried some times,
-//! and frames for a whole poll are on offer, should one of the softirq's end after the queue is directed.
+//! Where first packets are filtered, their companions (`first_frames.rs`) show who brought a frame.
+//!
+//! Limits. Where companions are filtered too, a poller by io_uring cannot tell, nor is a sender past the qdisc kept off: there it is tried some
+//! times, and frames for a whole poll are on offer, should one of the softirq's end after the queue is directed.
 //!
 //! Source: kernel `drivers/net/veth.c:__veth_xdp_flush`, `veth_poll`; `net/core/dev.c:__napi_poll`, `napi_complete_done`,
 //! `napi_schedule_prep`.
@@ -37,6 +39,7 @@ use std::sync::atomic::Ordering;
 use crate::bpf::doorbell::Announcements;
 use crate::bpf::map::Map;
 use crate::error::{Doing, PortError, Result};
+use crate::first_frames::Companions;
 use crate::link::Link;
 use crate::napi::{self, Deferral, Poller, Priming};
 use crate::netlink::is_code;
@@ -167,13 +170,14 @@ impl Ownership {
         let primings = (0..self.pair.port.rx_queues)
             .map(|_| Priming::new(&self.pair.port))
             .collect::<Result<Vec<_>>>()?;
-        let came_by = napi::came_by(&primings, &self.pair.sender_netns, &self.pair.sender)?;
+        let mut companions = Companions::new(&self.pair.port);
+        let came_by = napi::came_by(&primings, &mut companions, sender_netns, sender)?;
         let mut pollers = Vec::new();
         for ((priming, came_by), &id) in primings.into_iter().zip(came_by).zip(&self.ids) {
             napi::defer(id)?;
             pollers.push(if came_by == Some(id) { priming.into_poller()? } else { Poller::ring(id)? });
         }
-        napi::oust_softirq(&pollers, &self.pair.sender_netns, &self.pair.sender)?;
+        napi::oust_softirq(&pollers, &mut companions, sender_netns, sender)?;
         pollers.iter().try_for_each(Poller::refuse_packets)?;
         Ok(pollers)
     }

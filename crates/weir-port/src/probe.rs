@@ -20,6 +20,7 @@ use crate::bpf::doorbell::{Announcements, Bell, DoorbellProgram};
 use crate::bpf::map::Map;
 use crate::bpf::redirect;
 use crate::error::{Doing, PortError, Result};
+use crate::first_frames::Companions;
 use crate::napi::{self, Priming};
 use crate::netns::NetNs;
 use crate::way_out::{NftTable, nftables};
@@ -210,7 +211,9 @@ pub fn primes_here() -> Result<bool> {
         let doing = || "attaching an XDP program to a veth".to_string();
         let program = redirect::load(&Map::xskmap(1).doing(doing)?).doing(doing)?;
         let _link = program.attach(pair.receiver.ifindex).doing(doing)?;
-        let came_by = napi::came_by(&[Priming::new(&pair.receiver)?], &netns, &pair.sender)?;
+        let mut companions = Companions::new(&pair.receiver);
+        let primings = [Priming::new(&pair.receiver)?];
+        let came_by = napi::came_by(&primings, &mut companions, &netns, &pair.sender)?;
         Ok(came_by.first().copied().flatten().is_some_and(|id| id != 0))
     };
     let primed = prime();
