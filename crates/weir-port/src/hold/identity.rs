@@ -4,8 +4,11 @@
 //! (`ip link add index N`). An interface may get another name or address meanwhile, so that one of them is the same is enough. Where the
 //! kernel has no cookies (before Linux 5.14), both have to be the same.
 
+use std::io;
+
 use serde::{Deserialize, Serialize};
 
+use crate::error::{PortError, Result};
 use crate::link::Link;
 use crate::netns::NetNs;
 
@@ -23,6 +26,21 @@ impl Identity {
     pub(super) fn of(netns: &NetNs, link: Option<&Link>) -> Identity {
         let interface = link.map(|link| (link.address, link.name.clone()));
         Identity { namespace: netns.cookie(), interface }
+    }
+
+    /// Returns whether it is of this namespace and interface, if their numbers are the same.
+    ///
+    /// # Errors
+    /// If the cookie of the namespace cannot be had now, though it could be when this was noted.
+    pub(super) fn is_of(&self, netns: &NetNs, link: Option<&Link>) -> Result<bool> {
+        let now = Identity::of(netns, link);
+        if self.namespace.is_some() && now.namespace.is_none() {
+            return Err(PortError::Kernel {
+                doing: format!("asking for the cookie of {}", netns.label()),
+                source: io::Error::other("the kernel gives none now"),
+            });
+        }
+        Ok(self.is_same(&now))
     }
 
     /// Returns whether both are of one interface, if their numbers are the same.

@@ -91,7 +91,7 @@ pub fn all() -> Vec<Left> {
             }
             continue;
         };
-        let Some(link) = present(netns, ifindex, &note.identity) else { continue };
+        let Ok(Some(link)) = present(netns, ifindex, &note.identity) else { continue };
         if thing == MADE {
             add(&mut of_runs, format!("{} in {}", link.name, netns.label()), &way_in(path, netns));
             continue;
@@ -185,9 +185,13 @@ fn unreadable_hold(name: &str) -> Option<Hold> {
 
 /// Removes the holds left behind whose namespace, interface or table is gone, or another by now, and the names that
 /// killed commands held.
-pub fn sweep() {
-    let Some(_lock) = lock() else { return };
-    let namespaces = NetNs::all().unwrap_or_default();
+///
+/// # Errors
+/// If it cannot be told of one whether it is gone; that one stays.
+pub fn sweep() -> Result<()> {
+    let Some(_lock) = lock() else { return Ok(()) };
+    let namespaces = NetNs::all()?;
+    let mut swept = Ok(());
     for name in files() {
         let Some((inode, of_interface)) = parts(&name) else {
             if let Some((hold, _)) = unheld(&name) {
@@ -203,14 +207,17 @@ pub fn sweep() {
             continue;
         }
         let Some((hold, note)) = unheld(&name) else { continue };
-        let is_there = netns.is_some_and(|netns| match of_interface {
-            Some((ifindex, _)) => present(netns, ifindex, &note.identity).is_some(),
-            None => note.identity.is_same(&Identity::of(netns, None)) && !has_gone(&name, netns),
+        let is_there = netns.map_or(Ok(false), |netns| match of_interface {
+            Some((ifindex, _)) => present(netns, ifindex, &note.identity).map(|link| link.is_some()),
+            None => Ok(note.identity.is_of(netns, None)? && !has_gone(&name, netns)),
         });
-        if !is_there {
-            hold.finish();
+        match is_there {
+            Ok(true) => {}
+            Ok(false) => hold.finish(),
+            Err(error) => swept = swept.and(Err(error)),
         }
     }
+    swept
 }
 
 /// Returns whether the interface or table that the file of this name is of is not in its namespace any more; false where nobody can tell.
@@ -233,10 +240,18 @@ pub fn names_of(netns: &NetNs) -> Result<Vec<String>> {
     Ok(names.filter_map(|name| Some(name.strip_prefix(&prefix)?.to_string())).collect())
 }
 
-/// The interface of this number, unless it is another than the one that is noted.
-fn present(netns: &NetNs, ifindex: u32, noted: &Identity) -> Option<Link> {
-    let link = netns.run(|| Link::by_index(ifindex)).ok()?;
-    noted.is_same(&Identity::of(netns, Some(&link))).then_some(link)
+/// The interface of this number; `None` if there is none, or another than the one that is noted.
+fn present(netns: &NetNs, ifindex: u32, noted: &Identity) -> Result<Option<Link>> {
+    same(netns.run(|| Link::by_index(ifindex)), |link| noted.is_of(netns, Some(link)))
+}
+
+/// The interface that was found, if it is the noted one. One that cannot be looked at is not gone.
+fn same(found: Result<Link>, is_noted: impl FnOnce(&Link) -> Result<bool>) -> Result<Option<Link>> {
+    match found {
+        Ok(link) => Ok(is_noted(&link)?.then_some(link)),
+        Err(error) if error.is_no_interface() => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// The lock; `None` where there is no hold or nobody who may look, or where another process keeps the lock.
@@ -373,6 +388,23 @@ mod tests {
         assert!(has_changed(&note(Some(1), Value::Null)), "a wire");
         assert!(!has_changed(&note(None, Value::Null)), "a limit");
         assert!(has_changed(&note(None, Value::Bool(true))), "a limit where a wire was killed before");
+    }
+
+    #[test]
+    fn an_interface_that_cannot_be_looked_at_is_not_gone() {
+        let error = |code| PortError::Kernel {
+            doing: "looking at interface number 7".into(),
+            source: std::io::Error::from_raw_os_error(code),
+        };
+        let gone = PortError::NoInterface { name: "number 7".into() };
+        assert!(same(Err(gone), |_| Ok(true)).unwrap().is_none());
+        for code in [libc::EMFILE, libc::ENOBUFS, libc::EINTR] {
+            assert!(same(Err(error(code)), |_| Ok(true)).is_err());
+        }
+        let there = || Ok(Link { name: "eth0".into(), ..Link::default() });
+        assert!(same(there(), |_| Ok(true)).unwrap().is_some());
+        assert!(same(there(), |_| Ok(false)).unwrap().is_none(), "another by now");
+        assert!(same(there(), |_| Err(error(libc::EMFILE))).is_err());
     }
 
     #[test]
