@@ -41,7 +41,7 @@ impl KeyFiles {
     /// passed over.
     ///
     /// # Errors
-    /// If a file could not be removed, with its name. The others are removed then too.
+    /// If a file could not be removed, with its name. The others are removed then too, and it is tried again the next time.
     pub fn remove_unused(&mut self, made: &EspPlan) -> Result<(), String> {
         self.made = files_of(made).collect();
         self.remove_all_but(&self.made.clone())
@@ -65,10 +65,10 @@ impl KeyFiles {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     let why = format!("{}: {error}", file.display());
                     removed = std::mem::replace(&mut removed, Ok(())).and(Err(why));
+                    true
                 }
-                _ => {}
+                _ => false,
             }
-            false
         });
         removed
     }

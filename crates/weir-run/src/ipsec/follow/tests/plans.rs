@@ -171,6 +171,9 @@ fn all_keys_that_can_be_removed_are() {
         assert!(known.remove_unused(&empty()).unwrap_err().contains("2.key: "));
         assert!(!files[2].exists());
         fs::remove_dir(&files[1]).unwrap();
+        fs::write(&files[1], "00").unwrap();
+        known.remove_unused(&empty()).unwrap();
+        assert!(!files[1].exists(), "it is tried again");
     }
 }
 
