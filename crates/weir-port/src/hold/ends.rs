@@ -72,6 +72,23 @@ pub(crate) fn check_now(netns: &NetNs, link: &Link) -> Result<()> {
     })
 }
 
+/// Checks by one look that what is changed at an end together with others would not be waited for: that no command has it alone.
+pub(crate) fn check_shared_now(netns: &NetNs, link: &Link) -> Result<()> {
+    let things = [Thing::queue(netns, link), Thing::checksum(netns, link), Thing::tags(netns, link)];
+    for thing in things {
+        let tried = Hold::try_lock_file(holds().join(&thing.file), libc::LOCK_SH, false);
+        // One without a file is nobody's, and what else is in the way shows when it is taken.
+        if let Ok(None) = tried {
+            let why =
+                Hold::owner_of(&thing).map_or("another weir".into(), |Owner { pid, command, .. }| {
+                    format!("process {pid} (`{command}`), which is about to let it go")
+                });
+            return Err(PortError::Busy { name: thing.name, why });
+        }
+    }
+    Ok(())
+}
+
 /// Takes things for `owner` alone, in one order for all processes, so that two that want the same things do not each get half of them.
 pub(crate) fn all_alone(
     mut things: Vec<Thing>,
@@ -81,4 +98,34 @@ pub(crate) fn all_alone(
     things.sort_unstable_by(|one, other| one.file.cmp(&other.file));
     things.dedup_by(|one, other| one.file == other.file);
     things.iter().map(|thing| Hold::alone(thing, owner, say)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fit;
+    use crate::sys;
+    use crate::veth::{self, VethEnd};
+
+    #[test]
+    fn an_end_that_a_command_has_is_found_so_by_one_look() {
+        if !sys::is_root() {
+            return;
+        }
+        // The namespace is this thread's alone, and goes with it.
+        let looked = std::thread::spawn(|| {
+            let here = NetNs::unshare().unwrap();
+            let [near, far] = [c"near", c"far"].map(|name| VethEnd { name, address: None });
+            let (near, far) = veth::create(&near, &far, &here, 1).unwrap();
+            let look = || fit::check_now(&near).map_err(|error| error.to_string());
+            let before = look();
+            let held = hold(&[(&here, &far)], &[], &mut |_| ()).unwrap();
+            let meanwhile = look();
+            drop(held);
+            (before, meanwhile, look())
+        });
+        let (before, meanwhile, after) = looked.join().unwrap();
+        assert_eq!((before, after), (Ok(()), Ok(())));
+        assert!(meanwhile.is_err_and(|why| why.contains("far") && why.contains("is about to let it go")));
+    }
 }
