@@ -269,7 +269,7 @@ fn killed(path: &Path) -> String {
     let commands: Vec<_> = left::all().into_iter().map(|left| format!("`{}`", left.command)).collect();
     let remedy = match &commands[..] {
         [] => "`weir mend`, with its interfaces, puts right what it left".to_string(),
-        [only] => format!("{only} puts right what it left"),
+        [only] => format!("{only} puts right what is left"),
         _ => format!("{} put right what is left", commands.join(" and ")),
     };
     format!(
