@@ -180,9 +180,10 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
         let mut worker = Worker::of((ends, gone), between, feeding, landings);
         for (index, planned) in plan.ports.iter().enumerate() {
             if let Some(classes) = &planned.classes {
-                worker.set_classes(index, Some(classes), now_ns);
+                worker.share(index, Some(classes), now_ns);
             }
         }
+        worker.tune();
         Ok(worker)
     }
 }

@@ -30,6 +30,8 @@ pub struct Queue {
     on_offer: u32,
     /// The most packets that one poll brings, and the least frames on offer with which it may be polled.
     poll_budget: u32,
+    /// The value that the poller's budget was set to.
+    poll_budget_set: u32,
     /// The highest value that the budget may be set to.
     poll_budget_max: u32,
     /// The number under which its socket borrows frames.
@@ -58,6 +60,7 @@ impl Queue {
             poller,
             on_offer: 0,
             poll_budget,
+            poll_budget_set: poll_budget_max,
             poll_budget_max,
             borrower,
             announcements,
@@ -90,14 +93,22 @@ impl Queue {
     }
 
     pub(crate) fn set_poll_budget(&mut self, packets: u32) -> u32 {
-        self.poll_budget = self.poller.set_budget(packets);
+        // To set it is a system call.
+        if packets != self.poll_budget_set {
+            self.set_pollers_budget(packets);
+        }
         self.poll_budget
+    }
+
+    fn set_pollers_budget(&mut self, packets: u32) {
+        self.poll_budget = self.poller.set_budget(packets);
+        self.poll_budget_set = packets;
     }
 
     /// Polls by another poller from now on, as many packets a call as before or as many as that one can.
     pub fn set_poller(&mut self, poller: Poller) {
         self.poller = poller;
-        self.set_poll_budget(self.poll_budget);
+        self.set_pollers_budget(self.poll_budget);
     }
 
     pub(crate) fn poller_name(&self) -> &'static str {

@@ -26,6 +26,8 @@ pub struct FramePort {
     queues: Vec<VecDeque<Vec<u8>>>,
     announced: Vec<bool>,
     poll_budget: u32,
+    /// The times that its poll budget was set.
+    pub poll_budgets_set: usize,
     in_flight: Vec<u32>,
     /// The packets that left, in order.
     pub left: Vec<Vec<u8>>,
@@ -105,6 +107,7 @@ impl ReceiveQueues for FramePort {
 
     fn set_poll_budget(&mut self, packets: u32) -> u32 {
         self.poll_budget = packets;
+        self.poll_budgets_set += 1;
         packets
     }
 }

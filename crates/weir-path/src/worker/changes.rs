@@ -42,11 +42,17 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
         limits: Option<TbfConfig>,
         now_ns: u64,
     ) -> Result<(), TbfError> {
-        if let Some(egress) = self.between.egress.of_port(port) {
-            self.between.egress.queue_mut(egress).shaping.set_limits(limits, now_ns)?;
-            self.tune();
-        }
+        self.limit(port, limits, now_ns)?;
+        self.tune();
         Ok(())
+    }
+
+    /// As [`Worker::set_limits`], but that polls are not tuned.
+    fn limit(&mut self, port: usize, limits: Option<TbfConfig>, now_ns: u64) -> Result<(), TbfError> {
+        match self.between.egress.of_port(port) {
+            Some(egress) => self.between.egress.queue_mut(egress).shaping.set_limits(limits, now_ns),
+            None => Ok(()),
+        }
     }
 
     /// The shapes of the ports whose egress queues are here.
@@ -78,22 +84,30 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
     pub fn reshape(&mut self, shapes: &[PortShape], now_ns: u64) -> Result<(), (usize, String)> {
         self.check_shapes(shapes)?;
         for PortShape { port, limits, classes } in shapes {
-            self.set_limits(*port, *limits, now_ns).expect("the limits were checked");
+            self.limit(*port, *limits, now_ns).expect("the limits were checked");
             let is_same = match (self.egress(*port).and_then(|queue| queue.shaping.classes()), classes) {
                 (Some(before), Some(after)) => Arc::ptr_eq(before, after),
                 (None, None) => true,
                 _ => false,
             };
             if !is_same {
-                self.set_classes(*port, classes.as_ref(), now_ns);
+                self.share(*port, classes.as_ref(), now_ns);
             }
         }
+        // Once, after all: it asks the kernel for something of each receive queue.
+        self.tune();
         Ok(())
     }
 
     /// Shapes the packets that leave by a port by these classes from now on, or by its limits alone, if its egress queue is here; no packet
     /// that waits is lost unless the rule of its new class drops it, and no flow reordered.
     pub fn set_classes(&mut self, port: usize, classes: Option<&Arc<Classes>>, now_ns: u64) {
+        self.share(port, classes, now_ns);
+        self.tune();
+    }
+
+    /// As [`Worker::set_classes`], but that polls are not tuned.
+    pub(crate) fn share(&mut self, port: usize, classes: Option<&Arc<Classes>>, now_ns: u64) {
         let Some(changed) = self.between.egress.of_port(port) else { return };
         let Between { egress, frames, .. } = &mut self.between;
         egress.end_blocked(changed, now_ns);
@@ -113,7 +127,6 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
             landings.follow(&self.between.egress, changed, &moved);
         }
         self.follow(Some(changed), &moved);
-        self.tune();
     }
 
     /// Makes the intakes know the places, of which those of one egress queue may have changed.

@@ -73,6 +73,27 @@ fn ports_change_together_or_not_at_all() {
     assert_eq!(worker.between().egress.held(), held);
 }
 
+/// Each poll budget that is set costs a system call for each receive queue of the port.
+#[test]
+fn a_change_of_many_ports_sets_the_poll_budget_of_each_once() {
+    const PORTS: usize = 8;
+    let ports = (0..PORTS).map(|port| port_plan(port, Some(mbit(100)))).collect();
+    let links = (0..PORTS).map(|port| [Attachment::Port(port), Attachment::Stage(0, port as u16)]).collect();
+    let mut worker =
+        worker(&Plan { ports, stages: vec![bridge("lan", PORTS as u16)], links, ..Plan::default() }, 1);
+    let shape = |port| {
+        let classes = Some(tree(TreeKind::Htb, &["a"], 5));
+        PortShape { port, limits: Some(mbit(50)), classes }
+    };
+    let set = |worker: &Worker<FramePort>| -> Vec<_> {
+        worker.ends().iter().map(|end| end.port.poll_budgets_set).collect()
+    };
+    let before = set(&worker);
+    worker.reshape(&(0..PORTS).map(shape).collect::<Vec<_>>(), MS).unwrap();
+    let more: Vec<_> = before.iter().zip(set(&worker)).map(|(before, after)| after - before).collect();
+    assert_eq!(more, [1; PORTS]);
+}
+
 /// Limits, classes and both, of all ports at once, come and go while two flows of each port wait: no flow loses or overtakes.
 #[test]
 fn ports_that_change_all_the_time_lose_and_reorder_nothing() {
