@@ -13,8 +13,8 @@
 //! A change of the classes ([`Shaping::set_classes`]) is made between two packets. Classes that the new file names again, in the same place
 //! of the tree, stay: their buckets, books, delays and turns. Every waiting packet is then put into the class that the new filters say,
 //! each flow's in the order in which they wait, and keeps its time of arrival. A flow's packets wait in one queue of one class before and
-//! after, so none overtakes another; nothing is dropped unless the rule of its new class is `drop` and that class is full. Books of classes
-//! that are gone live on in the direction's.
+//! after, so none overtakes another; nothing is dropped unless the rule of its new class is `drop` and that class is full. Books, delays
+//! and blocked times of classes that are gone live on in the direction's.
 //!
 //! Owner: one worker. Limits: a change to another kind of tree, or of a class's parent, begins with full buckets.
 
@@ -33,6 +33,7 @@ use weir_core::shaper::Shaper;
 use weir_core::shaper::backlog::{Backlog, Dequeue, FullPolicy, Refused};
 use weir_core::shaper::blocked::Blocked;
 use weir_core::shaper::class::{Class, ClassSize};
+use weir_core::shaper::delay::DelayHistogram;
 use weir_core::shaper::tbf::{TbfConfig, TbfError};
 
 use crate::classes::{Classes, FRAME_BYTES};
@@ -96,12 +97,30 @@ pub struct Shaping {
     /// burst.
     packet_bytes_max: u64,
     tree: Option<Sharing>,
-    /// Books of classes that are no more, and of packets that were refused before any class.
-    retired: Account,
+    retired: Retired,
     /// The most packets that one class may hold.
     packets_share: u64,
     gather_ns: u64,
     released: ReleaseCounts,
+}
+
+/// What classes that are no more have done.
+#[derive(Default)]
+struct Retired {
+    /// Their books, and those of packets that were refused before any class.
+    account: Account,
+    /// The standing delays of their packets.
+    delay: DelayHistogram,
+    /// The time by which they had blocked feeders longer than the classes that stayed, in nanoseconds.
+    blocked_ns: u64,
+}
+
+impl Retired {
+    /// Keeps the books and delays of a class that is no more.
+    fn keep(&mut self, backlog: &Backlog) {
+        self.account.merge(backlog.account());
+        self.delay.merge(backlog.delay());
+    }
 }
 
 /// The parts beside the shaper when it is a tree.
@@ -125,7 +144,7 @@ impl Shaping {
             limits,
             packet_bytes_max: FRAME_BYTES,
             tree: None,
-            retired: Account::default(),
+            retired: Retired::default(),
             packets_share: size.packets_max as u64,
             gather_ns: 0,
             released: ReleaseCounts::default(),
@@ -380,7 +399,7 @@ impl Shaping {
 
     /// The books of all classes together, also of those that are no more.
     pub fn account(&self) -> Account {
-        let mut account = self.retired.clone();
+        let mut account = self.retired.account.clone();
         for class in self.leaves() {
             if let Some(backlog) = self.backlog(class) {
                 account.merge(backlog.account());

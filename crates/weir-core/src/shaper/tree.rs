@@ -45,7 +45,6 @@ use super::{
     token_bucket::TokenBucket,
 };
 use crate::{
-    account::Account,
     drops::{Count, DropReason},
     packet::Packet,
     rate::Rate,
@@ -241,8 +240,8 @@ impl<P: Packet, M: Meter> Tree<P, M> {
         Ok(index)
     }
 
-    /// Removes a class without children and without packets; returns its books.
-    pub fn remove(&mut self, class: usize) -> Result<Account, TreeError> {
+    /// Removes a class without children and without packets; returns the queues of a leaf, with its books and delays.
+    pub fn remove(&mut self, class: usize) -> Result<Option<Backlog>, TreeError> {
         let node = self.nodes.get(class).and_then(Option::as_ref).ok_or(TreeError::NoSuchClass)?;
         if node.children > 0 {
             return Err(TreeError::HasChildren);
@@ -256,7 +255,7 @@ impl<P: Packet, M: Meter> Tree<P, M> {
             self.node_mut(parent).children -= 1;
         }
         self.nodes[class] = None;
-        Ok(self.leaves[class].take().map_or_else(Account::default, |leaf| leaf.account().clone()))
+        Ok(self.leaves[class].take())
     }
 
     /// Changes a class's meter and quantum from now on. Packets, rings and turns stay as they are.

@@ -1,8 +1,8 @@
 //! The change of a direction's classes while packets wait in them.
 //!
 //! In this order: packets are taken out of the old classes, each flow's in its order; the tree is changed, or made, or gives way to one
-//! class; books of classes that are gone are kept; packets are put into the classes that the new filters say. It takes some microseconds a
-//! class and less a packet, during which the worker does nothing else.
+//! class; books, delays and blocked times of classes that are gone are kept; packets are put into the classes that the new filters say. It
+//! takes some microseconds a class and less a packet, during which the worker does nothing else.
 //!
 //! [`Shaping::check`] says beforehand which limit or class could not be kept, so that a change of several ports is made whole or not at
 //! all.
@@ -10,13 +10,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use weir_core::account::Account;
 use weir_core::classify::Target;
 use weir_core::classify::fragments::FragmentTargets;
 use weir_core::packet::Meta;
 use weir_core::rate::Rate;
 use weir_core::shaper::Shaper;
-use weir_core::shaper::backlog::Refused;
+use weir_core::shaper::backlog::{Backlog, Refused};
 use weir_core::shaper::cbq::{Cbq, CbqConfig, CbqMeter, EWMA_LOG, EWMA_LOG_MAX};
 use weir_core::shaper::class::Class;
 use weir_core::shaper::htb::{Htb, HtbConfig, HtbMeter};
@@ -104,11 +103,13 @@ impl Shaping {
         now_ns: u64,
         mut each: impl FnMut(&Meta, usize),
     ) {
-        let waiting = self.take_all();
+        let (waiting, blocked_ns) = (self.take_all(), self.blocked_ns(now_ns));
         match classes {
             Some(classes) => self.share(classes, now_ns),
             None => self.end_sharing(now_ns),
         }
+        // The class that had blocked its feeders longest may be gone.
+        self.retired.blocked_ns += blocked_ns.saturating_sub(self.blocked_ns(now_ns));
         self.set_link(now_ns);
         self.set_gather();
         self.put_all(waiting, pool, &mut each);
@@ -121,7 +122,7 @@ impl Shaping {
         }
         self.retire_shaper();
         if let Some(free) = self.tree.take() {
-            self.retired.merge(free.free.account());
+            self.retired.keep(free.free.backlog());
         }
         let class = Class::new(class_size(self.size), self.limits, now_ns);
         self.shaper = Shaper::Class(Box::new(class.expect("limits are checked before they are taken")));
@@ -156,7 +157,7 @@ impl Shaping {
             Shaper::Cbq(tree) => change(tree, old, &classes.classes, &leaves, mtu_bytes, now_ns),
             Shaper::Class(_) => unreachable!("it was made a tree above"),
         };
-        self.retired.merge(&gone);
+        gone.iter().for_each(|leaf| self.retired.keep(leaf));
         let (free, fragments) = match self.tree.take() {
             Some(tree) => {
                 let mut fragments = tree.fragments;
@@ -273,14 +274,12 @@ impl Shaping {
         }
     }
 
-    /// Keeps the books of a shaper that is no more.
+    /// Keeps the books and delays of a shaper that is no more.
     fn retire_shaper(&mut self) {
-        let leaves: Vec<_> = self.leaves().filter(|&class| class != super::FREE).collect();
-        for class in leaves {
-            if let Some(account) = self.backlog(class).map(|backlog| backlog.account().clone()) {
-                self.retired.merge(&account);
-            }
-        }
+        let mut retired = std::mem::take(&mut self.retired);
+        let leaves = self.leaves().filter(|&class| class != super::FREE);
+        leaves.filter_map(|class| self.backlog(class)).for_each(|backlog| retired.keep(backlog));
+        self.retired = retired;
     }
 }
 
@@ -348,7 +347,7 @@ fn same_target(target: Target, old: &[ClassConfig], new: &[ClassConfig]) -> Opti
     Some(Target::Class(place.try_into().ok()?))
 }
 
-/// Makes the tree, in which no packet waits, that of `classes`; returns their numbers, and the books of the classes that went.
+/// Makes the tree, in which no packet waits, that of `classes`; returns their numbers, and the leaves that went.
 fn change<M: FromFile>(
     tree: &mut Tree<PathPacket, M>,
     old: Old,
@@ -356,7 +355,7 @@ fn change<M: FromFile>(
     leaves: &[Option<LeafConfig>],
     mtu_bytes: u64,
     now_ns: u64,
-) -> (Vec<usize>, Account) {
+) -> (Vec<usize>, Vec<Backlog>) {
     tree.make_room(classes.len());
     let mut numbers = Vec::with_capacity(classes.len());
     let mut stays = vec![];
@@ -378,10 +377,11 @@ fn change<M: FromFile>(
         numbers.push(number);
     }
     stays.sort_unstable();
-    let mut gone = Account::default();
-    for number in old.numbers.into_iter().rev().filter(|number| stays.binary_search(number).is_err()) {
-        gone.merge(&tree.remove(number).expect("nothing waits, and children go before their parents"));
-    }
+    let goes = old.numbers.into_iter().rev().filter(|number| stays.binary_search(number).is_err());
+    let gone = goes.filter_map(|number| {
+        tree.remove(number).expect("nothing waits, and children go before their parents")
+    });
+    let gone = gone.collect();
     (numbers, gone)
 }
 

@@ -31,7 +31,7 @@ impl Shaping {
 
     /// Books a packet that no class was asked to take.
     pub fn refuse(&mut self, reason: DropReason, len_bytes: u32) {
-        self.retired.accept(len_bytes);
-        self.retired.drop(reason, len_bytes);
+        self.retired.account.accept(len_bytes);
+        self.retired.account.drop(reason, len_bytes);
     }
 }

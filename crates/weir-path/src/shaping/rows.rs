@@ -147,15 +147,16 @@ impl Shaping {
         })
     }
 
-    /// The time for which feeders were blocked, in nanoseconds: by the one class, or by the class that blocked them longest.
+    /// The time for which feeders were blocked, in nanoseconds: by the one class, or by the class that blocked them longest. A change of
+    /// classes takes nothing off it.
     pub fn blocked_ns(&self, now_ns: u64) -> u64 {
         let blocked = |class| self.backlog(class).map(|backlog| backlog.blocked().total_ns(now_ns));
-        self.leaves().filter_map(blocked).max().unwrap_or(0)
+        self.retired.blocked_ns + self.leaves().filter_map(blocked).max().unwrap_or(0)
     }
 
-    /// The standing delays of packets, in all classes.
+    /// The standing delays of packets, in all classes, also those that are no more.
     pub fn delay(&self) -> DelayHistogram {
-        let mut all = DelayHistogram::default();
+        let mut all = self.retired.delay.clone();
         for class in self.leaves() {
             if let Some(backlog) = self.backlog(class) {
                 all.merge(backlog.delay());

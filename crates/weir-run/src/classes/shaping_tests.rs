@@ -165,6 +165,42 @@ fn a_class_that_stays_keeps_its_bucket_its_books_and_its_number() {
     );
 }
 
+/// Classes that stay, that go one by one, and that go all together.
+#[test]
+fn blocked_times_and_delays_of_classes_that_are_gone_are_kept() {
+    const BLOCKED_NS: u64 = 1_000_000_000;
+    const WAITED_NS: u64 = 3_000_000;
+    let mut pool = pool();
+    let [first, other, _, cbq, without_default] = files();
+    let mut shaping = Shaping::new(SIZE, None, 0).unwrap();
+    let changes = [
+        None,
+        Some(Arc::clone(&first)),
+        Some(other),
+        Some(classes("[[class]]\nname = \"c\"\nrate = \"5mbit\"\n")),
+        Some(cbq),
+        Some(without_default),
+        None,
+        None,
+        Some(first),
+    ];
+    for (round, change) in (0..).zip(changes) {
+        let begin_ns = round * BLOCKED_NS;
+        shaping.set_classes(change, &mut pool, begin_ns, |_, _| ());
+        let kept = (shaping.blocked_ns(begin_ns), shaping.delay().packets());
+        assert_eq!(kept, (round * BLOCKED_NS, round), "after change {round}");
+        let class = shaping.default_class();
+        shaping.blocked_mut(class).unwrap().begin(begin_ns);
+        take_in(&mut shaping, &mut pool, 5, 0, begin_ns);
+        let Dequeue::Packet(_, packet) = shaping.dequeue(begin_ns + WAITED_NS) else {
+            panic!("it may leave")
+        };
+        pool.give(packet.frame);
+        shaping.blocked_mut(class).unwrap().end(begin_ns + BLOCKED_NS);
+        assert_eq!(shaping.delay().delay_ns_max(), WAITED_NS);
+    }
+}
+
 /// Only the first fragment of a datagram has the ports that its class is chosen by.
 #[test]
 fn all_of_a_datagram_is_of_the_class_of_its_ports() {

@@ -234,7 +234,8 @@ fn a_thousand_changes_under_load_lose_and_reorder_nothing() {
         })
         .collect();
         assert!(drained.len() <= 4);
-        let books = bed.tree.remove(passing).unwrap();
+        let removed = bed.tree.remove(passing).unwrap().expect("a leaf");
+        let books = removed.account();
         assert!(books.balances(crate::drops::Count::default()));
         spent.merge(books.delivered);
         bed.out[passing].clear();

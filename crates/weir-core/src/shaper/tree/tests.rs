@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::account::Account;
 use crate::shaper::test_packet::TestPacket;
 
 /// A meter whose mode is set by the test.
@@ -253,13 +254,14 @@ fn what_cannot_be_added_or_removed_is_refused() {
     let child = add(Some(root), Some(leaf(0))).unwrap();
     assert_eq!(add(Some(child), None), Err(TreeError::ParentIsLeaf));
     assert_eq!(tree.add(None, meter(ClassMode::CanSend), 0, None, 0), Err(TreeError::Quantum));
-    assert_eq!(tree.remove(root), Err(TreeError::HasChildren));
+    assert_eq!(tree.remove(root).unwrap_err(), TreeError::HasChildren);
     tree.enqueue(child, 0, TestPacket::new(60, 0, 0)).unwrap();
-    assert_eq!(tree.remove(child), Err(TreeError::NotEmpty));
+    assert_eq!(tree.remove(child).unwrap_err(), TreeError::NotEmpty);
     assert!(matches!(tree.dequeue(0), Dequeue::Packet(0, _)));
-    assert_eq!(tree.remove(child).unwrap().delivered, Count { packets: 1, bytes: 60 });
-    assert_eq!(tree.remove(child), Err(TreeError::NoSuchClass));
-    assert!(tree.remove(root).is_ok());
+    let removed = tree.remove(child).unwrap().expect("a leaf");
+    assert_eq!(removed.account().delivered, Count { packets: 1, bytes: 60 });
+    assert_eq!(tree.remove(child).unwrap_err(), TreeError::NoSuchClass);
+    assert!(tree.remove(root).unwrap().is_none(), "an inner class");
     check(&tree);
 
     let mut deep =
