@@ -118,7 +118,7 @@ pub struct PartReport {
     pub stages: Vec<StageStats>,
     /// The protocols by which packets are dispatched here, and the packets that wait in the queue of each.
     pub dispatched: Vec<(Count, WorkstreamStats)>,
-    /// Polls and wakes in vain at its ports whose packets all leave by one port, with that.
+    /// Polls and wakes in vain at its ports, also those that are gone, whose packets all leave by one port, with that.
     pub in_vain: Vec<(usize, [u64; 2])>,
     /// The packets that it handed over links to each worker, if links lead to others.
     pub passed: Vec<Count>,
@@ -152,7 +152,10 @@ impl PartReport {
         let dispatched = dispatch_rows::of(part, now_ns);
         let stages = part.stages.names.iter().zip(part.path.between().stages());
         let stages = stages.map(|(name, stage)| StageStats::of(name, stage, now_ns)).collect();
-        let in_vain = part.path.ends().iter().filter_map(|End { intake, .. }| {
+        // Those of a port that is gone go on when it is back.
+        let gone = part.path.gone().iter().map(|Gone { intake, .. }| intake);
+        let intakes = part.path.ends().iter().map(|End { intake, .. }| intake).chain(gone);
+        let in_vain = intakes.filter_map(|intake| {
             let mut exits = intake.exits(&part.path.between().egress);
             let exit = exits.next().filter(|_| exits.next().is_none())?;
             Some((exit, [intake.empty_polls(), intake.empty_wakes()]))
@@ -195,4 +198,50 @@ pub fn port_stats(port: &mut Port) -> weir_port::Result<PortStats> {
         lost_while_down: lost.while_down,
         ..PortStats::default()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use weir_path::assembly::Shares;
+    use weir_path::either_port::EitherPort;
+    use weir_path::frames::Frames;
+    use weir_path::owners::{Owners, Portion};
+    use weir_path::plan::Plan;
+    use weir_path::port::POLL_PACKETS_MAX;
+    use weir_path::worker::Worker;
+    use weir_port::xsk::umem::Umem;
+    use weir_ring::memory::FrameMemory;
+    use weir_ring::pool::Pool;
+    use weir_sim::plans::port_plan;
+
+    use super::*;
+    use crate::part::PartStages;
+
+    #[test]
+    fn polls_in_vain_at_a_port_are_told_while_it_is_away() {
+        let plan = Plan::wire([0, 1].map(|port| port_plan(port, None)));
+        let portion = Portion { plan: &plan, owners: &Owners::alone(&plan), worker: 0 };
+        let pool = Pool::new(FrameMemory::new(1024, 2048).unwrap());
+        let umem = Umem::new(Arc::clone(pool.memory()));
+        let shares =
+            Shares { held_packets_max: 256, poll_budget_max: POLL_PACKETS_MAX, queues_gone: 1, seed: 7 };
+        let ports = [0, 1].map(|port| (port, EitherPort::Memory(Box::default()))).into();
+        let path = Worker::new(portion, ports, Frames::new(pool), None, shares, 0).unwrap();
+        let mut part = Part::new(path, PartStages::default(), Arc::new(umem), 0);
+        let told = |part: &mut Part| {
+            let mut in_vain = PartReport::new(part, WorkerStats::default(), 0).unwrap().in_vain;
+            in_vain.sort_unstable();
+            in_vain
+        };
+        // The first look at each queue finds nothing.
+        part.path.pass(0).unwrap();
+        let polled = [(0, [1, 0]), (1, [1, 0])];
+        assert_eq!(told(&mut part), polled);
+        let port = part.path.take_port(0, 1).expect("it is here");
+        assert_eq!(told(&mut part), polled);
+        assert!(part.path.give_port(0, port, 2).is_ok());
+        assert_eq!(told(&mut part), polled);
+    }
 }
