@@ -6,6 +6,7 @@
 //! handed, landed            packets that went from here to another worker; that came from there and were worked on. At the end, from here to
 //!                           here, those that came to queues that lead back, and those that do not wait there any more
 //! credit of a port          the least that a class of its egress queue may hold, in bytes
+//! waiting                   whether packets wait in a receive queue of a port here, as far as is known: whom a full place holds
 //! ```
 //!
 //! Rule: a word is written when it changes, and read when a queue is to be polled. An old word lets a poll too many in, for which there are
@@ -18,7 +19,7 @@
 //! from workers that take none in any more, whose queues that lead back were told before.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use weir_ring::hungry::Hungry;
 
@@ -50,6 +51,8 @@ pub struct Board {
     handed: Box<[AtomicU64]>,
     landed: Box<[AtomicU64]>,
     credit_bytes: Box<[AtomicU64]>,
+    /// For each receive queue whether packets wait in it, if its port is here.
+    waiting: Box<[AtomicBool]>,
     ending: AtomicU8,
     /// The workers that wait for gates to open or packets to land here.
     pub(crate) hungry: Hungry<2>,
@@ -75,6 +78,7 @@ impl Board {
             handed: words(workers, 0),
             landed: words(workers, 0),
             credit_bytes: words(ports, u64::MAX),
+            waiting: (0..receive_queues).map(|_| AtomicBool::new(false)).collect(),
             ending: AtomicU8::new(Ending::Not as u8),
             hungry: Hungry::new(),
         };
@@ -150,6 +154,14 @@ impl Board {
         self.credit_bytes[port].store(bytes, Ordering::Relaxed);
     }
 
+    /// Tells whether packets wait in a receive queue of a port here.
+    #[inline]
+    pub(crate) fn set_waiting(&self, flow: usize, is_waiting: bool) {
+        if self.waiting[flow].load(Ordering::Relaxed) != is_waiting {
+            self.waiting[flow].store(is_waiting, Ordering::Relaxed);
+        }
+    }
+
     /// Returns whether this worker takes no packets in any more.
     pub(crate) fn has_ended(&self) -> bool {
         self.ending.load(Ordering::Relaxed) != Ending::Not as u8
@@ -169,6 +181,11 @@ fn gate(place: usize, opening: Opening, Credit { packets, door }: Credit) -> u64
 
 fn credit_of(gate: u64) -> Credit {
     Credit { packets: (gate >> 32) as u16, door: (gate >> 48) as u16 }
+}
+
+/// Returns whether packets wait in a receive queue, whichever worker has its port.
+pub(crate) fn is_waiting(boards: &[Board], flow: usize) -> bool {
+    boards.iter().any(|board| board.waiting[flow].load(Ordering::Relaxed))
 }
 
 /// Returns whether a worker has gone.

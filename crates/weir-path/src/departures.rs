@@ -334,6 +334,12 @@ impl Departures {
         }
     }
 
+    /// Tells whether packets wait in a receive queue of a port.
+    #[inline]
+    pub(crate) fn tell_waiting(&self, crosses: &Crosses, queue: usize, is_waiting: bool) {
+        self.board().set_waiting(crosses.first_flow + queue, is_waiting);
+    }
+
     /// The board of this worker.
     pub(crate) fn board(&self) -> &Board {
         &self.boards[self.worker]

@@ -24,6 +24,7 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
         self.collect(index, now_ns);
         let End { port, intake, mut exit, .. } = self.ends.remove(at);
         exit.abandon(&port);
+        intake.leave(&self.between);
         self.between.forget(intake.way());
         let after = self.gone.partition_point(|gone| gone.index < index);
         self.gone.insert(after, Gone { index, intake, exit });

@@ -234,7 +234,21 @@ impl Intake {
             moved += self.poll(queue, port, between, now_ns);
         }
         self.note_blocked(between);
+        self.tell_waiting(between, |queue| !self.order.is_quiet(queue));
         moved
+    }
+
+    /// Tells the other workers in which queues packets wait: a full place there holds the senders of these.
+    fn tell_waiting(&self, between: &Between, is_waiting: impl Fn(usize) -> bool) {
+        if let Some(over) = between.over.as_ref().filter(|_| !self.crosses.is_empty()) {
+            let queues = 0..self.gates.len();
+            queues.for_each(|queue| over.tell_waiting(&self.crosses, queue, is_waiting(queue)));
+        }
+    }
+
+    /// Tells the other workers that the port is gone: nothing waits in its queues.
+    pub(crate) fn leave(&self, between: &Between) {
+        self.tell_waiting(between, |_| false);
     }
 
     /// The queues with packets that others keep from being polled.

@@ -24,7 +24,7 @@ use weir_ring::handoff::{self, Inbox, InboxError};
 use weir_simd::prefetch::prefetch_write;
 
 use crate::between::{Between, Way};
-use crate::board::{Board, Opening};
+use crate::board::{self, Board, Opening};
 use crate::departures::{Crosser, Departures, UNDER_WAY_FEW};
 use crate::egress::{EgressQueues, Landed};
 use crate::packet::PathPacket;
@@ -203,10 +203,23 @@ impl Landings {
     }
 
     /// The full places that gates are closed for.
-    pub(crate) fn blocked<'a>(&'a self, egress: &'a EgressQueues) -> impl Iterator<Item = Place> + 'a {
+    pub(crate) fn full<'a>(&'a self, egress: &'a EgressQueues) -> impl Iterator<Item = Place> + 'a {
         let closed = self.gates.closed.iter().flat_map(|&flow| self.gates.gates[flow].places()).copied();
         let straight = self.gates.credits.iter().map(|(place, _)| *place);
         closed.chain(straight.filter(|&place| !egress.has_room(place)))
+    }
+
+    /// The full places that keep receive queues from being polled in which packets wait, as their owners have told.
+    pub(crate) fn blocked<'a>(&'a self, egress: &'a EgressQueues) -> impl Iterator<Item = Place> + 'a {
+        let Gates { boards, gates, closed, straight, credits, .. } = &self.gates;
+        let is_waiting = |flow: usize| board::is_waiting(boards, flow);
+        let closed = closed.iter().filter(move |&&flow| is_waiting(flow));
+        let closed = closed.flat_map(|&flow| gates[flow].places()).copied();
+        let full = credits.iter().map(|(place, _)| *place).filter(|&place| !egress.has_room(place));
+        let holds = move |place: &Place| {
+            straight.iter().any(|&(flow, _)| gates[flow].places().contains(place) && is_waiting(flow))
+        };
+        closed.chain(full.filter(holds))
     }
 
     /// The classes of an egress queue have changed: `moved` says for the packets of ports and receive queues in which place they wait now.

@@ -165,7 +165,9 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
             let has_opened = landings.open(&self.between.egress);
             over.tell([has_opened, false]);
             self.waited_for.extend(landings.blocked(&self.between.egress));
-            is_starved |= self.waited_for.iter().any(|&place| self.between.egress.is_at_bound(place));
+            // Also for queues in which no packet is known to wait: one may come before the next pass.
+            is_starved |=
+                landings.full(&self.between.egress).any(|place| self.between.egress.is_at_bound(place));
         }
         self.take_inner(pass, now_ns);
         for End { port, intake, .. } in self.ends.iter_mut().filter(|end| !end.port.is_inner()) {

@@ -23,6 +23,12 @@ impl Bench {
         wire.egress(1).unwrap().shaping.held().packets + self.under_way()
     }
 
+    /// The times that the queue of a port's packets held senders, and for how long in all, in nanoseconds.
+    fn blocked_by(&self, port: usize) -> [u64; 2] {
+        let queue = self.workers[self.owners.ports[port]].egress(port).unwrap();
+        [queue.counts().blocked, queue.shaping.blocked_ns(self.now_ns)]
+    }
+
     /// Requires that each queue's packets have left in their order.
     fn require_order(&mut self) {
         let mut next = [0u64; QUEUES];
@@ -129,6 +135,45 @@ fn limits_of_a_wire_of_two_workers_change_under_load() {
         bench.asleep[1] = None;
         assert!(bench.run_dry(5 * MS), "seed {seed}: {} left", bench.left_to_do());
         bench.require_order();
+    }
+}
+
+/// With one worker or two, on a wire and over a bridge.
+#[test]
+fn a_full_place_is_told_to_hold_senders_while_they_have_packets() {
+    const QUEUES: usize = 40;
+    for (plan, to) in [(wire(Some(100)), 1), (lan(&[100, 100, 100, 10]), 3)] {
+        for workers in [1, 2] {
+            let mut bench = Bench::new(&plan, QUEUES, workers, SEED);
+            bench.greet(plan.ports.len(), QUEUES);
+            // Each queue brings all that it has at once: more than the credit together, and less than its double.
+            let before = bench.blocked_by(to);
+            for queue in 0..QUEUES {
+                (0..3).for_each(|number| bench.port(0).send(queue, bridged((0, queue), (to, 0), number)));
+            }
+            let mut was_full = false;
+            while bench.left_to_do() > 0 {
+                bench.go_on(10_000, MS);
+                let egress = &bench.workers[bench.owners.ports[to]].between().egress;
+                was_full |= !egress.has_room(egress.default_place(egress.of_port(to).unwrap()));
+                assert!(bench.port(0).queued() == 0 || !was_full, "all came in");
+            }
+            assert!(was_full);
+            assert_eq!(bench.blocked_by(to), before, "{workers} workers: nobody waited");
+            // One queue floods.
+            let (begin_ns, mut number) = (bench.now_ns, 3);
+            while bench.now_ns < begin_ns + 200 * MS {
+                while bench.port(0).queued_in(0) < 20 {
+                    bench.port(0).send(0, bridged((0, 0), (to, 0), number));
+                    number += 1;
+                }
+                bench.go_on(200, 200_000);
+            }
+            let [_, blocked_ns] = bench.blocked_by(to);
+            let share = (blocked_ns - before[1]) as f64 / (bench.now_ns - begin_ns) as f64;
+            println!("{workers} workers: held for {share} of the time");
+            assert!(share > 0.5, "{workers} workers: held for {share} of the time");
+        }
     }
 }
 
