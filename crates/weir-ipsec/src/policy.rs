@@ -91,6 +91,16 @@ pub struct Selector {
 }
 
 impl Selector {
+    /// Returns whether it selects each packet of its family.
+    pub fn takes_all(&self) -> bool {
+        let Selector { source, destination, protocol, source_ports, destination_ports } = self;
+        source.len == 0
+            && destination.len == 0
+            && protocol.is_none()
+            && source_ports.is_none()
+            && destination_ports.is_none()
+    }
+
     /// Returns whether it selects each packet that `other` selects.
     pub fn covers(&self, other: &Selector) -> bool {
         type Ports = Option<RangeInclusive<u16>>;

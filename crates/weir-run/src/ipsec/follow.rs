@@ -316,9 +316,13 @@ impl Follower {
                 FollowedPolicy::Policy(policy) => (policy, None),
                 FollowedPolicy::Discarding(policy, why) => (policy, Some(why.clone())),
             };
+            let associations = followed.iter().map(|(state, plan)| (*state, plan));
             let said = match discards {
                 Some(why) => Err(why),
-                None => policy.policy(followed.iter().map(|(state, plan)| (*state, plan)), &mut notes),
+                None => {
+                    notes.extend(policy.partly_taken(associations.clone()));
+                    policy.policy(associations, &mut notes)
+                }
             };
             plans.push(said.unwrap_or_else(|why| {
                 notes.push(why);

@@ -72,6 +72,9 @@ pub fn read(text: &str, directory: &Path, own: &[IpAddr]) -> Result<Import, Stri
     }
     let mut plans = Vec::new();
     for policy in &policies {
+        if let Some(why) = policy.partly_taken(states.iter().zip(&associations)) {
+            return Err(why);
+        }
         let plan = policy.policy(states.iter().zip(&associations), &mut notes)?;
         if plan.verb == PolicyVerb::Bypass && !is_of_ike(&plan.selector) {
             let is_last = policy.at == last_policy_at;

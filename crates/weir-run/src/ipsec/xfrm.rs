@@ -10,12 +10,13 @@
 //! refused in a sentence that begins with where it was found; nothing of a key is in it.
 //!
 //! Limits: a policy in transport mode whose selector holds several peers seals for all of them with the youngest association; the kernel
-//! takes that of the packet's addresses.
+//! takes that of the packet's addresses. An association whose selector takes a part of what a policy names is none of that policy's.
 //!
 //! Pure. Source: the kernel's `xfrm_state_find` (which association a policy takes), `xfrm_policy_insert_list` (which policy is asked
-//! first), `policy_hash_bysel` and `xfrm_policy_inexact_alloc_chain` (in which list a policy is).
+//! first), `xfrm_selector_match` (which packets an association takes), `policy_hash_bysel` and `xfrm_policy_inexact_alloc_chain` (in which list a policy is).
 
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use weir_ipsec::algorithm::Algorithm;
@@ -37,6 +38,8 @@ pub(super) struct XfrmState {
     pub window_at: String,
     pub sealed_at: String,
     pub ends: [IpAddr; 2],
+    /// The packets that it takes, where these are not all.
+    pub selector: Option<Selector>,
     pub spi: u32,
     pub reqid: u32,
     pub is_tunnel: bool,
@@ -131,8 +134,23 @@ fn overlap(one: &AddressPrefix, other: &AddressPrefix) -> bool {
     common(one) == common(other)
 }
 
+/// Returns whether a packet may be of both selectors.
+fn share(one: &Selector, other: &Selector) -> bool {
+    type Ports = Option<RangeInclusive<u16>>;
+    let ports_meet = |one: &Ports, other: &Ports| match (one, other) {
+        (Some(one), Some(other)) => one.start() <= other.end() && other.start() <= one.end(),
+        _ => true,
+    };
+    overlap(&one.source, &other.source)
+        && overlap(&one.destination, &other.destination)
+        && (one.protocol.is_none() || other.protocol.is_none() || one.protocol == other.protocol)
+        && ports_meet(&one.source_ports, &other.source_ports)
+        && ports_meet(&one.destination_ports, &other.destination_ports)
+}
+
 impl XfrmTemplate {
-    /// Returns whether an association fits, of a policy with this selector. A template without an SPI or a reqid wants any.
+    /// Returns whether an association fits, whatever packets that one takes, of a policy with this selector. A template without an SPI or a
+    /// reqid wants any.
     fn wants(&self, selector: &Selector, state: &XfrmState) -> bool {
         self.is_tunnel == state.is_tunnel
             && (self.spi == 0 || self.spi == state.spi)
@@ -188,6 +206,11 @@ impl XfrmState {
             said.all(|is_inbound| is_inbound == first).then_some(first)
         };
         self.is_inbound.or(by_address).or_else(by_policy)
+    }
+
+    /// Returns whether it takes all packets of a selector.
+    fn takes(&self, selector: &Selector) -> bool {
+        self.selector.as_ref().is_none_or(|own| own.covers(selector))
     }
 
     /// The end that is the gateway's own.
@@ -339,6 +362,26 @@ impl XfrmPolicy {
         self.templates.iter().any(tells)
     }
 
+    /// The sentence on the first association that fits but for its selector, which takes a part of the packets that the policy names: the
+    /// kernel decides packet by packet.
+    pub(super) fn partly_taken<'a>(
+        &self,
+        mut associations: impl Iterator<Item = (&'a XfrmState, &'a AssociationPlan)>,
+    ) -> Option<String> {
+        let takes_part = |state: &XfrmState| {
+            !state.takes(&self.selector)
+                && state.selector.as_ref().is_some_and(|own| share(own, &self.selector))
+                && self.templates.iter().any(|template| template.wants(&self.selector, state))
+        };
+        let (state, _) = associations.find(|(state, association)| {
+            Some(association.is_inbound) == self.is_inbound && takes_part(state)
+        })?;
+        Some(format!(
+            "{}: SPI {:#x} takes a part of what this policy names (sel), which cannot be said: make the policy as narrow",
+            self.at, state.spi
+        ))
+    }
+
     /// The plan of the policy, by the associations that there are, the youngest first: the kernel seals with that.
     ///
     /// # Errors
@@ -362,6 +405,7 @@ impl XfrmPolicy {
         };
         let fitting = associations.filter(|(state, association)| {
             association.is_inbound == is_inbound
+                && state.takes(&self.selector)
                 && wanted.is_some_and(|template| template.wants(&self.selector, state))
         });
         let names: Vec<String> = fitting.map(|(_, association)| association.name.clone()).collect();

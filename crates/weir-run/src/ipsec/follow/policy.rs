@@ -35,7 +35,6 @@ pub(super) fn policy(body: &[u8]) -> Option<Heard> {
         DIRECTION_OUT => Some(false),
         _ => None,
     };
-    let family = info.u16(40)?;
     let is_main = is_main(with);
     let (Some(is_inbound), true) = (is_inbound, is_main) else {
         let policy = match is_inbound {
@@ -46,14 +45,14 @@ pub(super) fn policy(body: &[u8]) -> Option<Heard> {
         };
         return Some(Heard::Policy { index, is_main, at: format!("policy {index}"), policy });
     };
-    let prefix = |at: usize, len: usize| AddressPrefix::new(info.address(at, family)?, info.u8(len)?);
-    let [source, destination] = [prefix(16, 43)?, prefix(0, 42)?];
+    let mut unsaid = None;
+    let selector = selector(info, &mut unsaid)?;
     let word = if is_inbound { "in" } else { "out" };
     let text = |prefix: &AddressPrefix| {
         let (address, len) = prefix.parts();
         format!("{address}/{len}")
     };
-    let at = format!("policy {word} from {} to {}", text(&source), text(&destination));
+    let at = format!("policy {word} from {} to {}", text(&selector.source), text(&selector.destination));
     let [mark, _] = mark(with);
     let number = find(with, attribute::IF_ID).and_then(|number| number.u32(0)).unwrap_or_default();
     let left = match (mark, number) {
@@ -67,8 +66,6 @@ pub(super) fn policy(body: &[u8]) -> Option<Heard> {
     if let Some(why) = left {
         return Some(Heard::Policy { index, is_main, at, policy: FollowedPolicy::Left(why) });
     }
-    let mut unsaid = None;
-    let selector = selector(info, source, destination, &mut unsaid)?;
     if info.i32(48)? != 0 {
         unsaid = unsaid.or(Some("it is of one interface (dev)"));
     }
@@ -102,12 +99,10 @@ pub(super) fn policy(body: &[u8]) -> Option<Heard> {
 }
 
 /// `xfrm_selector`; a part that cannot be expressed is widened, and told.
-fn selector(
-    info: &[u8],
-    source: AddressPrefix,
-    destination: AddressPrefix,
-    unsaid: &mut Option<&'static str>,
-) -> Option<Selector> {
+pub(super) fn selector(info: &[u8], unsaid: &mut Option<&'static str>) -> Option<Selector> {
+    let family = info.u16(40)?;
+    let prefix = |at: usize, len: usize| AddressPrefix::new(info.address(at, family)?, info.u8(len)?);
+    let [source, destination] = [prefix(16, 43)?, prefix(0, 42)?];
     let protocol = info.u8(44)?;
     let [from, to] = [[36, 38], [32, 34]].map(|[port, mask]| Some([info.u16_be(port)?, info.u16_be(mask)?]));
     let mut ports = |[port, mask]: [u16; 2]| -> Option<RangeInclusive<u16>> {

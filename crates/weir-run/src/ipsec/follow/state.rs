@@ -17,6 +17,7 @@ use weir_port::netlink_bytes::Fields;
 use zeroize::Zeroizing;
 
 use super::message::{Followed, INFO_ID, attribute, find, mark};
+use super::policy::selector;
 use crate::ipsec::xfrm::{XfrmKey, XfrmState};
 
 const ALGORITHM_NAME_BYTES: usize = 64;
@@ -87,6 +88,15 @@ pub(super) fn followed(info: &[u8], with: &[u8], ends: [IpAddr; 2], at: &str) ->
         Some(encap) if encap.u16(0)? == ESP_IN_UDP => Some([encap.u16_be(2)?, encap.u16_be(4)?]),
         Some(_) => return left("of encapsulations Weir has espinudp alone (RFC 3948)"),
     };
+    let mut unsaid = None;
+    // No family is that of any packet.
+    let selector = match info.u16(40)? {
+        0 => None,
+        _ => Some(selector(info, &mut unsaid)?).filter(|selector| !selector.takes_all()),
+    };
+    if let Some(why) = unsaid {
+        return left(&format!("what it takes (sel) cannot be said: {why}"));
+    }
     let (flags, extended) = (info.u8(216)?, of(attribute::REPLAY_ESN_VAL));
     let is_inbound = of(attribute::SA_DIR).and_then(|direction| match direction.u8(0)? {
         1 => Some(true),
@@ -107,6 +117,7 @@ pub(super) fn followed(info: &[u8], with: &[u8], ends: [IpAddr; 2], at: &str) ->
         window_at: at.into(),
         sealed_at: at.into(),
         ends,
+        selector,
         spi: info.u32_be(INFO_ID + 16)?,
         reqid: info.u32(208)?,
         is_tunnel,

@@ -205,6 +205,41 @@ fn a_policy_that_was_left_out_keeps_its_place() {
     assert_eq!(verbs(&mut follower), [PolicyVerb::Discard, PolicyVerb::Bypass]);
 }
 
+/// The message with this selector in front: the addresses' last two octets and lengths, as destination and source.
+fn selecting(message: &[u8], sides: [([u8; 4], u8); 2]) -> Vec<u8> {
+    const SELECTOR_AT: usize = 16;
+    let mut message = message.to_vec();
+    for (side, (address, len)) in sides.into_iter().enumerate() {
+        message[SELECTOR_AT + 16 * side..][..4].copy_from_slice(&address);
+        message[SELECTOR_AT + 42 + side] = len;
+    }
+    message
+}
+
+/// The kernel seals with an association only what its selector takes.
+#[test]
+fn an_association_serves_the_policies_of_its_selector() {
+    let messages = captured();
+    for (sides, verb, notes) in [
+        ([([10, 2, 0, 0], 24), ([10, 1, 0, 0], 24)], PolicyVerb::Protect, vec![]),
+        ([([10, 2, 0, 0], 16), ([0; 4], 0)], PolicyVerb::Protect, vec![]),
+        ([([10, 4, 0, 0], 24), ([10, 3, 0, 0], 24)], PolicyVerb::Discard, vec!["so it discards"]),
+        (
+            [([10, 2, 0, 0], 24), ([10, 1, 0, 0], 25)],
+            PolicyVerb::Discard,
+            vec!["SPI 0x1001 takes a part of what this policy names (sel)", "so it discards"],
+        ),
+    ] {
+        let mut follower = follower();
+        hear(&mut follower, &messages["newpolicy-out"]);
+        hear(&mut follower, &selecting(&messages["newsa-gcm-esn"], sides));
+        let wanted = follower.wanted(&empty(), &BTreeSet::new());
+        assert_eq!(wanted.plan.policies[0].verb, verb, "{sides:?}");
+        assert_eq!(wanted.notes.len(), notes.len(), "{:?}", wanted.notes);
+        assert!(wanted.notes.iter().zip(notes).all(|(note, part)| note.contains(part)), "{:?}", wanted.notes);
+    }
+}
+
 /// Of a device that seals by itself the kernel's counters may tell nothing.
 #[test]
 fn an_association_that_a_device_numbers_is_left_out() {

@@ -75,6 +75,7 @@ impl Listed {
             window_at: first.at(),
             sealed_at: first.at(),
             ends: first.ends()?,
+            selector: None,
             spi: 0,
             reqid: 0,
             is_tunnel: false,
@@ -138,6 +139,13 @@ impl Listed {
                         "the device numbers what it sends by this association (mode packet), so nobody else knows which numbers its key was \
                          used with: have new keys agreed on without that",
                     ));
+                }
+                "sel" => {
+                    let selector = words.selector()?;
+                    state.selector = (!selector.takes_all()).then_some(selector);
+                    if words.has("dev") {
+                        self.notes.push(words.told("dev is left out: an esp has one port outside"));
+                    }
                 }
                 "mark" | "if_id" => is_of_others |= self.leave_to_others(&words)?,
                 "security" => {
@@ -387,8 +395,9 @@ impl<'a> Words<'a> {
             prefix.ok_or_else(|| self.told(&format!("{key} {text} is no prefix")))
         };
         if let Some(key) = ["type", "code", "key"].into_iter().find(|key| self.has(key)) {
-            return Err(self
-                .told(&format!("a policy of one {key} cannot be said: Weir's are of protocols and ports")));
+            return Err(self.told(&format!(
+                "a selector of one {key} cannot be said: Weir's are of protocols and ports"
+            )));
         }
         let port = |key: &str| match self.has(key) {
             true => self.number::<u16>(key).map(|port| Some(port..=port)),

@@ -364,6 +364,40 @@ fn what_is_of_some_packets_lets_no_others_pass() {
     assert_eq!(import.notes, ["line 32: dev is left out: an esp has one port outside"]);
 }
 
+/// Two tunnels between the same gateways without reqid, which only their selectors tell apart.
+#[test]
+fn an_association_serves_the_policies_of_its_selector() {
+    let any = "sel src 0.0.0.0/0 dst 0.0.0.0/0";
+    let first = printed().replace(" reqid 1", "");
+    let first = first
+        .replacen(any, "sel src 10.1.0.0/24 dst 10.2.0.0/24", 1)
+        .replacen(any, "sel src 10.2.0.0/24 dst 10.1.0.0/24", 1)
+        .replace("proto esp mode", "proto esp reqid 0 mode")
+        .replace("1001 mode", "1001 reqid 0 mode")
+        .replace("2001 mode", "2001 reqid 0 mode");
+    let second = first.replace("10.1.0.0/24", "10.3.0.0/24").replace("10.2.0.0/24", "10.4.0.0/24");
+    let second = second
+        .replace(KEY, &KEY.replace("0102", "2102"))
+        .replace(OTHER, &OTHER.replace("1112", "3112"))
+        .replace("00001001", "00001003")
+        .replace("00002001", "00002003");
+    let served = |text: &str| -> Vec<_> {
+        let import = import(text, &[]).unwrap_or_else(|why| panic!("{why}"));
+        assert_eq!(import.notes, [""; 0]);
+        import.plan.policies.iter().map(|of| of.associations.join(" ")).collect()
+    };
+    let text = format!("{first}{second}");
+    assert_eq!(served(&text), ["in-00002003", "out-00001003", "in-00002001", "out-00001001"]);
+    // A wider selector takes all, and one of a protocol or of ports a part.
+    let wide = text.replace("sel src 10.1.0.0/24", "sel src 10.1.0.0/16");
+    assert_eq!(served(&wide), served(&text));
+    let wide = "sel src 10.1.0.0/24 dst 10.2.0.0/24";
+    for narrow in ["sel src 10.1.0.0/25 dst 10.2.0.0/24", &format!("{wide} proto tcp dport 80")] {
+        let why = refused(&text.replacen(wide, narrow, 1), &[]);
+        assert!(why.contains("SPI 0x1001 takes a part of what this policy names (sel)"), "{why}");
+    }
+}
+
 /// The policy discards, as the kernel does while IKE is busy.
 #[test]
 fn a_policy_without_an_association_discards() {
