@@ -142,19 +142,20 @@ impl Follower {
     fn hear(&mut self, heard: Heard) -> Option<String> {
         match heard {
             Heard::State { id, at, state } => {
-                note_counts(&mut self.counted, &self.directory, &state);
                 let line = format!("association {at}");
                 let place = self.states.iter().position(|entry| entry.id == id);
                 let is_new = |place: usize| matches!(self.states[place].state, Followed::Unfinished);
                 match place {
                     Some(place) if !is_new(place) => {
                         let entry = &mut self.states[place];
-                        (entry.at, entry.state, entry.refused) = (at, state, None);
+                        entry.state.update(state);
+                        entry.refused = None;
                         return Some(format!("~ {line}"));
                     }
                     Some(place) => drop(self.states.remove(place)),
                     None => {}
                 }
+                note_counts(&mut self.counted, &self.directory, &state);
                 self.states.insert(0, StateEntry { id, at, state, name: None, refused: None });
                 Some(format!("+ {line}"))
             }

@@ -69,6 +69,23 @@ pub(super) enum Followed {
     Left(String),
 }
 
+impl Followed {
+    /// Takes from a request to update what the kernel takes from it (`xfrm_state_update`), which tells the request and not what became of the
+    /// association. One that became an xfrm interface's is left out, and one that was left out stays so.
+    pub fn update(&mut self, request: Followed) {
+        match (&mut *self, request) {
+            (Followed::State(state), Followed::State(request)) => {
+                state.lifetime = request.lifetime;
+                if state.udp_ports.is_some() && request.udp_ports.is_some() {
+                    state.udp_ports = request.udp_ports;
+                }
+            }
+            (Followed::State(_), left @ Followed::Left(_)) => *self = left,
+            _ => {}
+        }
+    }
+}
+
 /// A policy as far as it can be followed.
 pub(super) enum FollowedPolicy {
     Policy(Box<XfrmPolicy>),

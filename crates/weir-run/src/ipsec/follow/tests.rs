@@ -475,6 +475,58 @@ fn what_the_kernel_received_is_not_received_again() {
     assert_eq!(next(&mut follower), Some(10));
 }
 
+/// `DELSA` of the association to 192.0.2.2 with this SPI, as `xfrm_usersa_id` has it.
+fn gone_event(spi: u32) -> Vec<u8> {
+    let mut message = counted_event(2, spi, [0; 2]);
+    message.truncate(16 + 24);
+    message[..4].copy_from_slice(&40u32.to_ne_bytes());
+    message[4] = 0x11;
+    message
+}
+
+/// The kernel tells the request, and takes from it limits, ports and an interface number alone.
+#[test]
+fn a_request_to_update_changes_limits_and_ports_alone() {
+    const INFO_AT: usize = 16;
+    let messages = captured();
+    let updating = |name: &str| {
+        let mut request = messages[name].clone();
+        request[4] = 0x1a;
+        request[INFO_AT + 96 + 24..][..8].copy_from_slice(&1000_u64.to_ne_bytes());
+        request[INFO_AT + 208..][..4].fill(0);
+        request[INFO_AT + 215..][..2].fill(0);
+        request
+    };
+    let mut follower = follower();
+    for name in ["newsa-gcm-esn", "newpolicy-out", "newsa-udp6-transport"] {
+        hear(&mut follower, &messages[name]);
+    }
+    let mut expected = follower.wanted(&empty(), &BTreeSet::new()).plan;
+    let mut request = updating("newsa-gcm-esn");
+    let key = request.windows(4).position(|window| window == [1, 2, 3, 4]).unwrap();
+    request[key] = 0x77;
+    let line = hear(&mut follower, &request);
+    assert_eq!(line, "~ association SPI 0x00001001 from 192.0.2.1 to 192.0.2.2");
+    let mut request = updating("newsa-udp6-transport");
+    let ports = request.windows(4).position(|window| window == [0x11, 0x94, 0x11, 0x95]).unwrap();
+    request[ports + 3] = 0x96;
+    hear(&mut follower, &request);
+    for association in &mut expected.associations {
+        association.lifetime.hard.packets = Some(1000);
+        association.udp_ports = association.udp_ports.map(|_| [4500, 4502]);
+    }
+    let wanted = follower.wanted(&empty(), &BTreeSet::new());
+    assert_eq!((wanted.plan, &wanted.notes[..]), (expected, &[][..]));
+    // One that becomes an xfrm interface's is left out, and a request without the number changes nothing of that.
+    let mut of_interface = messages["newsa-ifid"].clone();
+    let spi = of_interface.windows(4).position(|window| window == [0, 0, 0x10, 5]).unwrap();
+    of_interface[spi + 3] = 1;
+    for request in [of_interface, updating("newsa-gcm-esn")] {
+        hear(&mut follower, &request);
+        assert_eq!(names(&follower.wanted(&empty(), &BTreeSet::new())), ["out-00001002"]);
+    }
+}
+
 #[test]
 fn a_key_with_which_the_kernel_sends_is_given_up() {
     let messages = captured();
@@ -491,10 +543,11 @@ fn a_key_with_which_the_kernel_sends_is_given_up() {
         "{:?}",
         wanted.notes
     );
-    // A change of the association, with the counters of who asked for it; then with another key.
+    // A change of the association, with the counters of who asked for it; then one with another key.
     let mut changed = messages["newsa-gcm-esn"].clone();
     hear(&mut follower, &changed);
     assert_eq!(follower.wanted(&running, &BTreeSet::new()).plan.associations, []);
+    hear(&mut follower, &gone_event(0x1001));
     let key = changed.windows(4).position(|window| window == [1, 2, 3, 4]).unwrap();
     changed[key] = 0x77;
     hear(&mut follower, &changed);
@@ -557,6 +610,7 @@ fn keys_that_are_refused_are_left_out_until_there_is_another() {
     let mut hidden = messages["newsa-gcm-esn"].clone();
     let at = hidden.windows(20).position(|window| window == key).unwrap();
     hidden[at..at + 20].fill(0);
+    hear(&mut follower, &gone_event(0x1001));
     hear(&mut follower, &hidden);
     assert!(follower.wanted(&empty(), &BTreeSet::new()).notes[0].contains("nothing but zeros"));
 }
