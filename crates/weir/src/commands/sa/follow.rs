@@ -26,7 +26,7 @@ use weir_port::error::PortError;
 use weir_port::signals::{SIGHUP, SIGINT, SIGTERM, Signals};
 use weir_port::sys;
 use weir_port::xfrm::{self, XfrmEvents, XfrmReceived};
-use weir_run::control::{self, ApplyFile, Control};
+use weir_run::control::{self, ApplyFile, Control, Refusal};
 use weir_run::ipsec::follow::{Follower, KeyFiles, WantedPlan, without};
 use weir_run::limits::is_path_name;
 use weir_run::nearest::{did_you_mean, or};
@@ -260,14 +260,19 @@ impl Following<'_> {
             let mut refused = if is_new { wanted.write_keys(&mut self.files) } else { Vec::new() };
             if refused.is_empty() {
                 let applied = if is_new { self.apply(&running, &wanted) } else { Ok(()) };
-                let Err(why) = applied else {
+                let Err(refusal) = applied else {
                     // Not earlier: a key that stays while its association changes is in no plan in between.
                     self.files.remove_unused(&wanted.plan).unwrap_or_else(output::warn);
                     return Ok(());
                 };
-                refused = running.refused(&wanted);
+                let of_esp = |why| Failure::from(format!("esp {}: {why}", running.name()));
+                refused = match refusal {
+                    Refusal::Said(_) => running.refused(&wanted).map_err(of_esp)?,
+                    // What runs by now, the next look asks.
+                    Refusal::Unclear(_) => Vec::new(),
+                };
                 if refused.is_empty() {
-                    return Err(format!("esp {}: {why}", running.name()).into());
+                    return Err(of_esp(refusal.into()));
                 }
             }
             for (name, why) in refused {
@@ -276,12 +281,12 @@ impl Following<'_> {
         }
     }
 
-    fn apply(&self, running: &Running, wanted: &WantedPlan) -> Result<(), String> {
+    fn apply(&self, running: &Running, wanted: &WantedPlan) -> Result<(), Refusal> {
         let steps = wanted.steps(running.esp());
         for (number, step) in steps.iter().enumerate() {
             let mut changes = running.apply(step, false);
             for _ in 0..TRIES {
-                if number == 0 || changes.is_ok() {
+                if number == 0 || !matches!(changes, Err(Refusal::Said(_))) {
                     break;
                 }
                 sleep(AGAIN);
@@ -373,8 +378,8 @@ impl Running<'_> {
 
     /// Changes the esp, or only tries whether it could be changed. Returns the changes, a line each. All else is as it runs now, because
     /// others may have changed limits since it was asked for.
-    fn apply(&self, esp: &EspPlan, is_trial: bool) -> Result<Vec<String>, String> {
-        let now = Running::ask(self.arguments).map_err(|failure| failure.message)?;
+    fn apply(&self, esp: &EspPlan, is_trial: bool) -> Result<Vec<String>, Refusal> {
+        let now = Running::ask(self.arguments).map_err(|failure| Refusal::Unclear(failure.message))?;
         let names: Vec<_> = now.names.iter().map(String::as_str).collect();
         let topology = &self.arguments.topology;
         let (associations, policies) = (esp.associations.clone(), esp.policies.clone());
@@ -387,25 +392,72 @@ impl Running<'_> {
         Ok(applied.iter().flat_map(lines).collect())
     }
 
-    /// The new associations that cannot be, each tried with those that run; and why. One whose key still runs cannot be tried.
-    fn refused(&self, wanted: &WantedPlan) -> Vec<(String, String)> {
+    /// The new associations that cannot be, each tried with those that run; and why.
+    fn refused(&self, wanted: &WantedPlan) -> Result<Vec<(String, String)>, String> {
         let new = wanted.new_names(self.esp());
         // The first of two steps may have been taken, and the key runs no more then.
-        let renewed = match Running::ask(self.arguments) {
-            Ok(now) => wanted.renewed_names(now.esp()),
-            Err(_) => BTreeSet::new(),
-        };
-        let mut refused = Vec::new();
-        for name in new.difference(&renewed) {
-            let others: BTreeSet<_> = new.iter().filter(|other| *other != name).cloned().collect();
-            if let Err(why) = self.apply(&without(&wanted.plan, &others), true) {
-                refused.push((name.clone(), why));
-            }
-        }
-        // If nothing new could be, none of them is to blame.
-        match self.apply(&without(&wanted.plan, &new), true) {
-            Ok(_) => refused,
-            Err(_) => Vec::new(),
+        let now = Running::ask(self.arguments).map_err(|failure| failure.message)?;
+        let renewed = wanted.renewed_names(now.esp());
+        blamed(&new, &renewed, |names| self.apply(&without(&wanted.plan, names), true).map(drop))
+    }
+}
+
+/// The associations of `new` that are refused, and why, where `try_without` tries the plan without those of these names. One whose key still
+/// runs cannot be tried.
+///
+/// # Errors
+/// If a trial has no answer: that is none's fault.
+fn blamed(
+    new: &BTreeSet<String>,
+    renewed: &BTreeSet<String>,
+    try_without: impl Fn(&BTreeSet<String>) -> Result<(), Refusal>,
+) -> Result<Vec<(String, String)>, String> {
+    let refusal = |names: &BTreeSet<String>| match try_without(names) {
+        Ok(()) => Ok(None),
+        Err(Refusal::Said(why)) => Ok(Some(why)),
+        Err(Refusal::Unclear(why)) => Err(why),
+    };
+    let mut blamed = Vec::new();
+    for name in new.difference(renewed) {
+        let others: BTreeSet<_> = new.iter().filter(|other| *other != name).cloned().collect();
+        blamed.extend(refusal(&others)?.map(|why| (name.clone(), why)));
+    }
+    // If nothing new could be, none of them is to blame.
+    Ok(if refusal(new)?.is_none() { blamed } else { Vec::new() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Who is tried of "old", "one" and "two", whose keys run, do not and do not; "two" is refused.
+    fn tried(answer: impl Fn(&[&str]) -> Result<(), Refusal>) -> Result<Vec<(String, String)>, String> {
+        let all = ["old", "one", "two"];
+        let new = all.map(String::from).into();
+        let renewed = BTreeSet::from(["old".to_string()]);
+        blamed(&new, &renewed, |without| {
+            answer(&all.into_iter().filter(|name| !without.contains(*name)).collect::<Vec<_>>())
+        })
+    }
+
+    fn said<T>() -> Result<T, Refusal> {
+        Err(Refusal::Said("no such key".into()))
+    }
+
+    #[test]
+    fn an_association_that_is_refused_is_named() {
+        let two = vec![("two".to_string(), "no such key".to_string())];
+        assert_eq!(tried(|with| if with.contains(&"two") { said() } else { Ok(()) }), Ok(two));
+        assert_eq!(tried(|_| said()), Ok(vec![]), "it is not theirs");
+    }
+
+    #[test]
+    fn no_association_is_to_blame_for_an_answer_that_does_not_come() {
+        let lost = || Err(Refusal::Unclear("it does not answer".into()));
+        let why = Err("it does not answer".to_string());
+        assert_eq!(tried(|_| lost()), why);
+        for silent in [&["one"][..], &["two"], &[]] {
+            assert_eq!(tried(|with| if with == silent { lost() } else { said() }), why, "{silent:?}");
         }
     }
 }
