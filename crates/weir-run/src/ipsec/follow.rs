@@ -27,7 +27,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use weir_path::esp::plan::{AssociationPlan, EspPlan, PolicyPlan, PolicyVerb};
+use weir_path::esp::plan::{AssociationPlan, EspPlan, PolicyVerb};
 
 pub use self::key_files::KeyFiles;
 use self::message::{Followed, FollowedPolicy, Heard, StateId, read};
@@ -186,7 +186,7 @@ impl Follower {
                     .then(|| format!("association {}: the kernel has sent {sealed} packets by it", entry.at))
             }
             Heard::Policy { index, is_main, at, policy } => {
-                let line = (!matches!(policy, FollowedPolicy::PassedOver)).then(|| at.clone());
+                let line = policy.is_told().then(|| at.clone());
                 let known = self.policies.iter().position(|entry| entry.index == index);
                 let place = known.map_or(0, |known| self.place_updated(known, &policy));
                 known.into_iter().for_each(|known| drop(self.policies.remove(known)));
@@ -234,7 +234,7 @@ impl Follower {
     fn policy_goes(&mut self, index: u32, why: &str) -> Option<String> {
         let place = self.policies.iter().position(|entry| entry.index == index)?;
         let entry = self.policies.remove(place);
-        (!matches!(entry.policy, FollowedPolicy::PassedOver)).then(|| format!("- {}{why}", entry.at))
+        entry.policy.is_told().then(|| format!("- {}{why}", entry.at))
     }
 
     /// Leaves an association out that the datapath refused.
@@ -307,7 +307,14 @@ impl Follower {
         // The youngest first: the kernel seals with that.
         followed.reverse();
         let mut plans = Vec::new();
-        for entry in policies {
+        for entry in &policies {
+            if let Some(policy) = entry.policy.policy().filter(|policy| policy.is_inbound.is_none()) {
+                match policy.forwarded(policies.iter().filter_map(|entry| entry.policy.policy())) {
+                    Ok(plan) => plans.extend(plan),
+                    Err(why) => notes.push(why),
+                }
+                continue;
+            }
             let (policy, discards) = match &entry.policy {
                 FollowedPolicy::PassedOver => continue,
                 FollowedPolicy::Left(why) | FollowedPolicy::LettingPass(_, why) => {
@@ -327,8 +334,7 @@ impl Follower {
             };
             plans.push(said.unwrap_or_else(|why| {
                 notes.push(why);
-                let (is_inbound, selector) = (policy.is_inbound.unwrap_or_default(), policy.selector.clone());
-                PolicyPlan { is_inbound, selector, verb: PolicyVerb::Discard, associations: Vec::new() }
+                policy.discard()
             }));
         }
         keys.retain(|(name, _)| {

@@ -42,8 +42,7 @@ pub struct Import {
 /// # Errors
 /// If something cannot be taken over, with its line; no key is in the message.
 pub fn read(text: &str, directory: &Path, own: &[IpAddr]) -> Result<Import, String> {
-    let Listed { states, mut policies, last_policy_at, mut notes } = printed::read(text)?;
-    policies.retain(|policy| policy.is_inbound.is_some());
+    let Listed { states, policies, last_policy_at, mut notes } = printed::read(text)?;
     let policies = as_asked(policies, |policy| policy.priority);
     let mut taken = BTreeSet::new();
     let (mut associations, mut keys) = (Vec::new(), Vec::new());
@@ -72,6 +71,13 @@ pub fn read(text: &str, directory: &Path, own: &[IpAddr]) -> Result<Import, Stri
     }
     let mut plans = Vec::new();
     for policy in &policies {
+        if policy.is_inbound.is_none() {
+            match policy.forwarded(policies.iter()) {
+                Ok(plan) => plans.extend(plan),
+                Err(why) => notes.push(why),
+            }
+            continue;
+        }
         if let Some(why) = policy.partly_taken(states.iter().zip(&associations)) {
             return Err(why);
         }

@@ -77,7 +77,7 @@ pub(super) struct XfrmPolicy {
     /// The place where the policy was found, for the user to know.
     pub at: String,
     pub selector: Selector,
-    /// True if the policy is of inbound packets; none where it is passed over.
+    /// True if the policy is of inbound packets; none if it is of those that the kernel forwards (`fwd`).
     pub is_inbound: Option<bool>,
     pub is_block: bool,
     pub priority: u32,
@@ -85,6 +85,7 @@ pub(super) struct XfrmPolicy {
 }
 
 /// The association that a policy asks for.
+#[derive(PartialEq, Eq)]
 pub(super) struct XfrmTemplate {
     pub ends: [IpAddr; 2],
     /// 0 is any.
@@ -360,6 +361,39 @@ impl XfrmPolicy {
             template.wants(&self.selector, state) && template.tells_direction(&self.selector, state)
         };
         self.templates.iter().any(tells)
+    }
+
+    /// The plan of a policy of packets that the kernel forwards, which come in here as all others do: none where one of `policies` says the
+    /// same of direction `in`.
+    ///
+    /// # Errors
+    /// If there is no such policy, and this one does not block: nobody says whether others may come in so.
+    pub(super) fn forwarded<'a>(
+        &self,
+        mut policies: impl Iterator<Item = &'a XfrmPolicy>,
+    ) -> Result<Option<PolicyPlan>, String> {
+        let content = |of: &'a XfrmPolicy| (of.is_block, &of.selector, &of.templates);
+        let own = (self.is_block, &self.selector, &self.templates);
+        if policies.any(|other| other.is_inbound == Some(true) && content(other) == own) {
+            return Ok(None);
+        }
+        match self.is_block {
+            true => Ok(Some(PolicyPlan { is_inbound: true, ..self.discard() })),
+            false => Err(format!(
+                "{}: a policy of what is forwarded alone (fwd) is left out, because it comes in here as all else: add the same policy with dir in",
+                self.at
+            )),
+        }
+    }
+
+    /// The plan that discards what it names.
+    pub(super) fn discard(&self) -> PolicyPlan {
+        PolicyPlan {
+            is_inbound: self.is_inbound.unwrap_or_default(),
+            selector: self.selector.clone(),
+            verb: PolicyVerb::Discard,
+            associations: Vec::new(),
+        }
     }
 
     /// The sentence on the first association that fits but for its selector, which takes a part of the packets that the policy names: the

@@ -93,13 +93,21 @@ pub(super) enum FollowedPolicy {
     Discarding(Box<XfrmPolicy>, String),
     /// The policy lets pass and cannot be expressed, and why; it is left out.
     LettingPass(Box<XfrmPolicy>, String),
-    /// The policy is of a socket, or the kernel's other half of `in`.
+    /// The policy is of a socket, or of packets that are forwarded and none of Weir's.
     PassedOver,
     /// The policy is left out, and why.
     Left(String),
 }
 
 impl FollowedPolicy {
+    /// Returns whether a line says that it comes or goes: of forwarded packets it is mostly the other half of one of `in`.
+    pub fn is_told(&self) -> bool {
+        match self {
+            FollowedPolicy::PassedOver => false,
+            other => other.policy().is_none_or(|policy| policy.is_inbound.is_some()),
+        }
+    }
+
     /// The policy, unless no packet here can ever match it.
     pub fn policy(&self) -> Option<&XfrmPolicy> {
         match self {

@@ -22,32 +22,32 @@ use crate::ipsec::xfrm::{XfrmPolicy, XfrmTemplate};
 
 const TEMPLATE_BYTES: usize = 64;
 const PROTOCOL_ESP: u8 = 50;
-/// `XFRM_POLICY_IN`, `OUT`; then `FWD`, and those of sockets.
+/// `XFRM_POLICY_IN`, `OUT`, `FWD`; then those of sockets.
 const DIRECTION_IN: u8 = 0;
 const DIRECTION_OUT: u8 = 1;
+const DIRECTION_FORWARD: u8 = 2;
 
 /// `NEWPOLICY` and `UPDPOLICY`; none if something is missing.
 pub(super) fn policy(body: &[u8]) -> Option<Heard> {
     let (info, with) = body.split_at_checked(POLICY_BYTES)?;
     let (index, direction) = (info.u32(156)?, info.u8(160)?);
-    let is_inbound = match direction {
-        DIRECTION_IN => Some(true),
-        DIRECTION_OUT => Some(false),
-        _ => None,
+    let (is_inbound, word) = match direction {
+        DIRECTION_IN => (Some(true), "in"),
+        DIRECTION_OUT => (Some(false), "out"),
+        _ => (None, "fwd"),
     };
     let is_main = is_main(with);
-    let (Some(is_inbound), true) = (is_inbound, is_main) else {
-        let policy = match is_inbound {
-            None => FollowedPolicy::PassedOver,
-            Some(_) => {
-                FollowedPolicy::Left(format!("policy {index}: it is of the table sub, which is not built"))
-            }
-        };
-        return Some(Heard::Policy { index, is_main, at: format!("policy {index}"), policy });
+    // What is forwarded has a policy `in` too, which says why it is left out.
+    let leave = |why: String| match is_inbound {
+        None => FollowedPolicy::PassedOver,
+        Some(_) => FollowedPolicy::Left(why),
     };
+    if direction > DIRECTION_FORWARD || !is_main {
+        let policy = leave(format!("policy {index}: it is of the table sub, which is not built"));
+        return Some(Heard::Policy { index, is_main, at: format!("policy {index}"), policy });
+    }
     let mut unsaid = None;
     let selector = selector(info, &mut unsaid)?;
-    let word = if is_inbound { "in" } else { "out" };
     let text = |prefix: &AddressPrefix| {
         let (address, len) = prefix.parts();
         format!("{address}/{len}")
@@ -64,7 +64,7 @@ pub(super) fn policy(body: &[u8]) -> Option<Heard> {
         _ => Some(format!("{at}: it is of packets with mark {mark:#x}, and none of Weir's has one")),
     };
     if let Some(why) = left {
-        return Some(Heard::Policy { index, is_main, at, policy: FollowedPolicy::Left(why) });
+        return Some(Heard::Policy { index, is_main, at, policy: leave(why) });
     }
     if info.i32(48)? != 0 {
         unsaid = unsaid.or(Some("it is of one interface (dev)"));
@@ -79,7 +79,7 @@ pub(super) fn policy(body: &[u8]) -> Option<Heard> {
     let policy = Box::new(XfrmPolicy {
         at: at.clone(),
         selector,
-        is_inbound: Some(is_inbound),
+        is_inbound,
         is_block: info.u8(161)? != 0,
         priority: info.u32(152)?,
         templates,

@@ -5,7 +5,7 @@ mod plans;
 use std::collections::BTreeMap;
 
 use weir_ipsec::algorithm::Algorithm;
-use weir_path::esp::plan::EspDispatch;
+use weir_path::esp::plan::{EspDispatch, PolicyPlan};
 
 use super::*;
 use crate::ipsec::mark_file::MarkKind;
@@ -237,6 +237,46 @@ fn an_association_serves_the_policies_of_its_selector() {
         assert_eq!(wanted.plan.policies[0].verb, verb, "{sides:?}");
         assert_eq!(wanted.notes.len(), notes.len(), "{:?}", wanted.notes);
         assert!(wanted.notes.iter().zip(notes).all(|(note, part)| note.contains(part)), "{:?}", wanted.notes);
+    }
+}
+
+/// What the kernel forwards comes in here as all else does.
+#[test]
+fn a_policy_of_what_is_forwarded_alone_blocks_or_is_told() {
+    const DIRECTION_AT: usize = 16 + 160;
+    let net = "10.9.1.0/24";
+    let of = |index, priority, is_block, direction| {
+        let mut message = policy_event(index, priority, is_block, net, net);
+        message[DIRECTION_AT] = direction;
+        message
+    };
+    let (inbound, forward) = (0, 2);
+    for (is_block, verbs_wanted, notes) in [
+        (true, vec![(true, PolicyVerb::Discard)], vec![]),
+        (
+            false,
+            vec![],
+            vec![
+                "policy fwd from 10.9.1.0/24 to 10.9.1.0/24: a policy of what is forwarded alone (fwd) is left out, because it comes in here \
+                 as all else: add the same policy with dir in",
+            ],
+        ),
+    ] {
+        let mut follower = follower();
+        assert_eq!(hear(&mut follower, &of(8, 100, is_block, forward)), "");
+        hear(&mut follower, &of(16, 101, !is_block, inbound));
+        let wanted = follower.wanted(&empty(), &BTreeSet::new());
+        let verbs = |wanted: &WantedPlan| -> Vec<_> {
+            wanted.plan.policies.iter().map(|policy| (policy.is_inbound, policy.verb)).collect()
+        };
+        let of_twin = if is_block { PolicyVerb::Bypass } else { PolicyVerb::Discard };
+        assert_eq!(verbs(&wanted), [verbs_wanted, vec![(true, of_twin)]].concat());
+        assert_eq!(wanted.notes, notes);
+        // With its other half it says nothing.
+        hear(&mut follower, &of(16, 101, is_block, inbound));
+        let wanted = follower.wanted(&empty(), &BTreeSet::new());
+        assert_eq!((wanted.plan.policies.len(), wanted.notes.len()), (1, 0));
+        assert_eq!(hear(&mut follower, &[]), "");
     }
 }
 

@@ -9,8 +9,8 @@
 //!
 //! Rule: a property that a file of Weir cannot express is refused with its line, or told; nothing of a key is in an error. An association
 //! without its counters is refused: the text may be cut off, and the kernel may have sent with its key. The kernel tells the counters of
-//! every association, `anti-replay ... oseq 0x0` or, behind `anti-replay esn context:`, `seq-hi ... oseq 0x0`. Policies of sockets and of
-//! direction `fwd` are passed over: the first are IKE's own, the second the kernel's other half of `in`. An association that IKE still
+//! every association, `anti-replay ... oseq 0x0` or, behind `anti-replay esn context:`, `seq-hi ... oseq 0x0`. Policies of sockets are
+//! passed over, because they are IKE's own. An association that IKE still
 //! negotiates is left out. So is an association or a policy that no packet of Weir's can match, because none has a mark, an
 //! interface number or a security label. A count of packets that have passed, or a time of use, tells of a used key as well as a number
 //! does; a device that numbers packets by itself tells nobody.
@@ -228,6 +228,7 @@ impl Listed {
                     policy.is_inbound = match words.after("dir")? {
                         "in" => Some(true),
                         "out" => Some(false),
+                        "fwd" => None,
                         _ => return Ok(()),
                     };
                     policy.is_block = words.after("action").is_ok_and(|action| action == "block");

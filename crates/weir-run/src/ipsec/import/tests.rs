@@ -313,7 +313,7 @@ fn a_policy_without_a_template_passes_in_the_clear_and_is_told() {
     let cut = policy("10.2.0.0/24", "out");
     let last = format!("{clear}; it is the last policy, so the input may be cut off");
     assert_eq!(told(cut.clone()), (1, vec![last]));
-    for next in ["fwd", "out action block"] {
+    for next in ["fwd action block", "out action block"] {
         let (bypasses, notes) = told(format!("{cut}{}", policy("10.3.0.0/24", next)));
         assert_eq!((bypasses, notes), (1, vec![clear.to_string()]), "{next}");
     }
@@ -396,6 +396,27 @@ fn an_association_serves_the_policies_of_its_selector() {
         let why = refused(&text.replacen(wide, narrow, 1), &[]);
         assert!(why.contains("SPI 0x1001 takes a part of what this policy names (sel)"), "{why}");
     }
+}
+
+/// What the kernel forwards comes in here as all else does.
+#[test]
+fn a_policy_of_what_is_forwarded_alone_blocks_or_is_told() {
+    let with = |action: &str| {
+        let text = format!(
+            "{}src 10.9.0.0/24 dst 10.1.0.0/24\n\tdir fwd {action}priority 50 ptype main\n",
+            printed()
+        );
+        let import = import(&text, &[]).unwrap_or_else(|why| panic!("{why}"));
+        let verbs = import.plan.policies.iter().map(|of| (of.is_inbound, of.verb)).collect::<Vec<_>>();
+        (verbs, import.notes)
+    };
+    let tunnel = [(true, PolicyVerb::Protect), (false, PolicyVerb::Protect)];
+    let (verbs, notes) = with("action block ");
+    assert_eq!((&verbs[0], &verbs[1..], notes), (&(true, PolicyVerb::Discard), &tunnel[..], vec![]));
+    let (verbs, notes) = with("");
+    assert_eq!(verbs, tunnel);
+    let [note] = &notes[..] else { panic!("{notes:?}") };
+    assert!(note.starts_with("line 32: a policy of what is forwarded alone (fwd) is left out"), "{note}");
 }
 
 /// The policy discards, as the kernel does while IKE is busy.
