@@ -35,6 +35,8 @@ pub const ADDED_LEN_MAX: usize =
     IPV6_LEN + UDP_LEN + HEADER_LEN + IV_LEN_MAX + trailer::LEN_MAX + ICV_LEN_MAX;
 /// The port of ESP in UDP.
 pub const UDP_PORT: u16 = 4500;
+/// The port of IKE.
+pub const IKE_PORT: u16 = 500;
 
 /// The protected part of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

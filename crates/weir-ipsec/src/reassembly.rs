@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Where only ESP is put together, a fragment of UDP does not show its ports, unless it is the first. So fragments of UDP wait for the first,
-//! which tells whether the packet is ESP; if not, they and all that follow go on as they are.
+//! which tells whether the packet is ESP; if not, they and all that follow go on as they are. So do those of IKE, which policies do not ask for.
 //!
 //! | bound | |
 //! |---|---|
@@ -25,7 +25,7 @@ use std::collections::VecDeque;
 use weir_core::drops::{Count, DropReason};
 use weir_core::packet::Packet;
 
-use crate::esp::UDP_LEN;
+use crate::esp::{IKE_PORT, UDP_LEN, UDP_PORT};
 use crate::ip::{self, AddressPair, FRAGMENT_HEADER_LEN, IPV6_LEN, IpFamily, IpHeaders, number};
 use crate::room::Room;
 
@@ -48,8 +48,18 @@ pub struct Fragment {
     begin: usize,
     end: usize,
     is_last: bool,
-    /// Whether the packet is one to put together, if the fragment tells.
-    is_to_join: Option<bool>,
+    /// The course of the packet, if the fragment tells.
+    course: Option<Course>,
+}
+
+/// The course of a packet that comes in fragments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Course {
+    Join,
+    /// The fragments go on as they are; whether they are IKE's.
+    Pass {
+        is_ike: bool,
+    },
 }
 
 /// The packet that a fragment is of.
@@ -67,10 +77,24 @@ impl Fragment {
     /// If it contradicts itself, or its packet would be longer than a packet can be.
     pub fn of_esp(packet: &[u8], headers: &IpHeaders, udp_ports: &[u16]) -> Result<Fragment, DropReason> {
         let (mut fragment, data) = Fragment::read(packet, headers)?;
-        fragment.is_to_join = match headers.next() {
-            number::ESP => Some(true),
-            _ => (fragment.begin == 0).then(|| is_esp_in_udp(data, udp_ports)),
+        fragment.course = match headers.next() {
+            number::ESP => Some(Course::Join),
+            _ => (fragment.begin == 0).then(|| match is_esp_in_udp(data, udp_ports) {
+                true => Course::Join,
+                false => Course::Pass { is_ike: is_ike(data, DESTINATION_PORT_AT) },
+            }),
         };
+        Ok(fragment)
+    }
+
+    /// Reads a fragment with these headers, all of them, of UDP that a gateway itself sends, to find IKE.
+    ///
+    /// # Errors
+    /// As of [`Fragment::of_esp`].
+    pub fn of_own_udp(packet: &[u8], headers: &IpHeaders) -> Result<Fragment, DropReason> {
+        let (mut fragment, data) = Fragment::read(packet, headers)?;
+        fragment.course =
+            (fragment.begin == 0).then(|| Course::Pass { is_ike: is_ike(data, SOURCE_PORT_AT) });
         Ok(fragment)
     }
 
@@ -79,7 +103,8 @@ impl Fragment {
     /// # Errors
     /// As of [`Fragment::of_esp`].
     pub fn of_any(packet: &[u8], headers: &IpHeaders) -> Result<Fragment, DropReason> {
-        Fragment::read(packet, headers).map(|(fragment, _)| Fragment { is_to_join: Some(true), ..fragment })
+        Fragment::read(packet, headers)
+            .map(|(fragment, _)| Fragment { course: Some(Course::Join), ..fragment })
     }
 
     /// Reads a fragment, and its data.
@@ -101,7 +126,7 @@ impl Fragment {
         }
         let (ends, protocol) = (AddressPair::of(packet, headers.family()), headers.next());
         let of = Datagram { ends, protocol, identification };
-        Ok((Fragment { of, begin, end, is_last: !more, is_to_join: None }, data))
+        Ok((Fragment { of, begin, end, is_last: !more, course: None }, data))
     }
 }
 
@@ -113,6 +138,19 @@ fn is_esp_in_udp(data: &[u8], udp_ports: &[u16]) -> bool {
     has_spi && udp_ports.contains(&u16::from_be_bytes([header[2], header[3]]))
 }
 
+const SOURCE_PORT_AT: usize = 0;
+const DESTINATION_PORT_AT: usize = 2;
+
+/// Returns whether the first bytes of a packet of UDP are those of IKE, by the port of the gateway, which is at this place.
+fn is_ike(data: &[u8], port_at: usize) -> bool {
+    let Some((header, data)) = data.split_first_chunk::<UDP_LEN>() else { return false };
+    match u16::from_be_bytes([header[port_at], header[port_at + 1]]) {
+        IKE_PORT => true,
+        UDP_PORT => data.starts_with(&[0; 4]),
+        _ => false,
+    }
+}
+
 /// The fate of a fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gathered {
@@ -122,6 +160,14 @@ pub enum Gathered {
     Whole,
     /// The packet is none to put together: its fragments so far, in the order in which they came.
     Passes,
+    /// The packet is IKE of the gateway, and passes in its fragments whatever policies say: those so far, as above.
+    PassesAsIke,
+}
+
+impl Gathered {
+    fn passing(is_ike: bool) -> Gathered {
+        if is_ike { Gathered::PassesAsIke } else { Gathered::Passes }
+    }
 }
 
 /// The fragments that wait for others.
@@ -148,7 +194,7 @@ enum State {
     /// Fragments wait.
     Waiting,
     /// The packet is none to put together; none waits.
-    Passing,
+    Passing { is_ike: bool },
     /// The packet failed; none waits.
     Failed,
 }
@@ -165,19 +211,23 @@ impl<P: Packet> Reassembly<P> {
         self.expire(now_ns);
         if fragment.begin == 0 && fragment.is_last {
             out.push(packet);
-            return if fragment.is_to_join == Some(true) { Gathered::Whole } else { Gathered::Passes };
+            return match fragment.course {
+                Some(Course::Join) => Gathered::Whole,
+                Some(Course::Pass { is_ike }) => Gathered::passing(is_ike),
+                None => Gathered::Passes,
+            };
         }
         let place = self.place_of(&fragment, now_ns);
-        if fragment.is_to_join == Some(false) {
-            self.partial[place].state = State::Passing;
+        if let Some(Course::Pass { is_ike }) = fragment.course {
+            self.partial[place].state = State::Passing { is_ike };
             let waiting = std::mem::take(&mut self.partial[place].fragments);
             self.release(waiting, out);
         }
         let partial = &mut self.partial[place];
         match partial.state {
-            State::Passing => {
+            State::Passing { is_ike } => {
                 out.push(packet);
-                return Gathered::Passes;
+                return Gathered::passing(is_ike);
             }
             State::Failed => {
                 self.refused.push((packet, DropReason::ReassemblyFailed));

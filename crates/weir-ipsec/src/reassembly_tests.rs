@@ -186,13 +186,17 @@ fn udp_waits_for_its_first_fragment_and_passes_if_that_is_not_esp() {
     let mut esp = udp(7, UDP_PORT, 0x1000);
     esp.rotate_left(1);
     assert_eq!(take(&mut reassembly, &esp, 0).0, Gathered::Whole);
-    // IKE, and another port.
-    for all in [udp(7, UDP_PORT, 0), udp(8, 500, 0x1000)] {
+    // IKE, which passes as such, and another port.
+    for (all, gathered) in [
+        (udp(7, UDP_PORT, 0), Gathered::PassesAsIke),
+        (udp(8, 500, 0x1000), Gathered::PassesAsIke),
+        (udp(9, 501, 0), Gathered::Passes),
+    ] {
         let [first, second, third] = all.try_into().unwrap();
         assert_eq!(take(&mut reassembly, std::slice::from_ref(&second), 0), (Gathered::Taken, vec![]));
-        let passed = (Gathered::Passes, vec![second, first.clone()]);
+        let passed = (gathered, vec![second, first.clone()]);
         assert_eq!(take(&mut reassembly, &[first], 0), passed);
-        assert_eq!(take(&mut reassembly, std::slice::from_ref(&third), 0), (Gathered::Passes, vec![third]));
+        assert_eq!(take(&mut reassembly, std::slice::from_ref(&third), 0), (gathered, vec![third]));
         assert_eq!(reassembly.held(), Count::default());
     }
     // Numbers come again.

@@ -17,7 +17,7 @@
 //! | ARP | no other frame without IP passes, VLANs included, because no policy can look into it |
 //! | neighbour discovery | ICMPv6 133 to 137 with hop limit 255, which never leaves a link (RFC 4861) |
 //! | reports of who listens, outward alone | ICMPv6 131, 132, 143 with hop limit 1 to a group of the link, whose bridges read them (RFC 3810) |
-//! | IKE | UDP of an own address from or to port 500, or 4500 with four zeros for an SPI, or a keepalive (RFC 3948) |
+//! | IKE | UDP of an own address from or to port 500, or 4500 with four zeros for an SPI, or a keepalive (RFC 3948), also in fragments |
 //! | packets from and to the gateway itself, unless a policy says otherwise | the host's |
 //!
 //! Rule: a packet that no policy names is dropped, and no packet is sealed with a number that is not reserved. A packet without a reserved
@@ -293,7 +293,7 @@ impl Esp {
             Link::Hidden => return Err(DropReason::PolicyDiscard),
         };
         let headers = IpHeaders::read_all(ip)?;
-        if headers.is_fragment() && self.needs_whole(ip, &headers) {
+        if headers.is_fragment() && !packet.is_joined && self.waits_for_others(ip, &headers) {
             return Ok(EspVerdict::Gather(INSIDE));
         }
         // No neighbour heeds what came in fragments (RFC 6980).
@@ -354,20 +354,6 @@ impl Esp {
                 association.dropped.add(reason, packet.len_bytes.into());
                 Err(reason)
             }
-        }
-    }
-
-    /// Returns whether a fragment that came in inside has to be put together with the others: only the whole packet can be decided on, or
-    /// sealed. All fragments of a packet have the same answer.
-    #[cold]
-    fn needs_whole(&self, ip: &[u8], headers: &IpHeaders) -> bool {
-        match self.outbound.of_fragments(ip, headers) {
-            Ok(PolicyAction::Protect(bundle)) => {
-                let mut places = self.bundles[bundle.0 as usize].iter();
-                places.any(|&place| !self.associations[place].plan.is_tunnel)
-            }
-            Ok(_) => false,
-            Err(reason) => reason == DropReason::EspFragment,
         }
     }
 

@@ -26,7 +26,8 @@ pub struct PathPacket {
     pub ecn: Ecn,
     /// True if a packet that comes back from a sealer could not be proven (`esp/sealer.rs`).
     pub(crate) is_unproven: bool,
-    /// True while a packet is in an ESP stage that put it together, so that it may be cut again (`esp/fragments.rs`).
+    /// True while a packet is in an ESP stage that put it together, or a fragment that waits for no others there, so that it may be cut again
+    /// (`esp/fragments.rs`).
     pub(crate) is_joined: bool,
 }
 

@@ -5,6 +5,7 @@
 //! | outside, ESP for this gateway | is put together and opened as any other |
 //! | inside, for an association in transport mode | is put together and sealed whole (RFC 4303 section 3.3.4) |
 //! | inside, and the ports would decide, which the first fragment alone has | is put together, and decided on |
+//! | IKE of this gateway, either way | goes on in fragments, in the clear, which the first one tells |
 //! | anything else | goes on in fragments |
 //!
 //! A packet that is too long is cut before it is sealed, or its sender is told ([`super::frame::too_long`]). It is cut after it is sealed where
@@ -12,7 +13,7 @@
 //! senders make no packet shorter than 1,280 bytes. A sender that has cut a packet itself allows that it is cut again. What is opened and longer
 //! than the ports inside take is cut too: for its receiver the gateway is the end of the way, where a host would take it whole.
 //!
-//! Rule: a fragment of a packet to put together, or of UDP that may be ESP, waits for the others in its frame ([`weir_ipsec::reassembly`]). The
+//! Rule: a fragment of a packet to put together, or of UDP that may be ESP or IKE, waits for the others in its frame ([`weir_ipsec::reassembly`]). The
 //! whole packet takes the first fragment's frame, and the others end here. Other fragments go on as they are.
 //!
 //! Owner: the stage. Source: RFC 4301 section 7, RFC 4303 section 3.3.4, RFC 6980. Limits: a packet that is longer than a frame is dropped as
@@ -21,7 +22,8 @@
 //! packets are cut; a sealed packet of IPv4 that a router cuts has the low half of its association's number.
 
 use weir_core::drops::DropReason;
-use weir_ipsec::ip::IpHeaders;
+use weir_ipsec::ip::{IpHeaders, number, source_of};
+use weir_ipsec::policy::PolicyAction;
 use weir_ipsec::reassembly::{Fragment, Gathered, Reassembly, join};
 use weir_ring::memory::FrameMemory;
 
@@ -30,6 +32,33 @@ use super::{Esp, EspVerdict, INSIDE};
 use crate::packet::PathPacket;
 
 impl Esp {
+    /// Returns whether a fragment that came in inside waits for the others of its packet, or for the first. All fragments of a packet have the
+    /// same answer.
+    #[cold]
+    pub(super) fn waits_for_others(&self, ip: &[u8], headers: &IpHeaders) -> bool {
+        self.needs_whole(ip, headers) || self.may_be_own_ike(ip, headers)
+    }
+
+    /// Returns whether a fragment that came in inside has to be put together with the others: only the whole packet can be decided on, or
+    /// sealed.
+    fn needs_whole(&self, ip: &[u8], headers: &IpHeaders) -> bool {
+        match self.outbound.of_fragments(ip, headers) {
+            Ok(PolicyAction::Protect(bundle)) => {
+                let mut places = self.bundles[bundle.0 as usize].iter();
+                places.any(|&place| !self.associations[place].plan.is_tunnel)
+            }
+            Ok(_) => false,
+            Err(reason) => reason == DropReason::EspFragment,
+        }
+    }
+
+    /// Returns whether a fragment that came in inside may be IKE of this gateway, which would not pass in the clear by its policy.
+    fn may_be_own_ike(&self, ip: &[u8], headers: &IpHeaders) -> bool {
+        headers.next() == number::UDP
+            && self.is_own(source_of(ip, headers.family()))
+            && self.outbound.of_fragments(ip, headers) != Ok(PolicyAction::Bypass)
+    }
+
     /// Takes a fragment that came in on a side; `out` has what became whole, or goes on in fragments. An error is about the fragment, which is
     /// put behind `out`.
     pub(crate) fn gather(
@@ -42,7 +71,8 @@ impl Esp {
     ) -> Result<Gathered, DropReason> {
         let ip = &packet.bytes(memory)[LINK_LEN..];
         let fragment = IpHeaders::read_all(ip).and_then(|headers| match side {
-            INSIDE => Fragment::of_any(ip, &headers),
+            INSIDE if self.needs_whole(ip, &headers) => Fragment::of_any(ip, &headers),
+            INSIDE => Fragment::of_own_udp(ip, &headers),
             _ => Fragment::of_esp(ip, &headers, &self.udp_ports),
         });
         match fragment {

@@ -6,12 +6,10 @@
 
 use std::net::IpAddr;
 
-use weir_ipsec::esp::{UDP_LEN, UDP_PORT};
+use weir_ipsec::esp::{IKE_PORT, UDP_LEN, UDP_PORT};
 use weir_ipsec::ip::{IpHeaders, destination_of, number, source_of};
 
 use super::Esp;
-
-const IKE_PORT: u16 = 500;
 
 impl Esp {
     /// Returns whether a packet is a message of IKE from or to this gateway, or a keepalive of IKE's. A fragment does not tell, and counts as

@@ -282,11 +282,20 @@ impl Stage {
                     }
                 }
             }
+            // Its sender cut it, and it waits no more.
+            Ok(Gathered::Passes) if side == INSIDE => {
+                self.keeping.entered -= out.len() as u64;
+                out.iter_mut().for_each(|fragment| fragment.is_joined = true);
+                self.protect_made(side, out, around);
+            }
             passes => {
                 self.keeping.entered -= out.len() as u64;
                 for fragment in out {
                     let Decision::Esp(esp) = &self.decision else { return };
                     let verdict = match passes {
+                        Ok(Gathered::PassesAsIke) => {
+                            EspVerdict::Pass(if side == INSIDE { OUTSIDE } else { INSIDE })
+                        }
                         Ok(_) => esp.pass_fragment(&fragment, &memory),
                         Err(reason) => EspVerdict::Drop(reason),
                     };

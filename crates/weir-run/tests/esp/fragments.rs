@@ -139,6 +139,39 @@ fn other_datagrams_for_the_gateway_pass_in_their_fragments() {
     assert_eq!((held(&far), far.dropped()), (Count::default(), vec![]));
 }
 
+/// A policy names the gateways themselves too, and IKE passes in the clear all the same; what is not IKE is sealed in its fragments.
+#[test]
+fn ike_in_fragments_passes_where_a_policy_names_the_gateway() {
+    const UDP_AT: usize = LINK_LEN + 20;
+    for is_turned in [false, true] {
+        for (ports, data, is_ike) in [
+            ([500u16, 500u16], [9; 4], true),
+            ([4500, 4500], [0; 4], true),
+            ([4500, 500], [9; 4], false),
+            ([1000, 2000], [0; 4], false),
+        ] {
+            let [mut near, mut far] = [0, 1].map(|own| Bench::new(&plan(&gateway_of(V4, own, "", ""))));
+            let mut whole = frame(7, 1500, true);
+            whole[LINK_LEN + 12..UDP_AT].copy_from_slice(&[192, 0, 2, 1, 192, 0, 2, 2]);
+            whole[UDP_AT..UDP_AT + 4].copy_from_slice(&ports.map(u16::to_be_bytes).concat());
+            whole[UDP_AT + 8..UDP_AT + 12].copy_from_slice(&data);
+            let mut fragments = cut_by_host(&whole, 600, 7);
+            assert_eq!(fragments.len(), 3);
+            if is_turned {
+                fragments.reverse();
+            }
+            fragments.iter().for_each(|fragment| near.port(LAN).send(0, fragment.clone()));
+            near.run();
+            let left = near.left(WAN);
+            assert_eq!((left == fragments, left.len()), (is_ike, 3), "{ports:?}");
+            assert!(received(&mut far, left) == fragments, "{ports:?}");
+            for gateway in [&near, &far] {
+                assert_eq!((held(gateway), gateway.dropped()), (Count::default(), vec![]), "{ports:?}");
+            }
+        }
+    }
+}
+
 /// A frame of IPv6 with TCP whose packet has so many bytes.
 fn frame_v6(len: usize) -> Vec<u8> {
     let mut ip = vec![0x60, 0, 0, 0, 0, 0, 6, 64];
