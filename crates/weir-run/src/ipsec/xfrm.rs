@@ -257,7 +257,17 @@ impl XfrmState {
                 self.window_at, self.window
             ));
         }
-        let window = if is_inbound && self.window > 0 { self.window.min(SIZE_MAX) } else { WINDOW_DEFAULT };
+        if is_inbound && self.window == 0 {
+            notes.push(format!(
+                "{}: the kernel looks for no replays; here the window has {SIZE_MAX} packets",
+                self.window_at
+            ));
+        }
+        let window = match (is_inbound, self.window) {
+            (false, _) => WINDOW_DEFAULT,
+            (true, 0) => SIZE_MAX,
+            (true, window) => window.min(SIZE_MAX),
+        };
         let [source, destination] = self.ends;
         let dont_fragment =
             if self.is_df_clear { OuterDontFragment::Clear } else { OuterDontFragment::Copied };

@@ -419,6 +419,15 @@ fn a_policy_of_what_is_forwarded_alone_blocks_or_is_told() {
     assert!(note.starts_with("line 32: a policy of what is forwarded alone (fwd) is left out"), "{note}");
 }
 
+/// A window of 0 is none, and each association here has one, so it is as long as can be.
+#[test]
+fn an_association_without_a_window_has_the_longest() {
+    let text = printed().replace("replay_window 1024", "replay_window 0");
+    let import = import(&text, &[]).unwrap_or_else(|why| panic!("{why}"));
+    assert_eq!(import.plan.associations.iter().map(|of| of.window).collect::<Vec<_>>(), [64, 1024]);
+    assert_eq!(import.notes, ["line 15: the kernel looks for no replays; here the window has 1024 packets"]);
+}
+
 /// The policy discards, as the kernel does while IKE is busy.
 #[test]
 fn a_policy_without_an_association_discards() {
