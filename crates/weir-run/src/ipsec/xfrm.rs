@@ -60,6 +60,8 @@ pub(super) struct XfrmState {
     /// The highest number that the kernel has received with it, if it looks for replays.
     pub received: u64,
     pub lifetime: Lifetime,
+    /// A sentence on each property that is left out.
+    pub left_out: Vec<String>,
 }
 
 /// A key, and its algorithm.
@@ -257,6 +259,7 @@ impl XfrmState {
                 self.window_at, self.window
             ));
         }
+        notes.extend(self.left_out.iter().cloned());
         if is_inbound && self.window == 0 {
             notes.push(format!(
                 "{}: the kernel looks for no replays; here the window has {SIZE_MAX} packets",

@@ -40,12 +40,16 @@ pub(super) mod attribute {
     pub const POLICY: u16 = 7;
     pub const SEC_CTX: u16 = 8;
     pub const REPLAY_VAL: u16 = 10;
+    pub const COADDR: u16 = 14;
     pub const POLICY_TYPE: u16 = 16;
     pub const ALG_AEAD: u16 = 18;
     pub const ALG_AUTH_TRUNC: u16 = 20;
     pub const MARK: u16 = 21;
+    pub const TFCPAD: u16 = 22;
     pub const REPLAY_ESN_VAL: u16 = 23;
+    pub const SA_EXTRA_FLAGS: u16 = 24;
     pub const OFFLOAD_DEV: u16 = 28;
+    pub const SET_MARK: u16 = 29;
     pub const IF_ID: u16 = 31;
     pub const SA_DIR: u16 = 33;
     pub const NAT_KEEPALIVE_INTERVAL: u16 = 34;

@@ -136,7 +136,26 @@ pub(super) fn followed(info: &[u8], with: &[u8], ends: [IpAddr; 2], at: &str) ->
         sealed: sealed.max(passed),
         received,
         lifetime: lifetime(info)?,
+        left_out: left_out(info, with, at)?,
     })))
+}
+
+/// A sentence on each property that is left out, by the names that `ip xfrm state` has for them.
+fn left_out(info: &[u8], with: &[u8], at: &str) -> Option<Vec<String>> {
+    const FLAGS: [(u8, &str); 4] = [(1, "noecn"), (2, "decap-dscp"), (8, "wildrecv"), (16, "icmp")];
+    const ATTRIBUTES: [(u16, &str); 4] = [
+        (attribute::COADDR, "coa"),
+        (attribute::TFCPAD, "tfcpad"),
+        (attribute::SA_EXTRA_FLAGS, "extra_flag"),
+        (attribute::SET_MARK, "output-mark"),
+    ];
+    let flags = info.u8(216)?;
+    let flags = FLAGS.iter().filter(|(bit, _)| flags & bit != 0);
+    let attributes = ATTRIBUTES.iter().filter(|(kind, _)| find(with, *kind).is_some());
+    let dev = (info.i32(48)? != 0).then(|| format!("{at}: dev is left out: an esp has one port outside"));
+    let names =
+        flags.map(|(_, name)| format!("flag {name}")).chain(attributes.map(|(_, name)| name.to_string()));
+    Some(names.map(|name| format!("{at}: {name} is left out")).chain(dev).collect())
 }
 
 fn mode_name(mode: u8) -> &'static str {

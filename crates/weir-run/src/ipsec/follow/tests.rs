@@ -302,13 +302,38 @@ fn an_association_that_a_device_numbers_is_left_out() {
     }
 }
 
-/// The message with `XFRMA_SEC_CTX`: `xfrm_user_sec_ctx` of 8 bytes, and a label of one character.
-fn labelled(message: &[u8]) -> Vec<u8> {
-    let mut message = message.to_vec();
-    message.extend([14, 0, 8, 0, 10, 0, 8, 0, 1, 1, 2, 0, b'a', 0, 0, 0]);
+/// The message with one more attribute.
+fn with_attribute(message: &[u8], attribute: &[u8]) -> Vec<u8> {
+    let mut message = [message, attribute].concat();
     let length = (message.len() as u32).to_ne_bytes();
     message[..4].copy_from_slice(&length);
     message
+}
+
+/// The message with `XFRMA_SEC_CTX`: `xfrm_user_sec_ctx` of 8 bytes, and a label of one character.
+fn labelled(message: &[u8]) -> Vec<u8> {
+    with_attribute(message, &[14, 0, 8, 0, 10, 0, 8, 0, 1, 1, 2, 0, b'a', 0, 0, 0])
+}
+
+#[test]
+fn what_is_left_out_of_an_association_is_told() {
+    const INFO_AT: usize = 16;
+    let mut message = captured()["newsa-gcm-esn"].clone();
+    message[INFO_AT + 216] |= 3;
+    message[INFO_AT + 48] = 2;
+    for kind in [22, 24, 29] {
+        message = with_attribute(&message, &[8, 0, kind, 0, 1, 0, 0, 0]);
+    }
+    let mut follower = follower();
+    hear(&mut follower, &message);
+    let wanted = follower.wanted(&empty(), &BTreeSet::new());
+    assert_eq!(wanted.plan.associations.len(), 1);
+    let notes = ["flag noecn", "flag decap-dscp", "tfcpad", "extra_flag", "output-mark", "dev"];
+    let state = "SPI 0x00001001 from 192.0.2.1 to 192.0.2.2";
+    assert_eq!(wanted.notes.len(), notes.len(), "{:?}", wanted.notes);
+    for (note, name) in wanted.notes.iter().zip(notes) {
+        assert!(note.starts_with(&format!("{state}: {name} is left out")), "{note}");
+    }
 }
 
 /// Without its label an association would seal packets of any.

@@ -91,6 +91,7 @@ impl Listed {
             sealed: 0,
             received: 0,
             lifetime: Lifetime::default(),
+            left_out: Vec::new(),
         };
         let (mut has_counters, mut is_of_others) = (false, false);
         for &(number, line) in lines {
@@ -105,7 +106,7 @@ impl Listed {
                 // The last line of an association printed with `-s` begins so too.
                 "replay-window" if !words.has("failed") => {
                     (state.window, state.window_at) = (words.number("replay-window")?, words.at());
-                    self.flags(&words, &mut state);
+                    state.flags(&words);
                 }
                 "replay_window" => {
                     (state.window, state.window_at) = (words.number("replay_window")?, words.at());
@@ -144,7 +145,7 @@ impl Listed {
                     let selector = words.selector()?;
                     state.selector = (!selector.takes_all()).then_some(selector);
                     if words.has("dev") {
-                        self.notes.push(words.told("dev is left out: an esp has one port outside"));
+                        state.left_out.push(words.told("dev is left out: an esp has one port outside"));
                     }
                 }
                 "mark" | "if_id" => is_of_others |= self.leave_to_others(&words)?,
@@ -153,7 +154,7 @@ impl Listed {
                     is_of_others = true;
                 }
                 "output-mark" | "crypto" | "tfcpad" | "coa" => {
-                    self.notes.push(words.told(&format!("{} is left out", words.word(0))));
+                    state.left_out.push(words.told(&format!("{} is left out", words.word(0))));
                 }
                 // A key by which something has passed was used, also if no number says so.
                 _ => match words.passed() {
@@ -193,20 +194,6 @@ impl Listed {
 
     fn leave_label(&mut self, words: &Words) {
         self.notes.push(words.told("what is of a security label is left out: no packet of Weir's has one"));
-    }
-
-    fn flags(&mut self, words: &Words, state: &mut XfrmState) {
-        let flags = words.words.iter().skip_while(|word| **word != "flag").skip(1);
-        for flag in flags.filter(|flag| !flag.starts_with('(')) {
-            match *flag {
-                // The flag alone tells: the kernel has such a context for a window above 32 too. An old `ip` prints its number.
-                "esn" | "80" => state.is_extended = true,
-                "nopmtudisc" => state.is_df_clear = true,
-                // The families inside are for policies to say; alignment follows from the algorithm.
-                "af-unspec" | "align4" => {}
-                other => self.notes.push(words.told(&format!("flag {other} is left out"))),
-            }
-        }
     }
 
     fn policy(&mut self, first: &Words, lines: &[Line]) -> Result<(), String> {
@@ -281,6 +268,22 @@ impl Listed {
         }
         self.policies.push(policy);
         Ok(())
+    }
+}
+
+impl XfrmState {
+    fn flags(&mut self, words: &Words) {
+        let flags = words.words.iter().skip_while(|word| **word != "flag").skip(1);
+        for flag in flags.filter(|flag| !flag.starts_with('(')) {
+            match *flag {
+                // The flag alone tells: the kernel has such a context for a window above 32 too. An old `ip` prints its number.
+                "esn" | "80" => self.is_extended = true,
+                "nopmtudisc" => self.is_df_clear = true,
+                // The families inside are for policies to say; alignment follows from the algorithm.
+                "af-unspec" | "align4" => {}
+                other => self.left_out.push(words.told(&format!("flag {other} is left out"))),
+            }
+        }
     }
 }
 
