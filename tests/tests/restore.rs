@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::UdpSocket;
+use std::os::fd::AsFd;
 use std::process::{ExitCode, Stdio};
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use weir_lab::bed::{End, Namespace, address, names};
 use weir_lab::clock::wait_until;
 use weir_lab::iperf::{Flood, Load};
 use weir_lab::process::{Signal, run, send_signal};
+use weir_port::sys::setsockopt;
 use weir_tests::kernel::{Belongings, Traces, belongings, require_same, traces};
 use weir_tests::rig::{MANY_QUEUES, Rig, stat_of};
 use weir_tests::{fill, harness, privileged};
@@ -26,6 +28,7 @@ fn main() -> ExitCode {
         privileged!(sigint_under_load),
         privileged!(what_was_sent_before_the_end_arrives),
         privileged!(what_is_not_delivered_in_time_is_told).flooding(),
+        privileged!(what_stands_in_the_pair_at_the_end_is_told).flooding(),
         privileged!(kill_under_load),
         privileged!(kill_under_load_with_one_queue_each),
         privileged!(kill_under_load_on_plain_pairs),
@@ -213,8 +216,7 @@ fn what_is_not_delivered_in_time_is_told() -> Result<()> {
     let accepted = || Ok(stat_of(&wire)?["totals"]["accepted"].as_u64() >= Some(DATAGRAMS));
     wait_until("all are inside", Duration::from_secs(20), accepted)?;
     let done = wire.stop()?;
-    let (before, _) = done.stdout.split_once(" undelivered").context("nothing is told")?;
-    let undelivered: u64 = before.rsplit(' ').next().unwrap_or_default().parse()?;
+    let undelivered = told(&done.stdout, "undelivered");
     let arrived = (0..DATAGRAMS).take_while(|_| receiver.recv(&mut [0; 2000]).is_ok()).count() as u64;
     // And the kernels' own packets to neighbours.
     let told = DATAGRAMS..DATAGRAMS + 10;
@@ -224,6 +226,50 @@ fn what_is_not_delivered_in_time_is_told() -> Result<()> {
         done.stdout
     );
     Ok(())
+}
+
+/// At this rate most of the packets are still in the ring of the sender's pair, and behind it, when the time is over. Whoever sent them has
+/// ended before.
+fn what_stands_in_the_pair_at_the_end_is_told() -> Result<()> {
+    const DATAGRAMS: u64 = 600;
+    const BUFFER_BYTES: libc::c_int = 16 << 20;
+    let rig = Rig::new(MANY_QUEUES, 1)?;
+    let address = rig.right_address().v4;
+    for (workers, asked) in [("1", false), ("2", true)] {
+        let mut wire = rig.wire(&["--rate", "1mbit", "--workers", workers])?;
+        let receiver = rig.right.enter(|| UdpSocket::bind((address.as_str(), 7004)))??;
+        receiver.set_read_timeout(Some(Duration::from_secs(1)))?;
+        setsockopt(receiver.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &BUFFER_BYTES)?;
+        rig.left.enter(|| -> Result<()> {
+            let sender = UdpSocket::bind(("0.0.0.0", 0))?;
+            sender.set_nonblocking(true)?;
+            setsockopt(sender.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &BUFFER_BYTES)?;
+            (0..DATAGRAMS).try_for_each(|_| {
+                sender.send_to(&[0; 1400], (address.as_str(), 7004)).map(drop).context("a full buffer")
+            })
+        })??;
+        if asked {
+            run(&mut rig.weir(&["down", wire.name()]), Duration::from_secs(20))?.success()?;
+        } else {
+            wire.signal(Signal::INT)?;
+        }
+        let done = wire.wait()?.success()?;
+        let told: u64 = ["undelivered", "unsent"].iter().map(|what| told(&done.stdout, what)).sum();
+        let arrived = (0..DATAGRAMS).take_while(|_| receiver.recv(&mut [0; 2000]).is_ok()).count() as u64;
+        // And the kernels' own packets to neighbours.
+        ensure!(
+            (DATAGRAMS..DATAGRAMS + 20).contains(&(arrived + told)) && (60..400).contains(&arrived),
+            "{arrived} of {DATAGRAMS} arrived, {workers} workers: {}",
+            done.stdout
+        );
+    }
+    Ok(())
+}
+
+/// The packets that a last line tells for a reason.
+fn told(line: &str, reason: &str) -> u64 {
+    let number = line.split(&format!(" {reason}")).next().filter(|before| *before != line);
+    number.and_then(|before| before.rsplit(' ').next()?.parse().ok()).unwrap_or(0)
 }
 
 /// The wire's interfaces have addresses of their own, so they carry traffic with no wire at all.

@@ -319,6 +319,30 @@ impl Intake {
         }
     }
 
+    /// Takes packets off the queues that end here, of each `packets_max` and those of one poll more; returns their count.
+    pub(crate) fn leave_behind(
+        &mut self,
+        port: &mut impl ReceiveQueues,
+        packets_max: usize,
+        frames: &mut Frames,
+    ) -> Count {
+        let mut left = Count::default();
+        for queue in 0..port.queues() {
+            let mut brought = 0;
+            while brought < packets_max {
+                let count = port.poll(queue, frames, &mut self.received);
+                if count == 0 {
+                    break;
+                }
+                brought += count;
+                left.merge(count_of(&self.received));
+                // At once: the next poll is to have frames, however many packets are inside.
+                self.received.drain(..).for_each(|packet| frames.pool.give(packet.frame));
+            }
+        }
+        left
+    }
+
     fn move_on(&mut self, queue: usize, count: Count, is_inner: bool, between: &mut Between, now_ns: u64) {
         if self.received.is_empty() {
             return;

@@ -75,6 +75,8 @@ pub struct Worker<P> {
     released: Vec<PathPacket>,
     /// For each egress queue the packets that had entered it before others' packets were taken.
     entered: Vec<u64>,
+    /// The packets that were taken off receive queues at the end, for which there was no time.
+    left_behind: Count,
 }
 
 /// The ports that feed the egress queues of a worker.
@@ -104,6 +106,7 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
             waited_for: Vec::new(),
             released: Vec::new(),
             entered: Vec::new(),
+            left_behind: Count::default(),
         };
         worker.follow(None, &[]);
         worker.tune();
@@ -370,6 +373,19 @@ impl<P: ReceiveQueues + TransmitRing> Worker<P> {
         if let Some(End { port, intake, .. }) = end_of(&mut self.ends, port) {
             intake.collect(port, &mut self.between, now_ns);
         }
+    }
+
+    /// Takes the packets off the receive queues that stand there when the time to deliver them is over, room or not, and ends them. Of a queue
+    /// it takes `packets_max`, and those of one poll more, so that whoever goes on sending keeps nobody here.
+    pub fn leave_behind(&mut self, packets_max: usize) {
+        for End { port, intake, .. } in self.ends.iter_mut().filter(|end| !end.port.is_inner()) {
+            self.left_behind.merge(intake.leave_behind(port, packets_max, &mut self.between.frames));
+        }
+    }
+
+    /// The packets that it has left behind, which no other books have.
+    pub fn left_behind(&self) -> Count {
+        self.left_behind
     }
 
     /// The ports that the worker owns.

@@ -126,6 +126,8 @@ pub struct PartReport {
     pub landed: Count,
     /// Packets that stand in its rings.
     pub waiting: u64,
+    /// Packets that stood in the senders' pairs when the time to deliver them was over.
+    pub left_behind: Count,
     /// Free frames, of all workers.
     pub frames_free: u64,
     /// Its frames with the kernel.
@@ -174,6 +176,7 @@ impl PartReport {
             passed,
             landed,
             waiting,
+            left_behind: part.path.left_behind(),
             frames_free: census.shared + census.cached,
             frames_lent: u64::from(frames.loans.count()),
             worker: WorkerStats { now_ns, ..worker },

@@ -145,6 +145,9 @@ impl Constants {
                 }
                 stages.push(StageStats { worker: wsid, ..stage });
             }
+            // They are nobody's any more, and were never another's: what is left at the end was held to the end.
+            let left = part.left_behind;
+            totals.merge(&Books { accepted: left, held: left, ..Books::default() });
             for (held, row) in part.dispatched.drain(..) {
                 frames.held += held.packets;
                 totals.merge(&Books { accepted: held, held, ..Books::default() });
@@ -301,6 +304,7 @@ mod tests {
             passed: Vec::new(),
             landed: Count::default(),
             waiting: 0,
+            left_behind: Count::default(),
             frames_free: 90,
             frames_lent: 3,
             worker,
@@ -366,6 +370,7 @@ mod tests {
             passed: [0, 1].map(|to| packets(if to == index { 0 } else { 9 })).into(),
             landed: packets(5),
             waiting: 4,
+            left_behind: Count::default(),
             ..part(vec![direction(index)], vec![port(index, name, 0)])
         };
         let all = snapshot(Kind::Wire, &["a", "b"], 106, vec![part_of(0, "a"), part_of(1, "b")]);

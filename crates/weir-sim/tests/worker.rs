@@ -273,3 +273,35 @@ fn who_stops_takes_nothing_in_and_ends_when_all_has_left() {
     assert_eq!(bench.queued(), queued + 10, "what is still with its sender stays there");
     assert_eq!(bench.inside.borrow().left.len() as u64, inside);
 }
+
+#[test]
+fn what_still_stands_with_senders_at_the_end_is_taken_off_and_counted() {
+    let mut bench = Bench::new(Some(limits(20_000)), HELD_MAX);
+    bench.send(0, 500);
+    bench.send(1, 3);
+    bench.settle();
+    while !bench.worker.is_drained() {
+        let pass = bench.worker.drain(bench.now_ns).unwrap();
+        bench.now_ns = pass.wake_ns.unwrap_or(bench.now_ns).max(bench.now_ns + 1);
+    }
+    let (queued, left) = (bench.queued(), bench.inside.borrow().left.len() as u64 + bench.left.len() as u64);
+    assert!(queued > 400, "{queued} queued");
+    bench.worker.leave_behind(500);
+    assert_eq!((bench.queued(), bench.worker.left_behind().packets), (0, queued));
+    assert_eq!(queued + left, 503);
+    assert_eq!(bench.worker.left_behind().bytes, queued * 1000);
+    assert_eq!(bench.worker.frames().pool.census().out, 0, "their frames are free again");
+}
+
+/// Whoever goes on sending would keep the worker for good.
+#[test]
+fn of_a_queue_that_has_ever_more_packets_a_bounded_number_is_taken_off() {
+    let mut bench = Bench::new(Some(limits(20_000)), HELD_MAX);
+    bench.send(0, 1000);
+    bench.send(3, 1);
+    bench.worker.leave_behind(100);
+    let left = bench.worker.left_behind().packets;
+    assert!((101..101 + u64::from(POLL_PACKETS_MAX)).contains(&left), "{left} of one queue and the other");
+    assert_eq!(bench.queued(), 1001 - left);
+    assert_eq!(bench.worker.ends()[0].port.queued().filter(|packet| packet.sender == 3).count(), 0);
+}

@@ -370,6 +370,7 @@ pub(crate) fn report(
         passed,
         landed,
         waiting,
+        left_behind: path.left_behind(),
         frames_free: census.shared + census.cached,
         frames_lent,
         worker: WorkerStats { now_ns, ..worker },
