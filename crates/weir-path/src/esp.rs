@@ -10,6 +10,7 @@
 //!         --> own IKE, keepalive, neighbours?                                                   --> inside
 //!         --> ICMP, a packet of ours was too long --> a shorter path MTU of the associations that go that way
 //!         --> anything else                     --> policy: in the clear?                       --> inside
+//!             a report of who listens out there that no policy lets in ends here; it is for its link
 //! ```
 //!
 //! | passes as it is, both ways | |
@@ -405,7 +406,10 @@ impl Esp {
         if self.learn_path_mtu(ip, &headers, now_ns) {
             return Ok(EspVerdict::Consume);
         }
-        self.inbound.inbound(ip, &headers, None).map(|()| EspVerdict::Pass(INSIDE))
+        match self.inbound.inbound(ip, &headers, None) {
+            Err(_) if is_report(ip, &headers) => Ok(EspVerdict::Consume),
+            decided => decided.map(|()| EspVerdict::Pass(INSIDE)),
+        }
     }
 
     /// Opens a packet in UDP. ESP without UDP, the usual case, is opened where it is found.

@@ -459,7 +459,7 @@ fn an_association_without_numbers_leaves_the_packets_to_its_successor() {
 
 #[test]
 fn nothing_but_ike_and_neighbours_pass_by_the_policies() {
-    let [one, _] = gateways();
+    let [mut one, _] = gateways();
     let is_ike = |ports: [u16; 2], data: &[u8], is_outbound: bool| {
         let ends = if is_outbound { [GATEWAYS[0], GATEWAYS[1]] } else { [GATEWAYS[1], GATEWAYS[0]] };
         let mut packet = frame(ends[0], ends[1], ports, data.len());
@@ -500,5 +500,13 @@ fn nothing_but_ike_and_neighbours_pass_by_the_policies() {
         let headers = IpHeaders::read_all(&packet).unwrap();
         assert_eq!(is_neighbourly(&packet, &headers), number == 0, "{number}");
         assert_eq!(is_report(&packet, &headers), number == 2, "{number}");
+        // What others outside report is for their link, and no packet that a policy discards.
+        let framed = [&[0x33, 0x33, 0, 0, 0, 0x16, 2, 0, 0, 0, 0, 8, 0x86, 0xdd][..], &packet].concat();
+        let verdict = match number {
+            0 => OUTSIDE_IN,
+            2 => EspVerdict::Consume,
+            _ => EspVerdict::Drop(DropReason::PolicyDiscard),
+        };
+        assert_eq!(one.process(OUTSIDE, &framed, 0).0, verdict, "{number}");
     }
 }
