@@ -29,7 +29,7 @@ pub struct Row {
     pub held: Count,
     /// Packets that were marked as having met congestion.
     pub marked: u64,
-    /// The time for which its feeders were blocked, in nanoseconds; the sum of the leaves.
+    /// The time for which its feeders were blocked, in nanoseconds; of the leaves the longest, for their times may be the same.
     pub blocked_ns: u64,
     /// The standing delays of packets.
     pub delay: DelayHistogram,
@@ -70,7 +70,7 @@ impl Row {
         self.account.merge(backlog.account());
         self.held.merge(backlog.held());
         self.marked += backlog.marked();
-        self.blocked_ns += backlog.blocked().total_ns(now_ns);
+        self.blocked_ns = self.blocked_ns.max(backlog.blocked().total_ns(now_ns));
         self.delay.merge(backlog.delay());
     }
 }

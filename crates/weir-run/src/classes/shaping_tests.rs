@@ -201,6 +201,19 @@ fn blocked_times_and_delays_of_classes_that_are_gone_are_kept() {
     }
 }
 
+#[test]
+fn an_inner_class_was_blocked_no_longer_than_its_leaves_at_the_same_time() {
+    let mut shaping = Shaping::new(SIZE, None, 0).unwrap();
+    shaping.set_classes(Some(Arc::clone(&files()[0])), &mut pool(), 0, |_, _| ());
+    let classes: Vec<_> = (0..shaping.classes_max()).filter(|&class| class != FREE).collect();
+    for class in classes {
+        shaping.blocked_mut(class).into_iter().for_each(|times| times.begin(0));
+    }
+    let rows = shaping.rows(5);
+    let of = |name: &str| rows.iter().find(|row| row.name == name).unwrap().blocked_ns;
+    assert_eq!(["a", "b", "r"].map(of), [5, 5, 5]);
+}
+
 /// Only the first fragment of a datagram has the ports that its class is chosen by.
 #[test]
 fn all_of_a_datagram_is_of_the_class_of_its_ports() {
