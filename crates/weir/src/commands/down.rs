@@ -39,13 +39,14 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
                                      is gone; limits that the file set stay
 
 What is inside the ports of a file that is up, and what stands in the pairs of
-those who have sent, is delivered, for a second or two at most, and what is left
-then is told by `weir up` as undelivered; then they are put back as they were.
-Each limit is raised until nothing waits, then taken off while nothing is sent, so
-that nothing is lost. One whose interface has another name since is found by
-its own. One that is not there is no failure, nor is a file that is not up; a
-name under which nothing is up is one (status 2). One that cannot go, or is not
-for sure the file's, is said, and the others go (status 1).
+those who have sent, is delivered, for two seconds at most, and what is left
+then is told as undelivered where it was started; then they are put back as they
+were. Each limit is raised until nothing waits, then taken off while nothing is
+sent, so that nothing is lost. One whose interface has another name since is
+found by its own. One that cannot go, or is not for sure the file's, is said,
+and the others go.
+What a file names and is not up or there is no failure (status 0). A name under
+which nothing is up is one (status 2), as is a file that is not there.
 A `weir run` by a wire is up under its name, and ends with its program. One
 whose limit is in place is not: a signal to it or its program ends it.
 A topology that a service manager runs may come up again, also later when its
