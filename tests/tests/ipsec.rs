@@ -107,6 +107,8 @@ fn back_to_back_they_find_each_other() -> Result<()> {
     require_lossless(&flood.finish(PATIENCE)?, &load)?;
     for up in ups {
         up.check()?;
+        let said = up.weir(&["stat", &up.name, "--json"])?.success()?.stdout;
+        ensure!(!said.contains("policy-discard"), "the routers' own packets are dropped: {said}");
         up.down()?;
     }
     Ok(())
