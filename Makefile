@@ -9,7 +9,7 @@ RUST := . scripts/rust.sh &&
 
 help:
 	@echo 'make demo    install what is missing, build, run the first experiment, write weir-lab-qdisc.html'
-	@echo 'make test    install what is missing, run every test; those that need root are skipped without it'
+	@echo 'make test    install what is missing, run the tests; those that need root are skipped without it'
 	@echo 'make build   install what is missing, build'
 	@echo 'make lint    formatting, clippy, documentation, tidiness'
 	@echo 'make bench   installs the peers, runs every benchmark beside them; fails when a floor is missed'
@@ -46,5 +46,5 @@ soak:
 	scripts/setup.sh
 	$(RUST) cargo build --release -p weir-cli -p weir-lab
 	$(RUST) WEIR_BIN="$$(realpath "$(TARGET)")/release/weir" WEIR_FLOOD_SECONDS=$$(( $(SOAK_SECONDS) / 8 )) \
-		cargo test -p weir-tests --test flood
+		WEIR_ROUNDS=1 cargo test -p weir-tests --test flood
 	$(RUST) WEIR_BIN="$$(realpath "$(TARGET)")/release/weir" WEIR_CHAOS_SECONDS=$(SOAK_SECONDS) cargo test -p weir-tests --test chaos

@@ -88,7 +88,7 @@ write_script() {
     [[ -n $picks || $by == kvm ]] || picks=${plain_tests[*]}
     printf '#!/bin/bash\ncd %q\nstatus=0\n' "$PWD"
     [[ -n ${WEIR_BIN:-} ]] || { cargo build --release -p weir-cli -p weir-lab >&2; WEIR_BIN=$target/release/weir; }
-    printf 'export WEIR_BIN=%q\n' "$(realpath "$WEIR_BIN")"
+    printf 'export WEIR_BIN=%q WEIR_ROUNDS=%q\n' "$(realpath "$WEIR_BIN")" "${WEIR_ROUNDS:-1}"
     if [[ ${1:-} == -- ]]; then
         shift
         printf 'PATH=%q:$PATH\n' "$(dirname "$WEIR_BIN")"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The whole test suite. Its last line is `N passed, N failed, N skipped`, and before it `unjudged: N (names)`: tests whose figure of
-# time or speed was short while the host took the processors away. With CI=true a skipped test is a failure, and so is an unjudged one
-# in a file whose run was quiet on the whole.
+# The test suite, but for tests of a kind with others, which `make verify` runs. Its last line is `N passed, N failed, N skipped`, and before
+# it `unjudged: N (names)`: tests whose figure of time or speed was short while the host took the processors away. With CI=true a skipped
+# test is a failure, and so is an unjudged one in a file whose run was quiet on the whole.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

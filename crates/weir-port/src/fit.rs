@@ -36,9 +36,8 @@ pub fn check_now(link: &Link) -> Result<()> {
     check_program(link, 1, 1)?;
     let netns = NetNs::current()?;
     ends::check_now(&netns, link)?;
-    ends::check_shared_now(&netns, link)?;
     let (sender_netns, sender) = link.peer()?;
-    ends::check_shared_now(&sender_netns, &sender)
+    ends::check_shared_now([(&netns, link), (&sender_netns, &sender)])
 }
 
 /// Checks that an interface has no XDP program, or loses it while it is looked at so often: one that a process holds, or one that none does.

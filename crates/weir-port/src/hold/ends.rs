@@ -5,7 +5,7 @@
 use super::{Hold, Owner, Thing, left, locker_of};
 use crate::error::{PortError, Result};
 use crate::link::Link;
-use crate::lock::holds;
+use crate::lock::{Lock, holds};
 use crate::netns::NetNs;
 
 /// Ends that are held by this process alone, until dropped.
@@ -72,18 +72,26 @@ pub(crate) fn check_now(netns: &NetNs, link: &Link) -> Result<()> {
     })
 }
 
-/// Checks by one look that what is changed at an end together with others would not be waited for: that no command has it alone.
-pub(crate) fn check_shared_now(netns: &NetNs, link: &Link) -> Result<()> {
-    let things = [Thing::queue(netns, link), Thing::checksum(netns, link), Thing::tags(netns, link)];
-    for thing in things {
-        let tried = Hold::try_lock_file(holds().join(&thing.file), libc::LOCK_SH, false);
-        // One without a file is nobody's, and what else is in the way shows when it is taken.
-        if let Ok(None) = tried {
-            let why =
-                Hold::owner_of(&thing).map_or("another weir".into(), |Owner { pid, command, .. }| {
-                    format!("process {pid} (`{command}`), which is about to let it go")
-                });
-            return Err(PortError::Busy { name: thing.name, why });
+const LOCKED: &str = "another weir, which is about to let go of what it holds";
+
+/// Checks by one look that what is changed at these ends together with others would not be waited for: that no command has it alone.
+pub(crate) fn check_shared_now(ends: [(&NetNs, &Link); 2]) -> Result<()> {
+    // A holder that asks whether it is the last has the lock, and must not take this look for another holder's.
+    let lock = Lock::try_take();
+    if lock.is_none() && holds().exists() {
+        return Err(PortError::Busy { name: ends[0].1.name.clone(), why: LOCKED.into() });
+    }
+    for (netns, link) in ends {
+        for thing in [Thing::queue(netns, link), Thing::checksum(netns, link), Thing::tags(netns, link)] {
+            let tried = Hold::try_lock_file(holds().join(&thing.file), libc::LOCK_SH, false);
+            // One without a file is nobody's, and what else is in the way shows when it is taken.
+            if let Ok(None) = tried {
+                let why =
+                    Hold::owner_of(&thing).map_or("another weir".into(), |Owner { pid, command, .. }| {
+                        format!("process {pid} (`{command}`), which is about to let it go")
+                    });
+                return Err(PortError::Busy { name: thing.name, why });
+            }
         }
     }
     Ok(())
@@ -117,7 +125,14 @@ mod tests {
             let here = NetNs::unshare().unwrap();
             let [near, far] = [c"near", c"far"].map(|name| VethEnd { name, address: None });
             let (near, far) = veth::create(&near, &far, &here, 1).unwrap();
-            let look = || fit::check_now(&near).map_err(|error| error.to_string());
+            // Others may have the machine's lock for a moment.
+            let look_again = |_| {
+                let seen = fit::check_now(&near).map_err(|error| error.to_string());
+                let is_locked = seen.as_ref().is_err_and(|why| why.contains(LOCKED));
+                is_locked.then(|| sys::poll(&mut [], Some(1_000_000)).unwrap());
+                (!is_locked).then_some(seen)
+            };
+            let look = || (0..10_000).find_map(look_again).unwrap();
             let before = look();
             let held = hold(&[(&here, &far)], &[], &mut |_| ()).unwrap();
             let meanwhile = look();
