@@ -1,6 +1,6 @@
 //! The stages of a file on one worker, in virtual time, with keys made here.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -166,11 +166,13 @@ impl Bench {
         all.collect()
     }
 
-    /// The number of associations that sealed packets, and the number of depths of the stack at which they did.
+    /// The number of associations that sealed packets, and of different lists of the depths of the stack at which each did.
     pub fn stack_depths(&self) -> [usize; 2] {
-        let depths = self.depths.lock().unwrap();
-        let distinct = |of: fn(&(u32, usize)) -> usize| depths.iter().map(of).collect::<BTreeSet<_>>().len();
-        [distinct(|(spi, _)| *spi as usize), distinct(|(_, depth)| *depth)]
+        let mut of_each = BTreeMap::<u32, BTreeSet<usize>>::new();
+        self.depths.lock().unwrap().iter().for_each(|&(spi, depth)| {
+            of_each.entry(spi).or_default().insert(depth);
+        });
+        [of_each.len(), of_each.values().collect::<BTreeSet<_>>().len()]
     }
 }
 
