@@ -443,7 +443,7 @@ fn an_interface_here_comes_before_a_name_that_nobody_gave() -> Result<()> {
     // Nothing leads to the other end of that pair.
     let weir = weir_binary()?.display().to_string();
     let hidden = format!("umount /run/netns/{}; exec {weir} set {device} --rate 11mbit", there.middle.name());
-    here.middle.sh(&hidden)?;
+    run(here.middle.command("sh").args(["-c", &hidden]), PATIENCE)?.success()?;
     ensure!(rate(&here)? == 11_000_000, "it was not changed");
     here.weir(&format!("limit {device} --rate 13mbit"))?.success()?;
     here.weir(&format!("stat {device} --check"))?.success()?;
