@@ -397,6 +397,16 @@ fn each_end_of_a_pair_has_a_limit_of_its_own() -> Result<()> {
         Ok(row.limits(name)?.iter().filter_map(told).collect())
     };
     row.weir(&format!("limit {s1} --rate 10mbit"))?.success()?;
+    // The name would mean both.
+    let file = File::new(&format!("[[limit]]\ndevice = \"{s2}\"\nname = \"{s1}\"\nrate = \"20mbit\"\n"))?;
+    for (command, status) in
+        [(format!("limit {s2} --rate 20mbit --name {s1}"), 2), (format!("apply {}", file.path()), 1)]
+    {
+        let done = row.weir(&command)?;
+        let is_said = done.stderr.contains(&format!("is called {s1} already"));
+        ensure!(done.status.code() == Some(status) && is_said, "{command}: {}", done.said());
+    }
+    ensure!(rates(&s1)? == [(s2.clone(), 10)], "{:?}", rates(&s1)?);
     row.weir(&format!("limit {s2} --rate 20mbit"))?.success()?;
     row.weir(&format!("set {s2} --rate 30mbit"))?.success()?;
     ensure!(rates(&s1)? == [(s2.clone(), 10)] && rates(&s2)? == [(s1.clone(), 30)], "{:?}", rates(&s1)?);

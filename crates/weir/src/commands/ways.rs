@@ -254,7 +254,7 @@ impl Ways {
         name: &str,
         mut named: impl Iterator<Item = &'a (NetnsInterface, String)>,
     ) -> Result<(), Failure> {
-        let is_ours = |place: &NetnsInterface| self.ends().any(|end| end.is(place));
+        let is_ours = |place: &NetnsInterface| self.own_ends().any(|end| end.is(place));
         let other = named.find(|(place, other)| other == name && !is_ours(place));
         let whose = match other {
             Some((place, _)) => format!("the limit at {}", place.describe()),
@@ -287,9 +287,15 @@ impl Ways {
         )))
     }
 
-    /// Returns whether a limit of one of these ends is called so already.
+    /// The ends whose limits are not another's ([`turned_at`](Ways::turned_at)).
+    fn own_ends(&self) -> impl Iterator<Item = &NetnsInterface> {
+        self.ends().filter(|end| self.turned_at(end).is_none())
+    }
+
+    /// Returns whether a limit of these ways is called so already.
     fn is_called(&self, name: &str) -> bool {
-        self.ends().any(|end| find::record_at(end).ok().flatten().is_some_and(|record| record.name == name))
+        self.own_ends()
+            .any(|end| find::record_at(end).ok().flatten().is_some_and(|record| record.name == name))
     }
 
     /// Returns whether an interface here is called so by which the limit is not found: that of another pair, or the end of this one that
@@ -323,8 +329,7 @@ impl Ways {
         is_wanted: impl Fn(&str) -> bool,
     ) -> Result<String, Failure> {
         let name_at = |end: &NetnsInterface| names.named.iter().find(|(other, _)| other.is(end));
-        let others = self.ends().filter(|end| self.turned_at(end).is_none());
-        if let Some((_, name)) = std::iter::once(place).chain(others).find_map(name_at) {
+        if let Some((_, name)) = std::iter::once(place).chain(self.own_ends()).find_map(name_at) {
             return Ok(name.clone());
         }
         let mut taken = Vec::<String>::new();
