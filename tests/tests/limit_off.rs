@@ -471,10 +471,17 @@ fn an_interface_here_comes_before_a_name_that_nobody_gave() -> Result<()> {
     there.weir(&format!("limit {device} --name {given}"))?.success()?;
     here.middle.ip(&format!("link set {device} down name {given}"))?;
     here.weir(&format!("limit {given} --rate 10mbit"))?.success()?;
-    for command in ["stat", "show"].map(|verb| format!("{verb} {given}")) {
-        let done = here.weir(&command)?;
-        let is_said = done.stderr.contains(&format!("{given} means two limits"));
-        ensure!(done.status.code() == Some(2) && is_said, "{command}: {}", done.said());
+    // Nor if the end inside is called so, after which no limit of the way there is.
+    for is_inside_called_so in [false, true] {
+        if is_inside_called_so {
+            there.left.ip(&format!("link set veth0 down name {given}"))?;
+        }
+        for command in [format!("stat {given}"), format!("show {given}"), format!("set {given} --rate 9mbit")]
+        {
+            let done = here.weir(&command)?;
+            let is_said = done.stderr.contains(&format!("{given} means two limits"));
+            ensure!(done.status.code() == Some(2) && is_said, "{command}: {}", done.said());
+        }
     }
     ensure!(rate(&there)? == 10_000_000, "another's limit was changed");
     Ok(())

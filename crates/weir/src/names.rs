@@ -5,6 +5,7 @@ use std::borrow::Borrow;
 
 use weir_port::hold::{self, ends::Ends};
 use weir_port::limit::find::{self, LimitInPlace};
+use weir_port::limit::record::Direction;
 use weir_port::limit::{NetnsInterface, sees_all_processes};
 use weir_port::sys;
 use weir_run::control::{self, Control};
@@ -127,12 +128,13 @@ pub fn limits_of<L: Borrow<LimitInPlace>>(
     }
 }
 
-/// Returns whether a name is one that a limit gets where none is asked for: that of an interface of its pair, or with a number where that
-/// is taken.
+/// Returns whether a name is one that a limit gets where none is asked for: that of the host's interface, or with a number where that is
+/// taken. A limit of the way there is at the other end of that interface's pair.
 fn is_after_interface(seen: &LimitInPlace, name: &str) -> bool {
     let NetnsInterface { netns, link } = &seen.place;
-    let far_name = netns.run(|| Ok(link.peer_name())).ok().flatten();
-    [Some(&link.name), far_name.as_ref()].into_iter().flatten().any(|end| control::is_name_from(name, end))
+    let is_there = seen.record_or_left().is_some_and(|record| record.direction == Direction::There);
+    let far_name = if is_there { netns.run(|| Ok(link.peer_name())).ok().flatten() } else { None };
+    control::is_name_from(name, far_name.as_ref().unwrap_or(&link.name))
 }
 
 /// Refuses the name of a wire or topology that is up, if it is also an interface of this namespace which has a limit of another name.
