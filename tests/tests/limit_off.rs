@@ -38,7 +38,6 @@ fn main() -> ExitCode {
         privileged!(a_limit_of_the_way_back_takes_over_from_one_of_the_way_there).together(),
         privileged!(two_limits_of_one_pair_go_each_by_its_name).together(),
         privileged!(each_end_of_a_pair_has_a_limit_of_its_own).together(),
-        privileged!(an_interface_here_comes_before_a_name_that_nobody_gave).together(),
     ])
 }
 
@@ -429,62 +428,6 @@ fn each_end_of_a_pair_has_a_limit_of_its_own() -> Result<()> {
     }
     ensure!(rates(&s1)? == before, "{:?}", rates(&s1)?);
     row.weir(&format!("limit {s1} --off"))?.success().map(drop)
-}
-
-/// Another host of this machine has an interface that is called so, too, and its limit was first to be called after that.
-fn an_interface_here_comes_before_a_name_that_nobody_gave() -> Result<()> {
-    let (there, here) = (Row::new(Between::Bridge)?, Row::new(Between::Bridge)?);
-    let device = format!("v{}", std::process::id());
-    for row in [&there, &here] {
-        row.middle.ip(&format!("link set wa down name {device}"))?;
-        row.middle.ip(&format!("link set {device} up"))?;
-        row.weir(&format!("limit {device} --rate 10mbit"))?.success()?;
-    }
-    let rate = |row: &Row| -> Result<u64> {
-        let limits = row.limits(&device)?;
-        let is_own = |limit: &serde_json::Value| {
-            limit["netns"].as_str().is_some_and(|netns| netns.ends_with(row.left.name()))
-        };
-        ensure!(limits.len() == 1 && is_own(&limits[0]), "{limits:?}");
-        limits[0]["rate_bits_per_s"].as_u64().context("no rate")
-    };
-    here.weir(&format!("set {device} --rate 12mbit"))?.success()?;
-    ensure!(rate(&here)? == 12_000_000, "it was not changed");
-    // Nothing leads to the other end of that pair.
-    let weir = weir_binary()?.display().to_string();
-    let hidden = format!("umount /run/netns/{}; exec {weir} set {device} --rate 11mbit", there.middle.name());
-    run(here.middle.command("sh").args(["-c", &hidden]), PATIENCE)?.success()?;
-    ensure!(rate(&here)? == 11_000_000, "it was not changed");
-    here.weir(&format!("limit {device} --rate 13mbit"))?.success()?;
-    here.weir(&format!("stat {device} --check"))?.success()?;
-    let shown = here.weir(&format!("show {device}"))?.success()?.stdout;
-    ensure!(shown.matches("[[limit]]").count() == 1 && shown.contains("13mbit"), "{shown}");
-    let file = File::new(&format!("[[limit]]\ndevice = \"{device}\"\nrate = \"13mbit\"\n"))?;
-    for command in [format!("limit {device} --off"), format!("down {}", file.path())] {
-        here.weir(&format!("apply {}", file.path()))?.success()?;
-        let done = here.weir(&command)?.success()?;
-        let removed = format!("removed: veth0 in network namespace {}", here.left.name());
-        ensure!(done.stdout.starts_with(&removed), "{command}: {}", done.said());
-    }
-    // A name that somebody gave means no other.
-    let given = format!("{device}-g");
-    there.weir(&format!("limit {device} --name {given}"))?.success()?;
-    here.middle.ip(&format!("link set {device} down name {given}"))?;
-    here.weir(&format!("limit {given} --rate 10mbit"))?.success()?;
-    // Nor if the end inside is called so, after which no limit of the way there is.
-    for is_inside_called_so in [false, true] {
-        if is_inside_called_so {
-            there.left.ip(&format!("link set veth0 down name {given}"))?;
-        }
-        for command in [format!("stat {given}"), format!("show {given}"), format!("set {given} --rate 9mbit")]
-        {
-            let done = here.weir(&command)?;
-            let is_said = done.stderr.contains(&format!("{given} means two limits"));
-            ensure!(done.status.code() == Some(2) && is_said, "{command}: {}", done.said());
-        }
-    }
-    ensure!(rate(&there)? == 10_000_000, "another's limit was changed");
-    Ok(())
 }
 
 /// A pair in the middle, whose ends nobody else calls so.
