@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use weir_lab::bed::Namespace;
 use weir_lab::clock::wait_until;
 use weir_lab::process::{Finished, Process, Signal, run};
 use weir_port::hold::ends::hold;
@@ -17,7 +18,7 @@ use weir_port::link::Link;
 use weir_port::netns::NetNs;
 use weir_run::limits::burst_bytes_default;
 use weir_tests::classes::File;
-use weir_tests::limits::{Between, Row};
+use weir_tests::limits::{Between, Row, idle_process};
 use weir_tests::tun::{Layer, Tun};
 use weir_tests::{harness, privileged, require_timing, weir_binary};
 
@@ -414,8 +415,9 @@ fn each_end_of_a_pair_has_a_limit_of_its_own() -> Result<()> {
     ensure!(rates(&s1)? == [(s2.clone(), 10)], "{:?}", rates(&s1)?);
     row.weir(&format!("limit {s2}-other --off"))?.success()?;
 
-    row.weir(&format!("limit {s1} --rate 10mbit --rate-back 15mbit"))?.success()?;
-    let before = rates(&s1)?;
+    let name = format!("{s1}-both");
+    row.weir(&format!("limit {s1} --rate 10mbit --rate-back 15mbit --name {name}"))?.success()?;
+    let before = rates(&name)?;
     ensure!(before.len() == 2, "{before:?}");
     for (asked, option) in [
         ("--rate 5mbit", "--rate-back"),
@@ -423,11 +425,25 @@ fn each_end_of_a_pair_has_a_limit_of_its_own() -> Result<()> {
         ("--rate 5mbit --name x", "--rate-back"),
     ] {
         let done = row.weir(&format!("limit {s2} {asked}"))?;
-        let says = format!("set from the other end of the pair: write `weir limit {s1} {option} RATE`");
+        let says = format!("set from the other end of the pair: write `weir limit {name} {option} RATE`");
         ensure!(done.status.code() == Some(2) && done.stderr.contains(&says), "{asked}: {}", done.said());
     }
-    ensure!(rates(&s1)? == before, "{:?}", rates(&s1)?);
+    // What is said can be done where the interface is not.
+    let process = idle_process(&row.middle)?;
+    let asked = format!("limit --pid {} --device {s1} --rate 5mbit", process.id());
+    let done = weir_in(&row.left, &asked)?;
+    let says = format!("write `weir limit {name} --rate-back RATE`");
+    ensure!(done.status.code() == Some(2) && done.stderr.contains(&says), "{asked}: {}", done.said());
+    ensure!(rates(&name)? == before, "{:?}", rates(&name)?);
+    weir_in(&row.left, &format!("limit {name} --rate-back 5mbit"))?.success()?;
+    let mut after = rates(&name)?;
+    after.sort();
+    ensure!(after == [(s1.clone(), 5), (s2.clone(), 10)], "{after:?}");
     row.weir(&format!("limit {s1} --off"))?.success().map(drop)
+}
+
+fn weir_in(host: &Namespace, arguments: &str) -> Result<Finished> {
+    run(host.command(weir_binary()?).args(arguments.split(' ')), PATIENCE)
 }
 
 /// A pair in the middle, whose ends nobody else calls so.

@@ -280,10 +280,9 @@ impl Ways {
         let Some(Record { name, direction, .. }) = self.turned_at(place) else { return Ok(()) };
         let option = if direction == Direction::Back { "--rate-back" } else { "--rate" };
         Err(Failure::usage(format!(
-            "what {} sends is limited by {name} already, which was set from the other end of the pair: write `weir limit {} {option} RATE` to \
-             change it, or remove it first by `weir limit {name} --off`",
-            place.describe(),
-            self.there.link.name
+            "what {} sends is limited by {name} already, which was set from the other end of the pair: write `weir limit {name} {option} RATE` \
+             to change it, or remove it first by `weir limit {name} --off`",
+            place.describe()
         )))
     }
 
