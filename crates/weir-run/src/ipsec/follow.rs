@@ -309,10 +309,7 @@ impl Follower {
         let mut plans = Vec::new();
         for entry in &policies {
             if let Some(policy) = entry.policy.policy().filter(|policy| policy.is_inbound.is_none()) {
-                match policy.forwarded(policies.iter().filter_map(|entry| entry.policy.policy())) {
-                    Ok(plan) => plans.extend(plan),
-                    Err(why) => notes.push(why),
-                }
+                notes.extend(policy.forwarded(policies.iter().filter_map(|entry| entry.policy.policy())));
                 continue;
             }
             let (policy, discards) = match &entry.policy {

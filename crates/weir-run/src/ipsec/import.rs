@@ -72,10 +72,7 @@ pub fn read(text: &str, directory: &Path, own: &[IpAddr]) -> Result<Import, Stri
     let mut plans = Vec::new();
     for policy in &policies {
         if policy.is_inbound.is_none() {
-            match policy.forwarded(policies.iter()) {
-                Ok(plan) => plans.extend(plan),
-                Err(why) => notes.push(why),
-            }
+            notes.extend(policy.forwarded(policies.iter()));
             continue;
         }
         if let Some(why) = policy.partly_taken(states.iter().zip(&associations)) {

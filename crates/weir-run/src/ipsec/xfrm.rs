@@ -7,7 +7,8 @@
 //!
 //! Rule: a key that has sealed a packet is refused, because its numbers would begin again. What the kernel has received with a key counts as
 //! received here, up to the highest number, so that nobody sends it once more. A property that a file of Weir cannot express is
-//! refused in a sentence that begins with where it was found; nothing of a key is in it.
+//! refused in a sentence that begins with where it was found; nothing of a key is in it. Of a policy of direction `fwd` none is made: the kernel
+//! asks it of all that is forwarded, either way, and mostly it is the other half of one of `in`.
 //!
 //! Limits: a policy in transport mode whose selector holds several peers seals for all of them with the youngest association; the kernel
 //! takes that of the packet's addresses. An association whose selector takes a part of what a policy names is none of that policy's.
@@ -102,6 +103,14 @@ pub(super) fn as_asked<T>(mut policies: Vec<T>, priority: impl Fn(&T) -> u32) ->
     policies.reverse();
     policies.sort_by_key(priority);
     policies
+}
+
+/// The sentence on a policy of what the kernel forwards (`fwd`) without a half of direction `in`, with the place where it was found.
+pub(super) fn forwarded_alone(at: &str) -> String {
+    format!(
+        "{at}: a policy of what the kernel forwards (fwd) is left out, because Weir asks those of in and out alone: add it with dir in for what \
+         comes in outside, and with dir out for what leaves there"
+    )
 }
 
 impl XfrmPolicy {
@@ -376,27 +385,12 @@ impl XfrmPolicy {
         self.templates.iter().any(tells)
     }
 
-    /// The plan of a policy of packets that the kernel forwards, which come in here as all others do: none where one of `policies` says the
-    /// same of direction `in`.
-    ///
-    /// # Errors
-    /// If there is no such policy, and this one does not block: nobody says whether others may come in so.
-    pub(super) fn forwarded<'a>(
-        &self,
-        mut policies: impl Iterator<Item = &'a XfrmPolicy>,
-    ) -> Result<Option<PolicyPlan>, String> {
+    /// The sentence on a policy of what the kernel forwards; none where one of `policies` says the same of direction `in`.
+    pub(super) fn forwarded<'a>(&self, mut policies: impl Iterator<Item = &'a XfrmPolicy>) -> Option<String> {
         let content = |of: &'a XfrmPolicy| (of.is_block, &of.selector, &of.templates);
         let own = (self.is_block, &self.selector, &self.templates);
-        if policies.any(|other| other.is_inbound == Some(true) && content(other) == own) {
-            return Ok(None);
-        }
-        match self.is_block {
-            true => Ok(Some(PolicyPlan { is_inbound: true, ..self.discard() })),
-            false => Err(format!(
-                "{}: a policy of what is forwarded alone (fwd) is left out, because it comes in here as all else: add the same policy with dir in",
-                self.at
-            )),
-        }
+        let has_half = policies.any(|other| other.is_inbound == Some(true) && content(other) == own);
+        (!has_half).then(|| forwarded_alone(&self.at))
     }
 
     /// The plan that discards what it names.

@@ -53,9 +53,10 @@ is called by its fingerprint. Of what goes out KEY.sequence is written beside
 KEY, once; `weir up` keeps it, and KEY.received of what comes in.
 `weir sa follow` does it live.
 
-Left out are associations that IKE still negotiates, policies of sockets and
-of direction fwd, and what is of a mark, an interface number (if_id) or a
-security label.
+Left out are associations that IKE still negotiates, policies of sockets, and
+what is of a mark, an interface number (if_id) or a security label. So are
+policies of direction fwd, with a sentence on one that no policy in equals: add
+it with dir in for what comes in outside, and with dir out for what leaves.
 Refused with their line are AH, compression, other algorithms, several
 templates in a policy, and one of an interface (dev) that lets pass in the
 clear.")]

@@ -7,7 +7,7 @@
 //!
 //! Rule: a policy that no packet of Weir's can match, because none has a mark, an interface number or a label, is left out. Any other
 //! that cannot be expressed discards the packets that it names, so that none of them goes out in the clear by a later policy; a policy that
-//! lets pass is left out instead.
+//! lets pass is left out instead, and so is one of what the kernel forwards.
 //!
 //! Pure. Source: linux/xfrm.h, the kernel's `copy_to_user_policy`.
 
@@ -37,7 +37,7 @@ pub(super) fn policy(body: &[u8]) -> Option<Heard> {
         _ => (None, "fwd"),
     };
     let is_main = is_main(with);
-    // What is forwarded has a policy `in` too, which says why it is left out.
+    // One of what is forwarded is left out in any case, and no packet here is of this one.
     let leave = |why: String| match is_inbound {
         None => FollowedPolicy::PassedOver,
         Some(_) => FollowedPolicy::Left(why),

@@ -240,43 +240,45 @@ fn an_association_serves_the_policies_of_its_selector() {
     }
 }
 
-/// What the kernel forwards comes in here as all else does.
+/// The kernel asks such a policy of all that it forwards, either way, and no policy here is like that.
 #[test]
-fn a_policy_of_what_is_forwarded_alone_blocks_or_is_told() {
+fn a_policy_of_what_is_forwarded_alone_is_told_once() {
     const DIRECTION_AT: usize = 16 + 160;
+    const INTERFACE_AT: usize = 16 + 48;
     let net = "10.9.1.0/24";
-    let of = |index, priority, is_block, direction| {
-        let mut message = policy_event(index, priority, is_block, net, net);
-        message[DIRECTION_AT] = direction;
-        message
-    };
-    let (inbound, forward) = (0, 2);
-    for (is_block, verbs_wanted, notes) in [
-        (true, vec![(true, PolicyVerb::Discard)], vec![]),
-        (
-            false,
-            vec![],
-            vec![
-                "policy fwd from 10.9.1.0/24 to 10.9.1.0/24: a policy of what is forwarded alone (fwd) is left out, because it comes in here \
-                 as all else: add the same policy with dir in",
-            ],
-        ),
-    ] {
-        let mut follower = follower();
-        assert_eq!(hear(&mut follower, &of(8, 100, is_block, forward)), "");
-        hear(&mut follower, &of(16, 101, !is_block, inbound));
-        let wanted = follower.wanted(&empty(), &BTreeSet::new());
-        let verbs = |wanted: &WantedPlan| -> Vec<_> {
-            wanted.plan.policies.iter().map(|policy| (policy.is_inbound, policy.verb)).collect()
+    let [inbound, outbound, forward] = [0, 1, 2];
+    for (is_block, interface) in [(true, 0), (false, 0), (true, 2), (false, 2)] {
+        let of = |index, priority, direction| {
+            let mut message = policy_event(index, priority, is_block, net, net);
+            message[DIRECTION_AT] = direction;
+            message[INTERFACE_AT] = interface;
+            message
         };
-        let of_twin = if is_block { PolicyVerb::Bypass } else { PolicyVerb::Discard };
-        assert_eq!(verbs(&wanted), [verbs_wanted, vec![(true, of_twin)]].concat());
-        assert_eq!(wanted.notes, notes);
-        // With its other half it says nothing.
-        hear(&mut follower, &of(16, 101, is_block, inbound));
+        let mut follower = follower();
+        assert_eq!(hear(&mut follower, &of(8, 100, forward)), "");
         let wanted = follower.wanted(&empty(), &BTreeSet::new());
-        assert_eq!((wanted.plan.policies.len(), wanted.notes.len()), (1, 0));
-        assert_eq!(hear(&mut follower, &[]), "");
+        assert_eq!(wanted.plan.policies, []);
+        assert_eq!(
+            wanted.notes,
+            [
+                "policy fwd from 10.9.1.0/24 to 10.9.1.0/24: a policy of what the kernel forwards (fwd) is left out, because Weir asks those of \
+                 in and out alone: add it with dir in for what comes in outside, and with dir out for what leaves there"
+            ]
+        );
+        let notes_of_fwd = |follower: &mut Follower| {
+            let wanted = follower.wanted(&empty(), &BTreeSet::new());
+            wanted.notes.iter().filter(|note| note.contains("fwd")).count()
+        };
+        assert_eq!(notes_of_fwd(&mut follower), 0, "what was said is not said again");
+        // With its other half it says nothing, whatever their priorities.
+        let mut follower = self::follower();
+        hear(&mut follower, &of(8, 100, forward));
+        hear(&mut follower, &of(16, 101, inbound));
+        assert_eq!(notes_of_fwd(&mut follower), 0);
+        // One of what leaves is no half.
+        hear(&mut follower, &of(24, 101, outbound));
+        hear(&mut follower, &of(16, 101, outbound));
+        assert_eq!(notes_of_fwd(&mut follower), 1);
     }
 }
 

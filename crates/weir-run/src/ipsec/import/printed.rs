@@ -10,7 +10,7 @@
 //! Rule: a property that a file of Weir cannot express is refused with its line, or told; nothing of a key is in an error. An association
 //! without its counters is refused: the text may be cut off, and the kernel may have sent with its key. The kernel tells the counters of
 //! every association, `anti-replay ... oseq 0x0` or, behind `anti-replay esn context:`, `seq-hi ... oseq 0x0`. Policies of sockets are
-//! passed over, because they are IKE's own. An association that IKE still
+//! passed over, because they are IKE's own. One of what is forwarded (`dir fwd`) refuses nothing. An association that IKE still
 //! negotiates is left out. So is an association or a policy that no packet of Weir's can match, because none has a mark, an
 //! interface number or a security label. A count of packets that have passed, or a time of use, tells of a used key as well as a number
 //! does; a device that numbers packets by itself tells nobody.
@@ -25,7 +25,7 @@ use weir_ipsec::policy::{AddressPrefix, Selector};
 use zeroize::Zeroizing;
 
 use crate::classes::protocol;
-use crate::ipsec::xfrm::{XfrmKey, XfrmPolicy, XfrmState, XfrmTemplate};
+use crate::ipsec::xfrm::{XfrmKey, XfrmPolicy, XfrmState, XfrmTemplate, forwarded_alone};
 
 /// The associations and policies that were printed.
 #[derive(Default)]
@@ -53,7 +53,7 @@ pub(super) fn read(text: &str) -> Result<Listed, String> {
             Some("proto") => listed.state(&words, &entry)?,
             Some("dir" | "security") => {
                 listed.last_policy_at = words.at();
-                listed.policy(&words, &entry)?;
+                listed.add_policy(&words, &entry)?;
             }
             Some("socket") => listed.last_policy_at = words.at(),
             _ => {
@@ -194,6 +194,24 @@ impl Listed {
 
     fn leave_label(&mut self, words: &Words) {
         self.notes.push(words.told("what is of a security label is left out: no packet of Weir's has one"));
+    }
+
+    /// Takes a policy over. One of what the kernel forwards is left out in any case: if something of it cannot be said, that is not refused.
+    fn add_policy(&mut self, first: &Words, lines: &[Line]) -> Result<(), String> {
+        let is_forward = lines.iter().any(|&(number, line)| {
+            let words = Words::new(number, line);
+            words.word(0) == "dir" && words.word(1) == "fwd"
+        });
+        let notes = self.notes.len();
+        match self.policy(first, lines) {
+            said if !is_forward => said,
+            said => {
+                self.notes.truncate(notes);
+                // A half of direction `in` is refused for the same, so there is none.
+                self.notes.extend(said.err().map(|_| forwarded_alone(&first.at())));
+                Ok(())
+            }
+        }
     }
 
     fn policy(&mut self, first: &Words, lines: &[Line]) -> Result<(), String> {

@@ -63,7 +63,9 @@ file says which of them are this gateway's own. Each change is a line:
   ~ esp    what has changed of the esp
 
 Left out, each with a sentence: AH, compression, other algorithms and modes,
-marks, interface numbers (if_id), security labels. A policy that cannot be
+marks, interface numbers (if_id), security labels, and policies of direction
+fwd that no policy in equals: add those with dir in for what comes in outside,
+and with dir out for what leaves. A policy of in or out that cannot be
 said (several templates, level use, a type of ICMP) discards what it names. A
 key with which the kernel has sent is refused, so its packets must come by Weir
 alone.
