@@ -322,7 +322,8 @@ impl Esp {
             let longest = association.packet_len_max(mtu_bytes, ip, &headers)?;
             if headers.packet_len() > longest {
                 let passes_cut = association.plan.is_tunnel && self.outbound.passes_cut(ip, &headers);
-                if let Some(verdict) = too_long(ip, &headers, longest as u16, passes_cut, packet.is_joined) {
+                let is_whole_again = packet.is_joined && !headers.is_fragment();
+                if let Some(verdict) = too_long(ip, &headers, longest as u16, passes_cut, is_whole_again) {
                     return Ok(verdict);
                 }
             }

@@ -63,7 +63,7 @@ pub(super) fn is_report(ip: &[u8], headers: &IpHeaders) -> bool {
 }
 
 /// The verdict on a packet that would be too long when it is sealed; none if it is sealed, and cut then. `passes_cut` says that its
-/// fragments pass the policies as it does, and may be sealed; `is_joined`, that it came in fragments.
+/// fragments pass the policies as it does, and may be sealed; `is_joined`, that it was put together.
 pub(super) fn too_long(
     ip: &[u8],
     headers: &IpHeaders,

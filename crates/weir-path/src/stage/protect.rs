@@ -345,10 +345,12 @@ impl Stage {
     fn cut_inside(&mut self, packet: PathPacket, mtu_bytes: u16, around: &mut Around) {
         let memory = std::sync::Arc::clone(around.frames.memory());
         let fragments = Fragments::new(packet.bytes(&memory), mtu_bytes);
-        let cut = match self.make_fragments(&packet, fragments, around) {
+        let mut cut = match self.make_fragments(&packet, fragments, around) {
             Ok(cut) => cut,
             Err(reason) => return self.drop(packet, reason, around),
         };
+        // Those of a fragment that waits for no others wait for none.
+        cut.iter_mut().for_each(|fragment| fragment.is_joined = packet.is_joined);
         self.protect_made(INSIDE, cut, around);
         self.consume(packet, around);
     }

@@ -9,8 +9,8 @@ use weir_ipsec::reassembly::PATIENCE_NS;
 use super::bench::{AHEAD, Bench, LAN, LINK_LEN, MS, WAN, frame, plan, plan_and_warnings};
 
 /// The addresses of two gateways, of each family.
-const V4: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
-const V6: [&str; 2] = ["2001:db8::1", "2001:db8::2"];
+pub const V4: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
+pub const V6: [&str; 2] = ["2001:db8::1", "2001:db8::2"];
 
 /// One of two gateways with a tunnel for all that is inside, whose associations have these options.
 fn gateway(own: usize, options: &str) -> String {
@@ -18,7 +18,7 @@ fn gateway(own: usize, options: &str) -> String {
 }
 
 /// A gateway as of [`gateway`] with these ends, whose outbound policies have these options.
-fn gateway_of(ends: [&str; 2], own: usize, options: &str, selects: &str) -> String {
+pub fn gateway_of(ends: [&str; 2], own: usize, options: &str, selects: &str) -> String {
     let mut file = format!(
         "[[port]]\ninterface = \"lan\"\n[[port]]\ninterface = \"wan\"\n\
          [[esp]]\nname = \"gw\"\ninside = \"lan\"\noutside = \"wan\"\naddress = [\"{}\"]\n",
@@ -39,7 +39,7 @@ fn gateway_of(ends: [&str; 2], own: usize, options: &str, selects: &str) -> Stri
     file
 }
 
-fn cut(frame: &[u8], mtu_bytes: u16) -> Vec<Vec<u8>> {
+pub fn cut(frame: &[u8], mtu_bytes: u16) -> Vec<Vec<u8>> {
     let mut fragments = Fragments::new(frame, mtu_bytes).unwrap();
     let mut cut = Vec::new();
     let mut memory = [0; 2048];
@@ -49,13 +49,13 @@ fn cut(frame: &[u8], mtu_bytes: u16) -> Vec<Vec<u8>> {
     cut
 }
 
-fn received(bench: &mut Bench, fragments: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
+pub fn received(bench: &mut Bench, fragments: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     fragments.into_iter().for_each(|fragment| bench.port(WAN).send(0, fragment));
     bench.run();
     bench.left(LAN)
 }
 
-fn held(bench: &Bench) -> Count {
+pub fn held(bench: &Bench) -> Count {
     bench.worker.between().kept()
 }
 
@@ -137,39 +137,6 @@ fn other_datagrams_for_the_gateway_pass_in_their_fragments() {
         assert_eq!(received(&mut far, fragments.clone()), fragments);
     }
     assert_eq!((held(&far), far.dropped()), (Count::default(), vec![]));
-}
-
-/// A policy names the gateways themselves too, and IKE passes in the clear all the same; what is not IKE is sealed in its fragments.
-#[test]
-fn ike_in_fragments_passes_where_a_policy_names_the_gateway() {
-    const UDP_AT: usize = LINK_LEN + 20;
-    for is_turned in [false, true] {
-        for (ports, data, is_ike) in [
-            ([500u16, 500u16], [9; 4], true),
-            ([4500, 4500], [0; 4], true),
-            ([4500, 500], [9; 4], false),
-            ([1000, 2000], [0; 4], false),
-        ] {
-            let [mut near, mut far] = [0, 1].map(|own| Bench::new(&plan(&gateway_of(V4, own, "", ""))));
-            let mut whole = frame(7, 1500, true);
-            whole[LINK_LEN + 12..UDP_AT].copy_from_slice(&[192, 0, 2, 1, 192, 0, 2, 2]);
-            whole[UDP_AT..UDP_AT + 4].copy_from_slice(&ports.map(u16::to_be_bytes).concat());
-            whole[UDP_AT + 8..UDP_AT + 12].copy_from_slice(&data);
-            let mut fragments = cut_by_host(&whole, 600, 7);
-            assert_eq!(fragments.len(), 3);
-            if is_turned {
-                fragments.reverse();
-            }
-            fragments.iter().for_each(|fragment| near.port(LAN).send(0, fragment.clone()));
-            near.run();
-            let left = near.left(WAN);
-            assert_eq!((left == fragments, left.len()), (is_ike, 3), "{ports:?}");
-            assert!(received(&mut far, left) == fragments, "{ports:?}");
-            for gateway in [&near, &far] {
-                assert_eq!((held(gateway), gateway.dropped()), (Count::default(), vec![]), "{ports:?}");
-            }
-        }
-    }
 }
 
 /// A frame of IPv6 with TCP whose packet has so many bytes.
@@ -280,7 +247,7 @@ fn a_packet_that_waited_for_a_number_is_cut_in_its_turn() {
 }
 
 /// A frame of UDP over IPv6, whose packet has so many bytes, from port 1000 to 2000.
-fn udp_frame_v6(len: usize) -> Vec<u8> {
+pub fn udp_frame_v6(len: usize) -> Vec<u8> {
     let mut frame = frame_v6(len);
     frame[LINK_LEN + 6] = 17;
     let udp = [1000u16, 2000, (len - 40) as u16, 0].map(u16::to_be_bytes).concat();
@@ -289,7 +256,7 @@ fn udp_frame_v6(len: usize) -> Vec<u8> {
 }
 
 /// The fragments that a host makes of its own packet for a link that takes so many bytes: of IPv4 with DF, as Linux sets it there too.
-fn cut_by_host(frame: &[u8], mtu_bytes: u16, number: u16) -> Vec<Vec<u8>> {
+pub fn cut_by_host(frame: &[u8], mtu_bytes: u16, number: u16) -> Vec<Vec<u8>> {
     if frame[LINK_LEN] >> 4 == 6 {
         let mut fragments = Fragments::of_own_v6(frame, mtu_bytes, number.into()).unwrap();
         let mut memory = [0; 2048];

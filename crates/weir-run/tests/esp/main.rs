@@ -4,3 +4,4 @@ mod bench;
 mod chain;
 mod fragments;
 mod in_udp;
+mod own_fragments;
