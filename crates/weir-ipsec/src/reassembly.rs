@@ -87,14 +87,17 @@ impl Fragment {
         Ok(fragment)
     }
 
-    /// Reads a fragment with these headers, all of them, of UDP that a gateway itself sends, to find IKE.
+    /// Reads a fragment with these headers, all of them, of UDP that a gateway itself sends, to find IKE; `is_to_join` says whether anything
+    /// else is put together.
     ///
     /// # Errors
     /// As of [`Fragment::of_esp`].
-    pub fn of_own_udp(packet: &[u8], headers: &IpHeaders) -> Result<Fragment, DropReason> {
+    pub fn of_own_udp(packet: &[u8], headers: &IpHeaders, is_to_join: bool) -> Result<Fragment, DropReason> {
         let (mut fragment, data) = Fragment::read(packet, headers)?;
-        fragment.course =
-            (fragment.begin == 0).then(|| Course::Pass { is_ike: is_ike(data, SOURCE_PORT_AT) });
+        fragment.course = (fragment.begin == 0).then(|| match is_ike(data, SOURCE_PORT_AT) {
+            false if is_to_join => Course::Join,
+            is_ike => Course::Pass { is_ike },
+        });
         Ok(fragment)
     }
 

@@ -52,7 +52,8 @@ impl Esp {
         }
     }
 
-    /// Returns whether a fragment that came in inside may be IKE of this gateway, which would not pass in the clear by its policy.
+    /// Returns whether a fragment that came in inside may be IKE of this gateway, which would not pass in the clear by its policy. The first
+    /// fragment tells, so that IKE may be longer than a frame.
     fn may_be_own_ike(&self, ip: &[u8], headers: &IpHeaders) -> bool {
         headers.next() == number::UDP
             && self.is_own(source_of(ip, headers.family()))
@@ -71,8 +72,10 @@ impl Esp {
     ) -> Result<Gathered, DropReason> {
         let ip = &packet.bytes(memory)[LINK_LEN..];
         let fragment = IpHeaders::read_all(ip).and_then(|headers| match side {
-            INSIDE if self.needs_whole(ip, &headers) => Fragment::of_any(ip, &headers),
-            INSIDE => Fragment::of_own_udp(ip, &headers),
+            INSIDE if self.may_be_own_ike(ip, &headers) => {
+                Fragment::of_own_udp(ip, &headers, self.needs_whole(ip, &headers))
+            }
+            INSIDE => Fragment::of_any(ip, &headers),
             _ => Fragment::of_esp(ip, &headers, &self.udp_ports),
         });
         match fragment {

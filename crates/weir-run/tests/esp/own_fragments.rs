@@ -45,6 +45,30 @@ fn ike_in_fragments_passes_where_a_policy_names_the_gateway() {
     }
 }
 
+/// IKE with many certificates is longer than a frame, so nobody could put it together.
+#[test]
+fn long_ike_in_fragments_passes_whatever_the_policy_needs() {
+    let transport = "mode = \"transport\"";
+    let ports = "protocol = \"udp\"\nto_ports = \"500-4500\"";
+    for (options, selects) in [("", ""), (transport, ""), ("", ports)] {
+        for is_turned in [false, true] {
+            for (own, data) in [(500, [9; 4]), (4500, [0; 4])] {
+                let file = gateway_of(V4, 0, options, selects);
+                let mut near = Bench::new(&plan_and_warnings(&file).0);
+                let mut fragments = cut(&own_frame([own; 2], data, 5000), 1500);
+                assert_eq!(fragments.len(), 4);
+                if is_turned {
+                    fragments.reverse();
+                }
+                fragments.iter().for_each(|fragment| near.port(LAN).send(0, fragment.clone()));
+                near.run();
+                assert_eq!((held(&near), near.dropped()), (Count::default(), vec![]), "{options} {selects}");
+                assert!(near.left(WAN) == fragments, "{options} {selects} {own}");
+            }
+        }
+    }
+}
+
 /// Outside, fragments would be lost behind many a NAT or firewall.
 #[test]
 fn fragments_of_the_gateway_itself_are_cut_before_they_are_sealed() {
