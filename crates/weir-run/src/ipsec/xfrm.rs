@@ -14,7 +14,7 @@
 //! takes that of the packet's addresses. An association whose selector takes a part of what a policy names is none of that policy's.
 //!
 //! Pure. Source: the kernel's `xfrm_state_find` (which association a policy takes), `xfrm_policy_insert_list` (which policy is asked
-//! first), `xfrm_selector_match` (which packets an association takes), `policy_hash_bysel` and `xfrm_policy_inexact_alloc_chain` (in which list a policy is).
+//! first), `xfrm_state_look_at`, `xfrm_selector_match` (which packets an association takes), `policy_hash_bysel` and `xfrm_policy_inexact_alloc_chain` (in which list a policy is).
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -39,7 +39,7 @@ pub(super) struct XfrmState {
     pub window_at: String,
     pub sealed_at: String,
     pub ends: [IpAddr; 2],
-    /// The packets that it takes, where these are not all.
+    /// The packets that it takes, where these are not all of both families.
     pub selector: Option<Selector>,
     pub spi: u32,
     pub reqid: u32,

@@ -89,10 +89,10 @@ pub(super) fn followed(info: &[u8], with: &[u8], ends: [IpAddr; 2], at: &str) ->
         Some(_) => return left("of encapsulations Weir has espinudp alone (RFC 3948)"),
     };
     let mut unsaid = None;
-    // No family is that of any packet.
+    // No family is that of any packet, as `af-unspec` asks for it; all addresses of one family are of that one alone.
     let selector = match info.u16(40)? {
         0 => None,
-        _ => Some(selector(info, &mut unsaid)?).filter(|selector| !selector.takes_all()),
+        _ => Some(selector(info, &mut unsaid)?),
     };
     if let Some(why) = unsaid {
         return left(&format!("what it takes (sel) cannot be said: {why}"));

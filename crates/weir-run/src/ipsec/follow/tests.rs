@@ -240,6 +240,35 @@ fn an_association_serves_the_policies_of_its_selector() {
     }
 }
 
+/// An association takes packets of one family inside, unless its selector has none: of all addresses of IPv4 none is of IPv6.
+#[test]
+fn an_association_of_one_family_serves_no_policy_of_the_other() {
+    const SELECTOR_AT: usize = 16;
+    const FAMILY_AT: usize = SELECTOR_AT + 40;
+    let (v4, v6) = (2, 10);
+    let messages = captured();
+    let with_family = |name: &str, at: usize, family: u8| {
+        let mut message = messages[name].clone();
+        message[at] = family;
+        message
+    };
+    for (of_policy, of_state, verb) in [
+        (v6, v4, PolicyVerb::Discard),
+        (v6, 0, PolicyVerb::Protect),
+        (v4, v4, PolicyVerb::Protect),
+        (v4, 0, PolicyVerb::Protect),
+    ] {
+        let mut policy = with_family("newpolicy-out", FAMILY_AT, of_policy);
+        policy[SELECTOR_AT..][..32].fill(0);
+        policy[SELECTOR_AT + 42..][..2].fill(0);
+        let mut follower = follower();
+        hear(&mut follower, &policy);
+        hear(&mut follower, &with_family("newsa-gcm-esn", FAMILY_AT, of_state));
+        let wanted = follower.wanted(&empty(), &BTreeSet::new());
+        assert_eq!(wanted.plan.policies[0].verb, verb, "{of_policy} {of_state}");
+    }
+}
+
 /// The kernel asks such a policy of all that it forwards, either way, and no policy here is like that.
 #[test]
 fn a_policy_of_what_is_forwarded_alone_is_told_once() {

@@ -93,7 +93,7 @@ impl Listed {
             lifetime: Lifetime::default(),
             left_out: Vec::new(),
         };
-        let (mut has_counters, mut is_of_others) = (false, false);
+        let (mut has_counters, mut is_of_others, mut is_of_any_family) = (false, false, false);
         for &(number, line) in lines {
             let words = Words::new(number, line);
             match words.word(0) {
@@ -107,6 +107,7 @@ impl Listed {
                 "replay-window" if !words.has("failed") => {
                     (state.window, state.window_at) = (words.number("replay-window")?, words.at());
                     state.flags(&words);
+                    is_of_any_family = words.has("af-unspec");
                 }
                 "replay_window" => {
                     (state.window, state.window_at) = (words.number("replay_window")?, words.at());
@@ -143,7 +144,8 @@ impl Listed {
                 }
                 "sel" => {
                     let selector = words.selector()?;
-                    state.selector = (!selector.takes_all()).then_some(selector);
+                    // No family is printed as that of the ends.
+                    state.selector = (!(is_of_any_family && selector.takes_all())).then_some(selector);
                     if words.has("dev") {
                         state.left_out.push(words.told("dev is left out: an esp has one port outside"));
                     }
@@ -297,7 +299,7 @@ impl XfrmState {
                 // The flag alone tells: the kernel has such a context for a window above 32 too. An old `ip` prints its number.
                 "esn" | "80" => self.is_extended = true,
                 "nopmtudisc" => self.is_df_clear = true,
-                // The families inside are for policies to say; alignment follows from the algorithm.
+                // The selector is read by the first (`sel`); alignment follows from the algorithm.
                 "af-unspec" | "align4" => {}
                 other => self.left_out.push(words.told(&format!("flag {other} is left out"))),
             }

@@ -399,6 +399,19 @@ fn an_association_serves_the_policies_of_its_selector() {
     }
 }
 
+/// An association takes packets of one family inside, unless it says `af-unspec`: of all addresses of IPv4 none is of IPv6.
+#[test]
+fn an_association_of_one_family_serves_no_policy_of_the_other() {
+    let v6 = printed().replace("10.1.0.0/24", "fd01::/64").replace("10.2.0.0/24", "fd02::/64");
+    let verbs = |text: &str| -> Vec<_> {
+        let import = import(text, &["192.0.2.1"]).unwrap_or_else(|why| panic!("{why}"));
+        import.plan.policies.iter().map(|of| of.verb).collect()
+    };
+    assert_eq!(verbs(&v6), [PolicyVerb::Protect; 2]);
+    assert_eq!(verbs(&v6.replace(" af-unspec", "")), [PolicyVerb::Discard; 2]);
+    assert_eq!(verbs(&printed().replace(" af-unspec", "")), [PolicyVerb::Protect; 2]);
+}
+
 /// The kernel asks such a policy of all that it forwards, either way, and no policy here is like that.
 #[test]
 fn a_policy_of_what_is_forwarded_alone_is_told_and_refuses_nothing() {
