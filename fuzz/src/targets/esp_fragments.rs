@@ -50,7 +50,7 @@ pub fn esp_fragments(bytes: &[u8]) {
             continue;
         }
         let fragment = match headers.next() {
-            UDP if draw.flag() => Fragment::of_own_udp(&packet, &headers),
+            UDP if draw.flag() => Fragment::of_own_udp(&packet, &headers, draw.flag()),
             ESP | UDP => Fragment::of_esp(&packet, &headers, &[UDP_PORT]),
             _ => Fragment::of_any(&packet, &headers),
         };
