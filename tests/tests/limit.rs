@@ -319,7 +319,7 @@ fn a_burst_that_the_timer_outlasts_is_said() -> Result<()> {
     let done = row.weir("limit wa --rate 1mbit --burst 1mb")?.success()?;
     ensure!(done.stderr.contains("for so long nothing is held"), "{}", done.stderr);
     let done = row.weir("limit wa --rate 11tbit")?;
-    ensure!(done.status.code() == Some(1) && done.stderr.contains("above 10tbit"), "{}", done.stderr);
+    ensure!(done.status.code() == Some(2) && done.stderr.contains("above 10tbit"), "{}", done.stderr);
     Ok(())
 }
 
