@@ -42,7 +42,7 @@ const DRAIN_NS_CUT: u64 = 50_000_000;
 /// The time for which a worker that always has packets to move has its core, in nanoseconds: others of its priority have their turn then.
 const TURN_NS: u64 = 500_000;
 /// The longest time before that in which packets are still taken in that stand in the senders' pairs, in nanoseconds.
-const TAIL_NS_MAX: u64 = 1_000_000_000;
+const TAIL_NS_MAX: u64 = 500_000_000;
 /// The packets of a queue that are counted when that time is over: the 256 in the ring of its pair, and those behind it in a qdisc, of which
 /// the sockets of 64 programs that have ended leave 6,000. They are taken off within some ten milliseconds.
 const LEFT_BEHIND_MAX: usize = 16_384;

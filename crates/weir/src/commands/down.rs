@@ -39,7 +39,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
                                      is gone; limits that the file set stay
 
 What is inside the ports of a file that is up, and what stands in the pairs of
-those who have sent, is delivered, for two seconds at most, and what is left
+those who have sent, is delivered, for 1.5 seconds at most, and what is left
 then is told as undelivered where it was started; then they are put back as they
 were. Each limit is raised until nothing waits, then taken off while nothing is
 sent, so that nothing is lost. One whose interface has another name since is
