@@ -25,7 +25,7 @@ fn main() -> ExitCode {
     harness::main(&[
         privileged!(ctrl_z_suspends_a_run).together(),
         privileged!(ctrl_z_stops_nothing_once_the_program_has_ended).together(),
-        privileged!(the_shell_alone_continues_a_suspended_run).together(),
+        privileged!(the_shell_alone_continues_a_suspended_run),
         privileged!(ctrl_z_leaves_no_child_stopped_where_a_run_must_go_on).together(),
         privileged!(ctrl_z_leaves_a_program_in_a_group_of_its_own_alone).together(),
         privileged!(what_stands_for_the_terminal_can_be_ended).together(),
