@@ -294,12 +294,12 @@ impl Esp {
             Link::Hidden => return Err(DropReason::PolicyDiscard),
         };
         let headers = IpHeaders::read_all(ip)?;
-        if headers.is_fragment() && !packet.is_joined && self.waits_for_others(ip, &headers) {
+        if headers.is_fragment() && !packet.is_gathered && self.waits_for_others(ip, &headers) {
             return Ok(EspVerdict::Gather(INSIDE));
         }
         // No neighbour heeds what came in fragments (RFC 6980).
         let is_of_link = is_neighbourly(ip, &headers) || is_report(ip, &headers);
-        if is_of_link && !packet.is_joined || self.is_own_ike(ip, &headers, true) {
+        if is_of_link && !packet.is_gathered || self.is_own_ike(ip, &headers, true) {
             return Ok(self.leaves_clear(packet));
         }
         let bundle = match self.outbound.outbound(ip, &headers)? {
@@ -322,7 +322,7 @@ impl Esp {
             let longest = association.packet_len_max(mtu_bytes, ip, &headers)?;
             if headers.packet_len() > longest {
                 let passes_cut = association.plan.is_tunnel && self.outbound.passes_cut(ip, &headers);
-                let is_whole_again = packet.is_joined && !headers.is_fragment();
+                let is_whole_again = packet.is_gathered && !headers.is_fragment();
                 if let Some(verdict) = too_long(ip, &headers, longest as u16, passes_cut, is_whole_again) {
                     return Ok(verdict);
                 }
@@ -348,7 +348,7 @@ impl Esp {
                     self.note_sent(place, packet.bytes(memory), now_ns);
                 }
                 set_sealed(&mut packet.meta, true);
-                packet.is_joined = false;
+                packet.is_gathered = false;
                 Ok(if out == OUTSIDE { leaves(packet, mtu_bytes) } else { EspVerdict::Pass(out) })
             }
             Err(Unsealed::Wait) => Ok(EspVerdict::Wait),
@@ -362,7 +362,7 @@ impl Esp {
     /// The verdict on a packet that leaves outside in the clear; one that its sender had cut may be cut again.
     #[inline]
     fn leaves_clear(&self, packet: &mut PathPacket) -> EspVerdict {
-        match std::mem::take(&mut packet.is_joined) {
+        match std::mem::take(&mut packet.is_gathered) {
             true => leaves(packet, self.mtu_bytes),
             false => EspVerdict::Pass(OUTSIDE),
         }

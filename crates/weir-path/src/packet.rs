@@ -28,7 +28,7 @@ pub struct PathPacket {
     pub(crate) is_unproven: bool,
     /// True while a packet is in an ESP stage that put it together, or a fragment that waits for no others there, so that it may be cut again
     /// (`esp/fragments.rs`).
-    pub(crate) is_joined: bool,
+    pub(crate) is_gathered: bool,
 }
 
 const _: () = assert!(size_of::<Option<PathPacket>>() == 32, "two packets share a cache line");
@@ -63,7 +63,7 @@ impl PathPacket {
             len_bytes,
             ecn: Ecn::Incapable,
             is_unproven: false,
-            is_joined: false,
+            is_gathered: false,
         }
     }
 

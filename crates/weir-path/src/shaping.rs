@@ -104,7 +104,7 @@ pub struct Shaping {
     released: ReleaseCounts,
 }
 
-/// What classes that are no more have done.
+/// The books, delays and blocked times of classes that are no more.
 #[derive(Default)]
 struct Retired {
     /// Their books, and those of packets that were refused before any class.

@@ -370,7 +370,6 @@ mod tests {
             passed: [0, 1].map(|to| packets(if to == index { 0 } else { 9 })).into(),
             landed: packets(5),
             waiting: 4,
-            left_behind: Count::default(),
             ..part(vec![direction(index)], vec![port(index, name, 0)])
         };
         let all = snapshot(Kind::Wire, &["a", "b"], 106, vec![part_of(0, "a"), part_of(1, "b")]);

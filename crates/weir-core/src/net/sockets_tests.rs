@@ -509,7 +509,7 @@ fn answers_to_strangers_that_wait_for_neighbours_hold_no_socket() {
     }
 }
 
-/// Whoever forges the addresses of a whole network has each of them asked for, until the share of answers to strangers is taken.
+/// Each forged address of a network is asked for, until the share of answers to strangers is taken.
 #[test]
 fn a_flood_from_addresses_that_nobody_has_leaves_the_program_places_to_ask_for_its_peers() {
     let (tcp, socket) = (1 + SOCKETS, 1);

@@ -271,7 +271,7 @@ impl Stage {
                         out.drain(..).for_each(|other| self.consume(other, around));
                         self.note_lengths(Decided::of(before, first.len_bytes));
                         first.meta = meta;
-                        first.is_joined = side == INSIDE;
+                        first.is_gathered = side == INSIDE;
                         out.push(first);
                         self.protect_made(side, out, around);
                     }
@@ -285,7 +285,7 @@ impl Stage {
             // Its sender cut it, and it waits no more.
             Ok(Gathered::Passes) if side == INSIDE => {
                 self.keeping.entered -= out.len() as u64;
-                out.iter_mut().for_each(|fragment| fragment.is_joined = true);
+                out.iter_mut().for_each(|fragment| fragment.is_gathered = true);
                 self.protect_made(side, out, around);
             }
             passes => {
@@ -350,7 +350,7 @@ impl Stage {
             Err(reason) => return self.drop(packet, reason, around),
         };
         // Those of a fragment that waits for no others wait for none.
-        cut.iter_mut().for_each(|fragment| fragment.is_joined = packet.is_joined);
+        cut.iter_mut().for_each(|fragment| fragment.is_gathered = packet.is_gathered);
         self.protect_made(INSIDE, cut, around);
         self.consume(packet, around);
     }

@@ -129,8 +129,11 @@ mod tests {
             let look_again = |_| {
                 let seen = fit::check_now(&near).map_err(|error| error.to_string());
                 let is_locked = seen.as_ref().is_err_and(|why| why.contains(LOCKED));
-                is_locked.then(|| sys::poll(&mut [], Some(1_000_000)).unwrap());
-                (!is_locked).then_some(seen)
+                if is_locked {
+                    sys::poll(&mut [], Some(1_000_000)).unwrap();
+                    return None;
+                }
+                Some(seen)
             };
             let look = || (0..10_000).find_map(look_again).unwrap();
             let before = look();
